@@ -1,0 +1,199 @@
+//! An object of the API while it is being worked on: a JSON object with accessors for what every
+//! kind has. Where a kind's own fields matter, [`Object::view`] gives a typed `k8s-openapi` view.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Object(pub Map<String, Value>);
+
+impl Object {
+    pub fn from_value(value: Value) -> Option<Object> {
+        match value {
+            Value::Object(map) => Some(Object(map)),
+            _ => None,
+        }
+    }
+
+    pub fn into_value(self) -> Value {
+        Value::Object(self.0)
+    }
+
+    pub fn api_version(&self) -> &str {
+        self.text("apiVersion")
+    }
+
+    pub fn kind(&self) -> &str {
+        self.text("kind")
+    }
+
+    pub fn set_type(&mut self, api_version: &str, kind: &str) {
+        self.0.insert("apiVersion".into(), api_version.into());
+        self.0.insert("kind".into(), kind.into());
+    }
+
+    pub fn name(&self) -> &str {
+        self.meta_text("name")
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.meta_text("namespace")
+    }
+
+    pub fn uid(&self) -> &str {
+        self.meta_text("uid")
+    }
+
+    pub fn resource_version(&self) -> &str {
+        self.meta_text("resourceVersion")
+    }
+
+    pub fn generation(&self) -> i64 {
+        self.meta("generation").and_then(Value::as_i64).unwrap_or(0)
+    }
+
+    pub fn is_deleting(&self) -> bool {
+        self.meta("deletionTimestamp").is_some()
+    }
+
+    pub fn finalizers(&self) -> impl Iterator<Item = &str> {
+        self.meta("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.meta("labels")?.get(key)?.as_str()
+    }
+
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.meta("annotations")?.get(key)?.as_str()
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.meta("labels")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+
+    /// A field of `metadata`.
+    pub fn meta(&self, field: &str) -> Option<&Value> {
+        self.0.get("metadata")?.get(field)
+    }
+
+    pub fn meta_text(&self, field: &str) -> &str {
+        self.meta(field).and_then(Value::as_str).unwrap_or("")
+    }
+
+    pub fn set_meta(&mut self, field: &str, value: impl Into<Value>) {
+        self.metadata_mut().insert(field.into(), value.into());
+    }
+
+    pub fn remove_meta(&mut self, field: &str) -> Option<Value> {
+        self.metadata_mut().remove(field)
+    }
+
+    /// `metadata`, made when it is missing. Decoding refuses a metadata that is no object.
+    pub fn metadata_mut(&mut self) -> &mut Map<String, Value> {
+        object_at(&mut self.0, "metadata")
+    }
+
+    /// The value at a path of field names: `get(&["spec", "replicas"])`.
+    pub fn get(&self, path: &[&str]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.0.get(*first)?, |value, field| value.get(field))
+    }
+
+    /// The string at a path, or "" when it is absent.
+    pub fn text_at(&self, path: &[&str]) -> &str {
+        self.get(path).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// The struct at `field`, made when it is missing.
+    pub fn section_mut(&mut self, field: &str) -> &mut Map<String, Value> {
+        object_at(&mut self.0, field)
+    }
+
+    /// The typed view of this object. Fails where the JSON does not fit the type.
+    pub fn view<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(ByRef(&self.0))
+    }
+
+    /// The JSON that goes out, apiVersion and kind first, so that a list can leave them off.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        out.push(b'{');
+        let mut comma = false;
+        let first = ["apiVersion", "kind"];
+        let ahead = first.iter().filter_map(|key| self.0.get_key_value(*key));
+        let others = self.0.iter().filter(|(key, _)| !first.contains(&key.as_str()));
+        for (key, value) in ahead.chain(others) {
+            if comma {
+                out.push(b',');
+            }
+            comma = true;
+            write_json(&mut out, key);
+            out.push(b':');
+            write_json(&mut out, value);
+        }
+        out.push(b'}');
+        out
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.0.get(field).and_then(Value::as_str).unwrap_or("")
+    }
+}
+
+fn write_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    serde_json::to_writer(out, value).expect("a JSON value writes to memory");
+}
+
+/// `map[field]` as an object, made when it is missing or no object.
+pub fn object_at<'a>(map: &'a mut Map<String, Value>, field: &str) -> &'a mut Map<String, Value> {
+    let slot = map.entry(field).or_insert_with(|| Value::Object(Map::new()));
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot.as_object_mut().expect("made an object above")
+}
+
+/// Lets a borrowed map be deserialized without cloning it first.
+struct ByRef<'a>(&'a Map<String, Value>);
+
+impl<'de> serde::Deserializer<'de> for ByRef<'de> {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: serde::de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        self.0.deserialize_any(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_type_comes_first_in_the_json_that_goes_out() {
+        let object = Object::from_value(json!({"data": {"a": "b"}, "kind": "ConfigMap", "apiVersion": "v1"}))
+            .expect("an object");
+        assert_eq!(
+            String::from_utf8(object.to_json()).expect("UTF-8"),
+            r#"{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"b"}}"#
+        );
+    }
+
+    #[test]
+    fn a_typed_view_borrows_the_object() {
+        let object =
+            Object::from_value(json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).expect("an object");
+        let view: k8s_openapi::api::core::v1::ConfigMap = object.view().expect("a ConfigMap");
+        assert_eq!(view.metadata.name.as_deref(), Some("a"));
+    }
+}

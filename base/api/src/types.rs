@@ -1,0 +1,469 @@
+//! The field rows: every type of the API with its fields, read from `table/types.txt`.
+//!
+//! Types live in an arena and refer to each other by [`TypeId`], so recursive types need no special
+//! case and a custom resource brings an arena of its own. Everything that has to know about fields
+//! (codecs, strict decoding, pruning, defaulting, merge patches, server-side apply, OpenAPI) asks here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::Value;
+
+use crate::kinds::GroupVersionKind;
+
+/// An arena of types.
+#[derive(Debug, Default)]
+pub struct Types {
+    types: Vec<Type>,
+    by_name: HashMap<Box<str>, TypeId>,
+    by_kind: HashMap<GroupVersionKind, TypeId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TypeId(u32);
+
+/// A type together with the arena that its fields point into.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    pub types: Arc<Types>,
+    pub root: TypeId,
+}
+
+#[derive(Debug, Default)]
+pub struct Type {
+    /// As OpenAPI names it: `io.k8s.api.core.v1.Pod`.
+    pub name: Box<str>,
+    /// What the JSON object may hold, fields of inlined types included; ordered by name.
+    pub fields: Vec<Field>,
+    /// What the protobuf message holds, ordered by tag.
+    pub wire: Vec<Wire>,
+    /// Fields in the order they are declared, for printers.
+    pub declared: Vec<Box<str>>,
+    /// apiVersion and kind belong to the object.
+    pub has_type_meta: bool,
+    /// Server-side apply owns it as a whole.
+    pub atomic: bool,
+    /// It is a definition of the OpenAPI documents.
+    pub published: bool,
+    /// Fields without a row are kept (custom resources).
+    pub preserve_unknown: bool,
+    pub kinds: Vec<GroupVersionKind>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Field {
+    pub name: Box<str>,
+    pub shape: Shape,
+    /// Absent differs from the zero value.
+    pub pointer: bool,
+    /// Written even when empty.
+    pub keep: bool,
+    pub required: bool,
+    pub list: ListType,
+    /// A map or struct that server-side apply owns as a whole.
+    pub atomic: bool,
+    pub patch: PatchStrategy,
+    pub values: Vec<Box<str>>,
+    pub default: Option<Value>,
+}
+
+/// One entry of a protobuf message.
+#[derive(Debug, Clone)]
+pub enum Wire {
+    Field {
+        tag: u32,
+        index: usize,
+    },
+    /// A nested message whose fields stand in the same JSON object.
+    Inline {
+        tag: u32,
+        name: Box<str>,
+        message: TypeId,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    String,
+    /// base64 in JSON.
+    Bytes,
+    Bool,
+    Int32,
+    Int64,
+    Double,
+    Quantity,
+    IntOrString,
+    Time,
+    MicroTime,
+    Duration,
+    /// Any JSON object; JSON bytes inside a message on the wire (RawExtension).
+    Raw,
+    /// Any JSON value; JSON bytes inside a message on the wire (apiextensions JSON).
+    Json,
+    /// A field set; JSON bytes inside a message on the wire.
+    FieldsV1,
+    /// A list of strings in JSON; a message of its own on the wire.
+    ExtraValue,
+    Struct(TypeId),
+    List(Box<Shape>),
+    Map(Box<Shape>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ListType {
+    #[default]
+    Unset,
+    Atomic,
+    Set,
+    /// Elements are identified by these fields.
+    Map(Vec<Box<str>>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PatchStrategy {
+    pub merge: bool,
+    pub retain_keys: bool,
+    pub merge_key: Option<Box<str>>,
+}
+
+impl Types {
+    /// The built-in types of Kubernetes v1.36.
+    pub fn builtin() -> &'static Arc<Types> {
+        static BUILTIN: LazyLock<Arc<Types>> = LazyLock::new(|| {
+            Arc::new(
+                parse(include_str!("../table/types.txt"))
+                    .expect("the table is part of the program and a test reads it"),
+            )
+        });
+        &BUILTIN
+    }
+
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[id.0 as usize]
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<TypeId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn by_kind(&self, kind: &GroupVersionKind) -> Option<TypeId> {
+        self.by_kind.get(kind).copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Type> {
+        self.types.iter()
+    }
+
+    /// Adds a type that is complete; custom resources build their arenas with it.
+    pub fn add(&mut self, mut ty: Type) -> TypeId {
+        let id = TypeId(self.types.len() as u32);
+        ty.fields.sort_by(|a, b| a.name.cmp(&b.name));
+        self.by_name.insert(ty.name.clone(), id);
+        for kind in &ty.kinds {
+            self.by_kind.insert(kind.clone(), id);
+        }
+        self.types.push(ty);
+        id
+    }
+}
+
+impl Schema {
+    pub fn builtin(kind: &GroupVersionKind) -> Option<Schema> {
+        let types = Types::builtin();
+        Some(Schema { root: types.by_kind(kind)?, types: types.clone() })
+    }
+
+    pub fn root(&self) -> &Type {
+        self.types.get(self.root)
+    }
+}
+
+impl Type {
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields
+            .binary_search_by(|field| field.name.as_ref().cmp(name))
+            .ok()
+            .map(|index| &self.fields[index])
+    }
+
+    /// `Pod` of `io.k8s.api.core.v1.Pod`.
+    pub fn short_name(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or(&self.name)
+    }
+}
+
+impl Field {
+    pub fn new(name: &str, shape: Shape) -> Field {
+        Field {
+            name: name.into(),
+            shape,
+            pointer: false,
+            keep: false,
+            required: false,
+            list: ListType::Unset,
+            atomic: false,
+            patch: PatchStrategy::default(),
+            values: Vec::new(),
+            default: None,
+        }
+    }
+}
+
+/// A line of the table that cannot be read.
+#[derive(Debug)]
+pub struct BadRow {
+    pub line: usize,
+    pub why: String,
+}
+
+struct Draft<'a> {
+    ty: Type,
+    own: Vec<(Field, Option<u32>)>,
+    inlines: Vec<(Box<str>, &'a str, Option<u32>)>,
+    package: &'a str,
+}
+
+fn parse(text: &str) -> Result<Types, BadRow> {
+    // Names first, so that a row may refer to a type further down.
+    let mut ids: HashMap<String, TypeId> = HashMap::new();
+    let mut packages: HashMap<&str, &str> = HashMap::new();
+    let mut package = "";
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match (line.starts_with(' '), words.next()) {
+            (false, Some("package")) => {
+                let alias = words.next().unwrap_or("");
+                package = words.next().unwrap_or("");
+                packages.insert(alias, package);
+            }
+            (false, Some("type")) => {
+                let name = format!("{package}.{}", words.next().unwrap_or(""));
+                let id = TypeId(ids.len() as u32);
+                ids.insert(name, id);
+            }
+            _ => {}
+        }
+    }
+    let resolve = |word: &str, package: &str| -> Option<TypeId> {
+        match word.rsplit_once('.') {
+            Some((alias, name)) => ids.get(&format!("{}.{name}", packages.get(alias)?)).copied(),
+            None => ids.get(&format!("{package}.{word}")).copied(),
+        }
+    };
+
+    let mut drafts: Vec<Draft> = Vec::with_capacity(ids.len());
+    let mut package = "";
+    for (number, line) in text.lines().enumerate() {
+        let bad = |why: &str| BadRow { line: number + 1, why: format!("{why}: {line}") };
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match (line.starts_with(' '), words.as_slice()) {
+            (_, []) => {}
+            (false, ["package", _, full]) => package = full,
+            (false, ["type", name, flags @ ..]) => drafts.push(Draft {
+                ty: Type {
+                    name: format!("{package}.{name}").into(),
+                    atomic: flags.contains(&"map=atomic"),
+                    published: flags.contains(&"published"),
+                    ..Type::default()
+                },
+                own: Vec::new(),
+                inlines: Vec::new(),
+                package,
+            }),
+            (false, [first, ..]) if first.starts_with('#') => {}
+            (true, row) => {
+                let draft = drafts.last_mut().ok_or_else(|| bad("field before a type"))?;
+                match row {
+                    ["typemeta"] => draft.ty.has_type_meta = true,
+                    ["gvk", group_version, kind] => {
+                        draft.ty.kinds.push(GroupVersionKind::from_api_version(group_version, kind))
+                    }
+                    ["inline", name, ty, tag] => {
+                        draft.inlines.push(((*name).into(), ty, tag.parse().ok()));
+                    }
+                    [name, shape, tag, flags @ ..] => {
+                        let shape = parse_shape(shape, &|word| resolve(word, draft.package))
+                            .ok_or_else(|| bad("unknown shape"))?;
+                        let mut field = Field::new(name, shape);
+                        for flag in flags {
+                            set_flag(&mut field, flag).ok_or_else(|| bad("unknown flag"))?;
+                        }
+                        draft.own.push((field, tag.parse().ok()));
+                    }
+                    _ => return Err(bad("unknown row")),
+                }
+            }
+            _ => return Err(bad("unknown line")),
+        }
+    }
+    assemble(drafts, &resolve)
+}
+
+/// Flattens inlined types into the JSON view and orders the wire view by tag.
+fn assemble<'a>(
+    drafts: Vec<Draft<'a>>,
+    resolve: &dyn Fn(&str, &str) -> Option<TypeId>,
+) -> Result<Types, BadRow> {
+    let inlined = |draft: &Draft<'a>| -> Result<Vec<(TypeId, usize)>, BadRow> {
+        draft
+            .inlines
+            .iter()
+            .map(|(_, ty, _)| {
+                let id = resolve(ty, draft.package).ok_or_else(|| BadRow {
+                    line: 0,
+                    why: format!("{} inlines the unknown type {ty}", draft.ty.name),
+                })?;
+                Ok((id, id.0 as usize))
+            })
+            .collect()
+    };
+    let mut flat: Vec<Vec<Field>> = Vec::with_capacity(drafts.len());
+    for draft in &drafts {
+        flat.push(flatten(draft, &drafts, &inlined)?);
+    }
+    let mut types = Types::default();
+    for (draft, mut fields) in drafts.iter().zip(flat) {
+        let declared = fields.iter().map(|field| field.name.clone()).collect();
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut wire = Vec::new();
+        for (field, tag) in &draft.own {
+            if let Some(tag) = *tag {
+                let index = fields
+                    .iter()
+                    .position(|f| f.name == field.name)
+                    .expect("a type's own field is among its fields");
+                wire.push(Wire::Field { tag, index });
+            }
+        }
+        for ((name, _, tag), (message, _)) in draft.inlines.iter().zip(inlined(draft)?) {
+            if let Some(tag) = *tag {
+                wire.push(Wire::Inline { tag, name: name.clone(), message });
+            }
+        }
+        wire.sort_by_key(Wire::tag);
+        types.add(Type {
+            name: draft.ty.name.clone(),
+            fields,
+            wire,
+            declared,
+            has_type_meta: draft.ty.has_type_meta,
+            atomic: draft.ty.atomic,
+            published: draft.ty.published,
+            preserve_unknown: false,
+            kinds: draft.ty.kinds.clone(),
+        });
+    }
+    Ok(types)
+}
+
+type Inlined<'f, 'a> = &'f dyn Fn(&Draft<'a>) -> Result<Vec<(TypeId, usize)>, BadRow>;
+
+fn flatten<'a>(
+    draft: &Draft<'a>,
+    drafts: &[Draft<'a>],
+    inlined: Inlined<'_, 'a>,
+) -> Result<Vec<Field>, BadRow> {
+    let mut fields = Vec::new();
+    if draft.ty.has_type_meta {
+        fields.push(Field::new("kind", Shape::String));
+        fields.push(Field::new("apiVersion", Shape::String));
+    }
+    fields.extend(draft.own.iter().map(|(field, _)| field.clone()));
+    for (_, index) in inlined(draft)? {
+        fields.extend(flatten(&drafts[index], drafts, inlined)?);
+    }
+    Ok(fields)
+}
+
+impl Wire {
+    pub fn tag(&self) -> u32 {
+        match self {
+            Wire::Field { tag, .. } | Wire::Inline { tag, .. } => *tag,
+        }
+    }
+}
+
+fn parse_shape(word: &str, resolve: &dyn Fn(&str) -> Option<TypeId>) -> Option<Shape> {
+    if let Some(element) = word.strip_prefix("[]") {
+        return Some(Shape::List(Box::new(parse_shape(element, resolve)?)));
+    }
+    if let Some(value) = word.strip_prefix("map<").and_then(|rest| rest.strip_suffix('>')) {
+        return Some(Shape::Map(Box::new(parse_shape(value, resolve)?)));
+    }
+    Some(match word {
+        "string" => Shape::String,
+        "bytes" => Shape::Bytes,
+        "bool" => Shape::Bool,
+        "int32" => Shape::Int32,
+        "int64" => Shape::Int64,
+        "double" => Shape::Double,
+        "quantity" => Shape::Quantity,
+        "intorstring" => Shape::IntOrString,
+        "time" => Shape::Time,
+        "microtime" => Shape::MicroTime,
+        "duration" => Shape::Duration,
+        "raw" => Shape::Raw,
+        "json" => Shape::Json,
+        "fieldsv1" => Shape::FieldsV1,
+        "extravalue" => Shape::ExtraValue,
+        name => Shape::Struct(resolve(name)?),
+    })
+}
+
+fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
+    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
+    let words = |list: &str| list.split(',').map(Box::from).collect::<Vec<Box<str>>>();
+    match name {
+        "ptr" => field.pointer = true,
+        "keep" => field.keep = true,
+        "required" => field.required = true,
+        "list" => {
+            field.list = match value.split_once(':') {
+                Some(("map", keys)) => ListType::Map(words(keys)),
+                None if value == "set" => ListType::Set,
+                None if value == "atomic" => ListType::Atomic,
+                _ => return None,
+            }
+        }
+        "map" => field.atomic = value == "atomic",
+        "patch" => {
+            field.patch.merge = value.contains("merge");
+            field.patch.retain_keys = value.contains("retainKeys");
+        }
+        "key" => field.patch.merge_key = Some(value.into()),
+        "enum" => field.values = words(&value.replace('+', " ")),
+        "default" => field.default = Some(serde_json::from_str(value).ok()?),
+        _ => return None,
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_reads_and_knows_every_published_type() {
+        let types = Types::builtin();
+        assert_eq!(types.iter().filter(|ty| ty.published).count(), 757);
+        let pod = types.by_name("io.k8s.api.core.v1.PodSpec").expect("PodSpec");
+        let containers = types.get(pod).field("containers").expect("containers");
+        assert_eq!(containers.list, ListType::Map(vec!["name".into()]));
+        assert_eq!(containers.patch.merge_key.as_deref(), Some("name"));
+        assert!(containers.required);
+    }
+
+    #[test]
+    fn inlined_fields_stand_in_the_json_object_but_nest_on_the_wire() {
+        let types = Types::builtin();
+        let volume = types.get(types.by_name("io.k8s.api.core.v1.Volume").expect("Volume"));
+        assert!(volume.field("emptyDir").is_some());
+        assert!(matches!(volume.wire[1], Wire::Inline { tag: 2, .. }));
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_named() {
+        let bad = parse("package a a\ntype T\n  x nonsense 1\n").expect_err("unknown shape");
+        assert_eq!(bad.line, 3);
+    }
+}
