@@ -1,1 +1,42 @@
-//! ferry-trace
+//! Spans and their causes: what happened, when, and because of what.
+//!
+//! Every step of Ferry opens a [`span`]. When it is dropped it is recorded, with its start,
+//! its duration and a few small facts, in one bounded [`Ring`] in memory. A span knows its
+//! parent (the task's current span, or the `traceparent` of a request), the revisions that
+//! caused it ([`Span::caused_by`]) and the revision it committed ([`Span::committed`]).
+//! From these three links [`timeline`] puts together the chain from a user's command to the
+//! running container; nothing in it is guessed from clocks.
+//!
+//! ```
+//! # async fn pull() -> Result<(), std::io::Error> { Ok(()) }
+//! # async fn example() {
+//! let mut span = ferry_trace::span("kubelet.pull");
+//! span.set("image", "nginx:1.29");
+//! if let Err(error) = span.in_scope(pull()).await {
+//!     span.fail(&error);
+//! }
+//! # }
+//! ```
+//!
+//! **What may go into a span:** names, counts, verdicts and revisions. Never the value of a
+//! field, a header, a token or an environment variable: a span is kept, shown to whoever may
+//! read the trace, and exported. Text is cut at [`Value::MAX_TEXT`] bytes.
+//!
+//! This room deliberately knows no kind, no HTTP and no collector. It takes no global
+//! subscriber: a span costs a few hundred nanoseconds at most (`cargo run --release -p
+//! ferry-trace --example span_cost`).
+//!
+//! Start reading at [`span`](mod@span), then [`ring`](mod@ring), then
+//! [`timeline`](mod@timeline).
+
+pub mod context;
+pub mod ring;
+pub mod span;
+pub mod timeline;
+pub mod value;
+
+pub use context::{Context, MalformedTraceparent, SpanId, TraceId};
+pub use ring::{Record, Ring, ring};
+pub use span::{Span, current, current_cause, inherit, span};
+pub use timeline::{Focus, Timeline, timeline};
+pub use value::Value;

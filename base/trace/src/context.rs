@@ -1,0 +1,245 @@
+//! The identity a span carries across processes: W3C Trace Context, `traceparent`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::str::FromStr;
+
+use rand::{Rng, rngs::SmallRng};
+use serde::{Deserialize, Serialize};
+
+/// One causal unit of work. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct TraceId(u128);
+
+/// One step of it. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct SpanId(u64);
+
+/// What is handed from a caller to the called: which trace, which span, and whether the
+/// caller records it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Context {
+    pub trace: TraceId,
+    pub span: SpanId,
+    pub sampled: bool,
+}
+
+/// A `traceparent`, trace id or span id that the specification tells us to ignore.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MalformedTraceparent;
+
+impl Context {
+    /// The header's name, in lower case as HTTP/2 wants it.
+    pub const HEADER: &'static str = "traceparent";
+
+    /// A new trace and its first span.
+    pub fn generate() -> Self {
+        Context {
+            trace: TraceId::generate(),
+            span: SpanId::generate(),
+            sampled: true,
+        }
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "00-{}-{}-{:02x}",
+            self.trace,
+            self.span,
+            u8::from(self.sampled)
+        )
+    }
+}
+
+impl FromStr for Context {
+    type Err = MalformedTraceparent;
+
+    /// Version 00 must match exactly; a later version may have more fields after a dash,
+    /// which are ignored; version ff is forbidden.
+    fn from_str(text: &str) -> Result<Self, MalformedTraceparent> {
+        let version = lower_hex(text.get(..2).ok_or(MalformedTraceparent)?)?;
+        let rest = text.get(55..).ok_or(MalformedTraceparent)?;
+        let well_ended = if version == 0 {
+            rest.is_empty()
+        } else {
+            rest.is_empty() || rest.starts_with('-')
+        };
+        let dashes = [2, 35, 52].iter().all(|&at| text.as_bytes()[at] == b'-');
+        if version == 0xff || !well_ended || !dashes {
+            return Err(MalformedTraceparent);
+        }
+        let field = |range| text.get(range).ok_or(MalformedTraceparent);
+        Ok(Context {
+            trace: field(3..35)?.parse()?,
+            span: field(36..52)?.parse()?,
+            sampled: lower_hex(field(53..55)?)? & 1 == 1,
+        })
+    }
+}
+
+impl fmt::Display for MalformedTraceparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("malformed traceparent")
+    }
+}
+
+impl std::error::Error for MalformedTraceparent {}
+
+/// Upper case is malformed by the specification, so `from_str_radix` alone is too kind; it
+/// also takes a sign.
+fn lower_hex(text: &str) -> Result<u128, MalformedTraceparent> {
+    if !text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    {
+        return Err(MalformedTraceparent);
+    }
+    u128::from_str_radix(text, 16).map_err(|_| MalformedTraceparent)
+}
+
+macro_rules! identifier {
+    ($name:ident, $number:ty, $digits:literal) => {
+        impl $name {
+            pub fn generate() -> Self {
+                loop {
+                    let number = random() as $number;
+                    if number != 0 {
+                        return $name(number);
+                    }
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!("{:0", $digits, "x}"), self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = MalformedTraceparent;
+
+            fn from_str(text: &str) -> Result<Self, MalformedTraceparent> {
+                match lower_hex(text)? {
+                    number if number != 0 && text.len() == $digits => Ok($name(number as $number)),
+                    _ => Err(MalformedTraceparent),
+                }
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = MalformedTraceparent;
+
+            fn try_from(text: String) -> Result<Self, MalformedTraceparent> {
+                text.parse()
+            }
+        }
+    };
+}
+
+identifier!(TraceId, u128, 32);
+identifier!(SpanId, u64, 16);
+
+/// Identifiers need to be unique, not secret: a small generator per thread, seeded by the
+/// system, costs a few nanoseconds and no lock.
+fn random() -> u128 {
+    thread_local! {
+        static GENERATOR: RefCell<SmallRng> = RefCell::new(rand::make_rng());
+    }
+    GENERATOR.with_borrow_mut(|rng| (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, well_formed: bool) {
+        let parsed = text.parse::<Context>();
+        assert_eq!(parsed.is_ok(), well_formed, "{text}: {parsed:?}");
+    }
+
+    #[test]
+    fn traceparent_is_read_as_the_specification_says() {
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            true,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+            true,
+        );
+        check(
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-later-fields",
+            true,
+        );
+        check(
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.later",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            false,
+        );
+        check(
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            false,
+        );
+        check(
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            false,
+        );
+        check(
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-+0f067aa0ba902b7-01",
+            false,
+        );
+        check(
+            "00-4bf92f3577b34da6a3ce929d0e0e47é-00f067aa0ba902b7-01",
+            false,
+        );
+        check("", false);
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for sampled in [true, false] {
+            let context = Context {
+                sampled,
+                ..Context::generate()
+            };
+            assert_eq!(context.to_string().parse(), Ok(context));
+        }
+    }
+}

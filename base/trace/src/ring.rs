@@ -1,0 +1,289 @@
+//! Where ended spans are kept: the newest ones, within a fixed number of bytes.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::mem::size_of;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::context::{Context, SpanId, TraceId};
+use crate::value::Value;
+
+/// The ring of this process. All its components write here, so in a one-process cluster it
+/// holds the whole chain.
+pub fn ring() -> &'static Ring {
+    static RING: LazyLock<Ring> = LazyLock::new(|| Ring::new(Ring::DEFAULT_BYTES));
+    &RING
+}
+
+/// An ended span.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    pub name: Cow<'static, str>,
+    pub trace: TraceId,
+    pub span: SpanId,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parent: Option<SpanId>,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    /// Nanoseconds, by a clock that does not jump.
+    pub duration: u64,
+    /// Position in this process' order of ending; what a follower asks to continue from.
+    pub sequence: u64,
+    /// `resource/namespace/name`, or `resource/name` for cluster scope.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub object: Option<Box<str>>,
+    /// The revisions this step answers.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub causes: Vec<i64>,
+    /// The revision this step wrote.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub committed: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<Box<str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub attributes: Vec<(Cow<'static, str>, Value)>,
+}
+
+impl Record {
+    pub const MAX_CAUSES: usize = 8;
+
+    pub fn attribute(&self, key: &str) -> Option<&Value> {
+        self.attributes
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value)
+    }
+
+    /// Nanoseconds since 1970.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.duration)
+    }
+
+    fn heap(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_deref().map_or(0, str::len);
+        text(&self.object)
+            + text(&self.error)
+            + self.causes.capacity() * size_of::<i64>()
+            + self.attributes.capacity() * size_of::<(Cow<'static, str>, Value)>()
+            + self
+                .attributes
+                .iter()
+                .map(|(_, value)| value.heap())
+                .sum::<usize>()
+    }
+}
+
+/// A bounded store of records, split into shards so that threads rarely meet on a lock.
+///
+/// Half of its bytes are for the records themselves, the other half for what they hold on
+/// the heap (object names, attributes); a small part is the table of writers. Whichever half
+/// is full first makes a shard drop its oldest.
+pub struct Ring {
+    shards: [Mutex<Shard>; SHARDS],
+    slots_per_shard: usize,
+    heap_per_shard: usize,
+    next_sequence: AtomicU64,
+    /// Revision → the span that wrote it, for the latest revisions, at `revision % len`.
+    writers: Mutex<Vec<Option<(i64, Context)>>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    records: VecDeque<Record>,
+    heap: usize,
+}
+
+const SHARDS: usize = 4;
+
+impl Ring {
+    pub const DEFAULT_BYTES: usize = 16 << 20;
+
+    pub fn new(bytes: usize) -> Self {
+        let writers = (bytes / 16 / size_of::<Option<(i64, Context)>>()).max(1);
+        let half_shard = bytes * 15 / 16 / 2 / SHARDS;
+        // A VecDeque grows by doubling, so a power of two never reserves room it may not use.
+        let slots = half_shard / size_of::<Record>();
+        Ring {
+            shards: Default::default(),
+            slots_per_shard: if slots < 2 { 1 } else { 1 << slots.ilog2() },
+            heap_per_shard: half_shard,
+            next_sequence: AtomicU64::new(1),
+            writers: Mutex::new(vec![None; writers]),
+        }
+    }
+
+    pub fn push(&self, mut record: Record) {
+        let heap = record.heap();
+        let mut shard = self.shards[shard_of_this_thread()].lock();
+        // Taken under the lock, so a shard is always in order.
+        record.sequence = self.next_sequence.fetch_add(1, Ordering::Relaxed);
+        while shard.records.len() >= self.slots_per_shard
+            || (shard.heap + heap > self.heap_per_shard && !shard.records.is_empty())
+        {
+            if let Some(oldest) = shard.records.pop_front() {
+                shard.heap -= oldest.heap();
+            }
+        }
+        shard.heap += heap;
+        shard.records.push_back(record);
+    }
+
+    /// Remembers which span wrote a revision. Said by [`crate::Span::committed`].
+    pub(crate) fn note_writer(&self, revision: i64, context: Context) {
+        let mut writers = self.writers.lock();
+        let slot = revision.rem_euclid(writers.len() as i64) as usize;
+        writers[slot] = Some((revision, context));
+    }
+
+    /// The span that wrote `revision`, as far back as is remembered.
+    pub fn writer(&self, revision: i64) -> Option<Context> {
+        let writers = self.writers.lock();
+        let slot = revision.rem_euclid(writers.len() as i64) as usize;
+        writers[slot]
+            .filter(|(written, _)| *written == revision)
+            .map(|(_, context)| context)
+    }
+
+    /// Everything that is kept, by start.
+    pub fn all(&self) -> Vec<Record> {
+        self.matching(|_| true)
+    }
+
+    /// What ended after the record with this sequence; a follower starts with 0.
+    pub fn after(&self, sequence: u64) -> Vec<Record> {
+        let mut records = self.matching(|record| record.sequence > sequence);
+        records.sort_by_key(|record| record.sequence);
+        records
+    }
+
+    pub fn trace(&self, trace: TraceId) -> Vec<Record> {
+        self.matching(|record| record.trace == trace)
+    }
+
+    /// Spans about an object, named as [`crate::span::object_key`] does.
+    pub fn object(&self, object: &str) -> Vec<Record> {
+        self.matching(|record| record.object.as_deref() == Some(object))
+    }
+
+    /// Spans that wrote a revision or were caused by it.
+    pub fn revision(&self, revision: i64) -> Vec<Record> {
+        self.matching(|record| {
+            record.committed == Some(revision) || record.causes.contains(&revision)
+        })
+    }
+
+    fn matching(&self, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(
+                shard
+                    .lock()
+                    .records
+                    .iter()
+                    .filter(|record| wanted(record))
+                    .cloned(),
+            );
+        }
+        found.sort_by_key(|record| (record.start, record.sequence));
+        found
+    }
+
+    /// Bytes in use, by our own count.
+    pub fn bytes(&self) -> usize {
+        let writers = self.writers.lock().len() * size_of::<Option<(i64, Context)>>();
+        let shards = self.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            shard.heap + shard.records.capacity() * size_of::<Record>()
+        });
+        writers + shards.sum::<usize>()
+    }
+}
+
+fn shard_of_this_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    SHARD.with(|shard| *shard)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn record(name: &'static str, start: u64) -> Record {
+        let context = Context::generate();
+        Record {
+            name: Cow::Borrowed(name),
+            trace: context.trace,
+            span: context.span,
+            parent: None,
+            start,
+            duration: 1,
+            sequence: 0,
+            object: None,
+            causes: Vec::new(),
+            committed: None,
+            error: None,
+            attributes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_newest_stay() {
+        let ring = Ring::new(64 << 10);
+        for start in 0..10_000 {
+            let mut record = record("step", start);
+            record
+                .attributes
+                .push((Cow::Borrowed("text"), Value::from("x".repeat(200))));
+            ring.push(record);
+        }
+        assert!(ring.bytes() <= 64 << 10, "{} bytes", ring.bytes());
+        let kept = ring.all();
+        assert!(kept.len() > 10, "only {} kept", kept.len());
+        assert_eq!(kept.last().map(|record| record.start), Some(9_999));
+    }
+
+    #[test]
+    fn many_threads_lose_nothing_while_there_is_room() {
+        let ring = Ring::new(4 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..100).for_each(|start| ring.push(record("step", start))));
+            }
+        });
+        assert_eq!(ring.all().len(), 800);
+        let sequences: Vec<u64> = ring.after(0).iter().map(|record| record.sequence).collect();
+        assert_eq!(sequences, (1..=800).collect::<Vec<u64>>());
+        assert_eq!(ring.after(790).len(), 10);
+    }
+
+    #[test]
+    fn the_table_of_writers_forgets_the_oldest_and_never_lies() {
+        let ring = Ring::new(16 << 10);
+        let contexts: Vec<Context> = (0..1000).map(|_| Context::generate()).collect();
+        for (revision, context) in contexts.iter().enumerate() {
+            ring.note_writer(revision as i64, *context);
+        }
+        assert_eq!(ring.writer(999), Some(contexts[999]));
+        assert_eq!(ring.writer(0), None);
+        assert_eq!(ring.writer(-1), None);
+    }
+
+    #[test]
+    fn a_record_survives_json() {
+        let mut original = record("step", 5);
+        original
+            .attributes
+            .push((Cow::Borrowed("count"), Value::from(3)));
+        original.causes.push(12);
+        let json = serde_json::to_string(&original).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&json).unwrap(), original);
+    }
+}

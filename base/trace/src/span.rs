@@ -1,0 +1,421 @@
+//! A step: opened, described, made current for what it calls, recorded when dropped.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::fmt::{Display, Write as _};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{self, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use pin_project_lite::pin_project;
+
+use crate::context::{Context, SpanId};
+use crate::ring::{Record, Ring, ring};
+use crate::value::{Value, cut};
+
+/// Opens a step as a child of the task's current span; where there is none, of a new trace.
+///
+/// Names read `room.step`: `kubelet.sandbox`, `admission.mutate`.
+pub fn span(name: &'static str) -> Span {
+    match CURRENT.get() {
+        Some(scope) => Span::open(
+            name,
+            scope.context.child(),
+            Some(scope.context.span),
+            scope.cause,
+        ),
+        None => Span::root(name, None),
+    }
+}
+
+/// The context that a request sent now should carry.
+pub fn current() -> Option<Context> {
+    CURRENT.get().map(|scope| scope.context)
+}
+
+/// The latest revision that caused the current span, or the nearest of its parents that
+/// names one. It goes out with each request, so that a server that never sees this process'
+/// spans still learns what made it write.
+pub fn current_cause() -> Option<i64> {
+    CURRENT.get().and_then(|scope| scope.cause)
+}
+
+/// Runs a future that is about to be spawned under the span that is current now; a new task
+/// has none of its own.
+pub fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    Scoped {
+        scope: CURRENT.get(),
+        future,
+    }
+}
+
+/// An open step. Dropping it records it.
+pub struct Span {
+    /// The caller's, or a remote's, or a new trace; `sampled` decides whether it is recorded.
+    context: Context,
+    /// What children and requests are told: the latest cause named here or above.
+    cause: Option<i64>,
+    opened: Instant,
+    record: Option<Record>,
+    ring: &'static Ring,
+}
+
+impl Span {
+    /// The first span of this process for a piece of work: a request from `remote`, or, where
+    /// that says nothing, a new trace.
+    pub fn root(name: &'static str, remote: Option<Context>) -> Self {
+        match remote {
+            Some(remote) => Span::open(name, remote.child(), Some(remote.span), None),
+            None => Span::open(name, Context::generate(), None, None),
+        }
+    }
+
+    fn open(
+        name: &'static str,
+        context: Context,
+        parent: Option<SpanId>,
+        cause: Option<i64>,
+    ) -> Self {
+        let record = context.sampled.then(|| Record {
+            name: Cow::Borrowed(name),
+            trace: context.trace,
+            span: context.span,
+            parent,
+            start: SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or(Duration::ZERO)
+                .as_nanos() as u64,
+            duration: 0,
+            sequence: 0,
+            object: None,
+            causes: Vec::new(),
+            committed: None,
+            error: None,
+            attributes: Vec::new(),
+        });
+        Span {
+            context,
+            cause,
+            opened: Instant::now(),
+            record,
+            ring: ring(),
+        }
+    }
+
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    /// Leaves this span and all that is opened under it, here and in called processes, out of
+    /// the ring. For work that changes nothing and is asked for often: reads, watches,
+    /// heartbeats. They would push out the history that someone will ask for.
+    pub fn unsampled(mut self) -> Self {
+        self.context.sampled = false;
+        self.record = None;
+        self
+    }
+
+    /// Adds a fact. Only names, counts, verdicts and revisions; never a secret.
+    pub fn set(&mut self, key: &'static str, value: impl Into<Value>) -> &mut Self {
+        if let Some(record) = &mut self.record {
+            if record.attributes.capacity() == 0 {
+                record.attributes.reserve_exact(3);
+            }
+            record.attributes.push((Cow::Borrowed(key), value.into()));
+        }
+        self
+    }
+
+    /// Names the object this step is about: resource (`deployments.apps`), namespace (empty
+    /// for cluster scope) and name.
+    pub fn object(&mut self, resource: &str, namespace: &str, name: &str) -> &mut Self {
+        if let Some(record) = &mut self.record {
+            record.object = Some(object_key(resource, namespace, name).into());
+        }
+        self
+    }
+
+    /// This step happens because of `revision`. May be said several times: one reconcile often
+    /// answers several changes.
+    pub fn caused_by(&mut self, revision: i64) -> &mut Self {
+        self.cause = Some(revision);
+        if let Some(record) = &mut self.record
+            && record.causes.len() < Record::MAX_CAUSES
+        {
+            record.causes.push(revision);
+        }
+        self
+    }
+
+    /// This step wrote `revision`. Known at once, not only when the span ends: a watcher may
+    /// act on the revision before the request that made it has been answered.
+    pub fn committed(&mut self, revision: i64) -> &mut Self {
+        if let Some(record) = &mut self.record {
+            record.committed = Some(revision);
+            self.ring.note_writer(revision, self.context);
+        }
+        self
+    }
+
+    /// The step did not do what it was opened for.
+    pub fn fail(&mut self, error: &dyn Display) -> &mut Self {
+        if let Some(record) = &mut self.record {
+            let mut text = String::new();
+            // A Display that fails leaves what it wrote so far, which is still the best account.
+            let _ = write!(text, "{error}");
+            record.error = Some(cut(&text).into());
+        }
+        self
+    }
+
+    /// Makes this span the current one while `future` runs, and ends with it.
+    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
+        Instrumented {
+            scoped: self.scoped(future),
+            span: self,
+        }
+    }
+
+    /// Makes this span the current one while `future` runs, and stays open, so that the
+    /// outcome can be described.
+    pub fn in_scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.scoped(future)
+    }
+
+    /// The same for plain code.
+    pub fn enter<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _restore = Restore::entering(Some(self.scope()));
+        run()
+    }
+
+    fn scoped<F>(&self, future: F) -> Scoped<F> {
+        Scoped {
+            scope: Some(self.scope()),
+            future,
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        Scope {
+            context: self.context,
+            cause: self.cause,
+        }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(mut record) = self.record.take() {
+            record.duration = self.opened.elapsed().as_nanos() as u64;
+            self.ring.push(record);
+        }
+    }
+}
+
+/// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
+pub fn object_key(resource: &str, namespace: &str, name: &str) -> String {
+    if namespace.is_empty() {
+        format!("{resource}/{name}")
+    } else {
+        format!("{resource}/{namespace}/{name}")
+    }
+}
+
+impl Context {
+    fn child(self) -> Self {
+        Context {
+            span: SpanId::generate(),
+            ..self
+        }
+    }
+}
+
+/// What is current, as `Copy` so that entering and leaving is two stores.
+#[derive(Clone, Copy)]
+struct Scope {
+    context: Context,
+    cause: Option<i64>,
+}
+
+thread_local! {
+    /// Set while a future of that scope is being polled, so it follows the task across
+    /// threads and never leaks into another.
+    static CURRENT: Cell<Option<Scope>> = const { Cell::new(None) };
+}
+
+/// Puts back the outer scope, also when the inner code panics.
+struct Restore(Option<Scope>);
+
+impl Restore {
+    fn entering(scope: Option<Scope>) -> Self {
+        Restore(CURRENT.replace(scope))
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+pin_project! {
+    struct Scoped<F> {
+        scope: Option<Scope>,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _restore = Restore::entering(*this.scope);
+        this.future.poll(cx)
+    }
+}
+
+pin_project! {
+    /// A future that carries its span.
+    pub struct Instrumented<F> {
+        #[pin]
+        scoped: Scoped<F>,
+        span: Span,
+    }
+}
+
+impl<F> Instrumented<F> {
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+}
+
+impl<F: Future> Future for Instrumented<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<F::Output> {
+        self.project().scoped.poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded(context: Context) -> Option<Record> {
+        ring()
+            .trace(context.trace)
+            .into_iter()
+            .find(|record| record.span == context.span)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_current_span_survives_await_and_stays_in_its_task() {
+        let span = span("outer");
+        let context = span.context();
+        span.instrument(async move {
+            let stranger = tokio::spawn(async { current() });
+            let child = tokio::spawn(inherit(async {
+                tokio::task::yield_now().await;
+                current()
+            }));
+            tokio::task::yield_now().await;
+            assert_eq!(current(), Some(context));
+            assert_eq!(stranger.await.unwrap(), None);
+            assert_eq!(child.await.unwrap(), Some(context));
+        })
+        .await;
+        assert_eq!(current(), None);
+        assert!(
+            recorded(context).is_some(),
+            "an instrumented span ends with its future"
+        );
+    }
+
+    #[tokio::test]
+    async fn children_name_their_parent_and_share_its_trace() {
+        let outer = span("outer");
+        let inner = outer.in_scope(async { span("inner").context() }).await;
+        assert_eq!(inner.trace, outer.context().trace);
+        assert_eq!(recorded(inner).unwrap().parent, Some(outer.context().span));
+        assert!(
+            recorded(outer.context()).is_none(),
+            "an open span is not recorded yet"
+        );
+    }
+
+    #[test]
+    fn a_request_continues_the_callers_trace() {
+        let remote = Context::generate();
+        let span = Span::root("request", Some(remote));
+        assert_eq!(span.context().trace, remote.trace);
+        assert_ne!(span.context().span, remote.span);
+    }
+
+    #[test]
+    fn a_cause_is_inherited_for_requests_but_recorded_once() {
+        let mut reconcile = span("reconcile");
+        reconcile.caused_by(7).caused_by(9);
+        let child = reconcile.enter(|| {
+            assert_eq!(current_cause(), Some(9));
+            span("write").context()
+        });
+        let outer = reconcile.context();
+        drop(reconcile);
+        assert_eq!(recorded(outer).unwrap().causes, [7, 9]);
+        assert!(recorded(child).unwrap().causes.is_empty());
+        assert_eq!(current_cause(), None);
+    }
+
+    #[test]
+    fn nothing_under_an_unsampled_span_is_recorded() {
+        let mut read = span("list").unsampled();
+        read.set("items", 3).fail(&"gone").committed(i64::MAX);
+        let (outer, inner) = (read.context(), read.enter(|| span("inner").context()));
+        assert!(!inner.sampled && outer.to_string().ends_with("-00"));
+        drop(read);
+        assert!(recorded(outer).is_none() && recorded(inner).is_none());
+        assert_eq!(ring().writer(i64::MAX), None);
+    }
+
+    #[test]
+    fn a_panic_leaves_the_outer_scope_in_place() {
+        let outer = span("outer");
+        outer.enter(|| {
+            let inner = span("inner");
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                inner.enter(|| panic!("on purpose"))
+            }));
+            assert_eq!(current(), Some(outer.context()));
+        });
+    }
+
+    #[test]
+    fn facts_outcome_and_commit_are_recorded() {
+        let mut step = span("store.commit");
+        step.object("pods", "default", "nginx")
+            .set("bytes", 812usize)
+            .set("verdict", "allowed");
+        step.committed(41).fail(&"disk full");
+        let context = step.context();
+        assert_eq!(
+            ring().writer(41),
+            Some(context),
+            "known before the span ends"
+        );
+        drop(step);
+        let record = recorded(context).unwrap();
+        assert_eq!(record.object.as_deref(), Some("pods/default/nginx"));
+        assert_eq!(record.attribute("bytes").and_then(Value::as_i64), Some(812));
+        assert_eq!(
+            record.attribute("verdict").and_then(Value::as_str),
+            Some("allowed")
+        );
+        assert_eq!(
+            (record.committed, record.error.as_deref()),
+            (Some(41), Some("disk full"))
+        );
+    }
+}
