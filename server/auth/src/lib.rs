@@ -1,1 +1,29 @@
-//! ferry-auth
+//! Who is calling, and may they.
+//!
+//! This room turns credentials into a [`User`](user::User) and a request's attributes into a
+//! [`Decision`](authorize::Decision). It also keeps the cluster's keys and certificates
+//! ([`pki`]).
+//!
+//! It deliberately knows no HTTP: the API server's filters hand in plain data and make the 401
+//! or 403 themselves. It opens no store: roles, bindings, pods and tokens come in as changes from
+//! informers, and every decision is taken from memory.
+//!
+//! Start reading at [`authenticate`] (the union of authenticators), then [`authorize`] (the union
+//! of authorizers) and [`authorize::rbac`], which answers nearly every request.
+
+mod answer;
+pub mod attributes;
+pub mod authenticate;
+pub mod authorize;
+mod cache;
+pub mod certificate;
+pub mod kubeconfig;
+pub mod pki;
+pub mod tls;
+pub mod user;
+
+pub use answer::Answer;
+pub use attributes::{Attributes, forbidden_message};
+pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Outcome};
+pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
+pub use user::User;

@@ -1,0 +1,91 @@
+//! Client certificates: the common name is the user, the organizations are its groups.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::RwLock;
+use rustls_pki_types::CertificateDer;
+
+use super::{AuthenticationError, Authenticator, Credentials, Identity, Outcome};
+use crate::{
+    Answer,
+    cache::{ExpiringCache, Fingerprint},
+    certificate::{CertificateError, CertificateFacts, ClientTrust},
+    user::{CREDENTIAL_ID, User},
+};
+
+/// A chain costs a signature check per link, and a client sends it once but asks many times.
+const REMEMBERED: usize = 4096;
+const REMEMBER_FOR: Duration = Duration::from_secs(600);
+
+pub struct X509 {
+    trust: RwLock<Arc<ClientTrust>>,
+    verified: ExpiringCache<Fingerprint, Identity>,
+}
+
+impl X509 {
+    pub fn new(authorities: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
+        let trust = RwLock::new(Arc::new(ClientTrust::new(authorities)?));
+        Ok(X509 { trust, verified: ExpiringCache::new(REMEMBERED) })
+    }
+
+    /// Takes other authorities from now on, as when the CA file changed.
+    pub fn set_authorities(&self, authorities: &[CertificateDer<'_>]) -> Result<(), CertificateError> {
+        *self.trust.write() = Arc::new(ClientTrust::new(authorities)?);
+        self.verified.clear();
+        Ok(())
+    }
+
+    fn decide(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Outcome, AuthenticationError> {
+        let Some(leaf) = chain.first() else { return Ok(Outcome::NotMine) };
+        let fingerprint = Fingerprint::of(leaf);
+        if let Some(identity) = self.verified.get(&fingerprint, now) {
+            return Ok(Outcome::Authenticated(identity));
+        }
+        let trust = self.trust.read().clone();
+        let facts = trust.verify(chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
+        let ends = facts.not_after.min(now + REMEMBER_FOR);
+        match user_of(facts, fingerprint)? {
+            Some(user) => {
+                let identity = Identity::new(user);
+                self.verified.insert(fingerprint, identity.clone(), ends, now);
+                Ok(Outcome::Authenticated(identity))
+            }
+            None => Ok(Outcome::NotMine),
+        }
+    }
+}
+
+fn user_of(facts: CertificateFacts, fingerprint: Fingerprint) -> Result<Option<User>, AuthenticationError> {
+    if facts.common_name.is_empty() {
+        return Ok(None);
+    }
+    let uid = match facts.uids.as_slice() {
+        [] => String::new(),
+        [uid] if uid.is_empty() => {
+            return Err(AuthenticationError("UID cannot be an empty string".to_owned()));
+        }
+        [uid] => uid.clone(),
+        several => {
+            return Err(AuthenticationError(format!(
+                "expected 1 UID, but found multiple: [{}]",
+                several.join(" ")
+            )));
+        }
+    };
+    let mut user = User { name: facts.common_name, uid, groups: facts.organizations, ..User::default() };
+    user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", fingerprint.to_hex())]);
+    user.mark_authenticated();
+    Ok(Some(user))
+}
+
+impl Authenticator for X509 {
+    fn authenticate<'a>(
+        &'a self,
+        credentials: &'a Credentials<'a>,
+    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+        Answer::Now(self.decide(credentials.client_certificates, credentials.now))
+    }
+}
