@@ -6,14 +6,21 @@
 //!
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`].
 
+pub mod decode;
 pub mod field_error;
+pub mod json;
 pub mod kinds;
 pub mod object;
+pub mod quantity;
 pub mod status;
+pub mod time;
 pub mod types;
+pub mod zero;
 
 pub use field_error::{FieldError, FieldErrors};
+pub use json::FieldValidation;
 pub use kinds::{GroupResource, GroupVersionKind, Kind, Scope, Subresource};
 pub use object::Object;
+pub use quantity::Quantity;
 pub use status::Status;
 pub use types::{Field, Schema, Shape, Type, TypeId, Types};

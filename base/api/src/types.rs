@@ -48,6 +48,24 @@ pub struct Type {
     /// Fields without a row are kept (custom resources).
     pub preserve_unknown: bool,
     pub kinds: Vec<GroupVersionKind>,
+    /// In JSON it is either a schema or something else; the wire message has a field for each.
+    pub either: Option<Either>,
+    /// The fields that are written even when empty, as indexes into `fields`; [`Types::add`] sets it.
+    pub kept: Vec<u32>,
+}
+
+/// A JSON schema or something simpler in its place (apiextensions' `JSONSchemaPropsOr…`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Either {
+    pub schema: TypeId,
+    pub other: EitherOther,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EitherOther {
+    Bool,
+    List,
+    Strings,
 }
 
 #[derive(Debug, Clone)]
@@ -158,6 +176,7 @@ impl Types {
     pub fn add(&mut self, mut ty: Type) -> TypeId {
         let id = TypeId(self.types.len() as u32);
         ty.fields.sort_by(|a, b| a.name.cmp(&b.name));
+        ty.kept = (0u32..).zip(&ty.fields).filter(|(_, field)| field.keep).map(|(index, _)| index).collect();
         self.by_name.insert(ty.name.clone(), id);
         for kind in &ty.kinds {
             self.by_kind.insert(kind.clone(), id);
@@ -180,10 +199,15 @@ impl Schema {
 
 impl Type {
     pub fn field(&self, name: &str) -> Option<&Field> {
-        self.fields
-            .binary_search_by(|field| field.name.as_ref().cmp(name))
-            .ok()
-            .map(|index| &self.fields[index])
+        self.field_index(name).map(|index| &self.fields[index])
+    }
+
+    pub fn field_index(&self, name: &str) -> Option<usize> {
+        self.fields.binary_search_by(|field| field.name.as_ref().cmp(name)).ok()
+    }
+
+    pub(crate) fn allows(&self, other: EitherOther) -> bool {
+        self.either.is_some_and(|either| either.other == other)
     }
 
     /// `Pod` of `io.k8s.api.core.v1.Pod`.
@@ -259,17 +283,28 @@ fn parse(text: &str) -> Result<Types, BadRow> {
         match (line.starts_with(' '), words.as_slice()) {
             (_, []) => {}
             (false, ["package", _, full]) => package = full,
-            (false, ["type", name, flags @ ..]) => drafts.push(Draft {
-                ty: Type {
-                    name: format!("{package}.{name}").into(),
-                    atomic: flags.contains(&"map=atomic"),
-                    published: flags.contains(&"published"),
-                    ..Type::default()
-                },
-                own: Vec::new(),
-                inlines: Vec::new(),
-                package,
-            }),
+            (false, ["type", name, flags @ ..]) => {
+                let either = match flags.iter().find_map(|flag| flag.strip_prefix("either=")) {
+                    None => None,
+                    Some(word) => Some(Either {
+                        schema: resolve("JSONSchemaProps", package)
+                            .ok_or_else(|| bad("no schema in this package"))?,
+                        other: parse_either(word).ok_or_else(|| bad("unknown either"))?,
+                    }),
+                };
+                drafts.push(Draft {
+                    ty: Type {
+                        name: format!("{package}.{name}").into(),
+                        atomic: flags.contains(&"map=atomic"),
+                        published: flags.contains(&"published"),
+                        either,
+                        ..Type::default()
+                    },
+                    own: Vec::new(),
+                    inlines: Vec::new(),
+                    package,
+                })
+            }
             (false, [first, ..]) if first.starts_with('#') => {}
             (true, row) => {
                 let draft = drafts.last_mut().ok_or_else(|| bad("field before a type"))?;
@@ -349,8 +384,9 @@ fn assemble<'a>(
             has_type_meta: draft.ty.has_type_meta,
             atomic: draft.ty.atomic,
             published: draft.ty.published,
-            preserve_unknown: false,
             kinds: draft.ty.kinds.clone(),
+            either: draft.ty.either,
+            ..Type::default()
         });
     }
     Ok(types)
@@ -410,6 +446,15 @@ fn parse_shape(word: &str, resolve: &dyn Fn(&str) -> Option<TypeId>) -> Option<S
     })
 }
 
+fn parse_either(word: &str) -> Option<EitherOther> {
+    Some(match word {
+        "bool" => EitherOther::Bool,
+        "list" => EitherOther::List,
+        "strings" => EitherOther::Strings,
+        _ => return None,
+    })
+}
+
 fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
     let words = |list: &str| list.split(',').map(Box::from).collect::<Vec<Box<str>>>();
@@ -445,7 +490,10 @@ mod tests {
     #[test]
     fn the_table_reads_and_knows_every_published_type() {
         let types = Types::builtin();
-        assert_eq!(types.iter().filter(|ty| ty.published).count(), 757);
+        // OpenAPI has 771 definitions. Eight of them are scalars, which are shapes here (Quantity, Time,
+        // MicroTime, IntOrString, RawExtension, JSON, FieldsV1, Patch), and one (MatchCondition of
+        // admissionregistration v1alpha1) is a second name for the type of v1.
+        assert_eq!(types.iter().filter(|ty| ty.published).count(), 771 - 8 - 1);
         let pod = types.by_name("io.k8s.api.core.v1.PodSpec").expect("PodSpec");
         let containers = types.get(pod).field("containers").expect("containers");
         assert_eq!(containers.list, ListType::Map(vec!["name".into()]));
