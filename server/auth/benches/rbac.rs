@@ -60,7 +60,7 @@ fn objects(index: usize) -> [Change; 2] {
     ]);
     let role = json!({"metadata": {"name": format!("role-{index}"), "namespace": namespace}, "rules": rules});
     // Every tenth binding is cluster-wide and all of those name one group.
-    if index % 10 == 0 {
+    if index.is_multiple_of(10) {
         let role = json!({"metadata": {"name": format!("role-{index}")}, "rules": rules});
         let binding = json!({
             "metadata": {"name": format!("binding-{index}")},

@@ -15,6 +15,7 @@ mod answer;
 pub mod attributes;
 pub mod authenticate;
 pub mod authorize;
+pub mod bootstrap_policy;
 mod cache;
 pub mod certificate;
 pub mod kubeconfig;
