@@ -119,12 +119,13 @@ impl Object {
         T::deserialize(ByRef(&self.0))
     }
 
-    /// The JSON that goes out, apiVersion and kind first, so that a list can leave them off.
+    /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then
+    /// metadata, so that the resourceVersion can be put in without decoding.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
         out.push(b'{');
         let mut comma = false;
-        let first = ["apiVersion", "kind"];
+        let first = ["apiVersion", "kind", "metadata"];
         let ahead = first.iter().filter_map(|key| self.0.get_key_value(*key));
         let others = self.0.iter().filter(|(key, _)| !first.contains(&key.as_str()));
         for (key, value) in ahead.chain(others) {
