@@ -141,6 +141,8 @@ pub enum ListType {
 pub struct PatchStrategy {
     pub merge: bool,
     pub retain_keys: bool,
+    /// A struct that a strategic merge patch replaces as a whole.
+    pub replace: bool,
     pub merge_key: Option<Box<str>>,
 }
 
@@ -474,6 +476,7 @@ fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
         "patch" => {
             field.patch.merge = value.contains("merge");
             field.patch.retain_keys = value.contains("retainKeys");
+            field.patch.replace = value.contains("replace");
         }
         "key" => field.patch.merge_key = Some(value.into()),
         "enum" => field.values = words(&value.replace('+', " ")),
