@@ -1,1 +1,21 @@
-//! ferry-patch
+//! How a request changes an object: JSON patch, merge patch, strategic merge patch, and server-side
+//! apply with the record of who manages which field.
+//!
+//! Everything here is a pure function over JSON values and the field rows of `ferry-api`. This room
+//! knows no HTTP, no storage, no defaults and no validation: it answers with a [`PatchError`] or with
+//! conflicts, and the caller turns those into a `Status`. A value whose patch failed halfway is not
+//! restored; callers patch a copy.
+//!
+//! Start reading at [`strategic`] for what `kubectl patch` and `kubectl apply` send.
+
+pub mod error;
+mod go_words;
+pub mod json_patch;
+pub mod merge;
+pub mod strategic;
+
+pub use error::PatchError;
+
+/// How deep an object may nest. The JSON decoder refuses deeper documents, so no patch may build one:
+/// what was stored must be readable again.
+pub const MAX_DEPTH: usize = 127;

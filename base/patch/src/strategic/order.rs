@@ -1,0 +1,97 @@
+//! The order of a merged list. Elements the patch names come in the patch's order, elements only the
+//! server has stay in the server's; where the two meet, the server's list decides.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::PATCH;
+
+/// Puts `merged` in order. `asked` is the order of the patch, `server` the list before the merge;
+/// elements are the same when their values under `key` are, or, without a key, when they are equal.
+pub fn arrange(merged: Vec<Value>, asked: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
+    let in_patch = ranks(&merged, asked, key);
+    let on_server = ranks(&merged, server, key);
+    let place = |rank: &Option<usize>| rank.map_or(0, |rank| rank + 1);
+
+    let mut named: Vec<usize> = Vec::with_capacity(merged.len());
+    let mut others: Vec<usize> = Vec::new();
+    for (element, rank) in in_patch.iter().enumerate() {
+        if rank.is_some() { named.push(element) } else { others.push(element) }
+    }
+    // Deletions, which only a patch under construction holds, go last.
+    named.sort_by_key(|&element| (is_deletion(&merged[element]), place(&in_patch[element])));
+    others.sort_by_key(|&element| (is_deletion(&merged[element]), place(&on_server[element])));
+
+    let mut order = Vec::with_capacity(merged.len());
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    loop {
+        let next = match (others.peek(), named.peek()) {
+            (Some(&other), Some(&name)) => match (on_server[other], on_server[name]) {
+                (Some(left), Some(right)) if left < right => others.next(),
+                _ => named.next(),
+            },
+            (Some(_), None) => others.next(),
+            (None, _) => named.next(),
+        };
+        match next {
+            Some(element) => order.push(element),
+            None => break,
+        }
+    }
+    let mut elements: Vec<Option<Value>> = merged.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|element| elements[element].take()).collect()
+}
+
+/// Where each element stands in `order`; the first place counts.
+pub fn ranks(elements: &[Value], order: &[Value], key: Option<&str>) -> Vec<Option<usize>> {
+    let identity = |element: &Value| identity(element, key).cloned();
+    // Short lists, almost all of them, are quicker without a table.
+    if elements.len() * order.len() <= 256 {
+        return elements
+            .iter()
+            .map(|element| {
+                let wanted = self::identity(element, key)?;
+                order.iter().position(|other| self::identity(other, key) == Some(wanted))
+            })
+            .collect();
+    }
+    let mut first: HashMap<Value, usize> = HashMap::with_capacity(order.len());
+    for (rank, element) in order.iter().enumerate() {
+        if let Some(identity) = identity(element) {
+            first.entry(identity).or_insert(rank);
+        }
+    }
+    elements.iter().map(|element| first.get(self::identity(element, key)?).copied()).collect()
+}
+
+/// What makes two elements the same one.
+pub fn identity<'a>(element: &'a Value, key: Option<&str>) -> Option<&'a Value> {
+    match key {
+        Some(key) => element.get(key),
+        None => Some(element),
+    }
+}
+
+fn is_deletion(element: &Value) -> bool {
+    element.get(PATCH).and_then(Value::as_str) == Some("delete")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(merged: Value, asked: Value, server: Value, expected: Value) {
+        let list = |value: Value| value.as_array().cloned().expect("a list");
+        assert_eq!(arrange(list(merged), &list(asked), &list(server), None), list(expected));
+    }
+
+    #[test]
+    fn patch_order_wins_and_the_server_keeps_its_own_between() {
+        check(json!([1, 2, 3]), json!([]), json!([1, 2, 3]), json!([1, 2, 3]));
+        check(json!([1, 2, 3, 4]), json!([4, 2]), json!([1, 2, 3]), json!([4, 1, 2, 3]));
+        check(json!([1, 2, 3]), json!([3, 1]), json!([1, 2, 3]), json!([2, 3, 1]));
+        check(json!([1, 2, 5]), json!([5]), json!([1, 2]), json!([5, 1, 2]));
+    }
+}
