@@ -1,1 +1,47 @@
-//! ferry-client
+//! What every component of Ferry stands on: a client of the Kubernetes API, and the parts
+//! from which a control loop is made.
+//!
+//! ```text
+//! store revision → watch → Informer (one per kind per process, indexed)
+//!                             │ handlers turn events into keys
+//!                             ▼
+//!                          Queue (a key is never in two workers)
+//!                             │
+//!                             ▼
+//!                      run(…, reconcile)  → writes through Client
+//! ```
+//!
+//! - [`connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
+//!   which; their identity is configuration. Each request carries the current span.
+//! - [`informer`]: shared list+watch with typed, indexed stores.
+//! - [`queue`], [`reconcile`], [`expectations`]: level-triggered work on keys.
+//! - [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
+//!
+//! This room knows no controller, no server and no node, and no kind beyond those it writes
+//! itself (Lease, Event).
+//!
+//! Start reading at [`informer`](mod@informer), then [`reconcile`](mod@reconcile).
+
+pub mod connect;
+pub mod error;
+pub mod events;
+pub mod expectations;
+pub mod informer;
+pub mod leader;
+pub mod name;
+pub mod propagate;
+pub mod queue;
+pub mod reconcile;
+#[cfg(test)]
+mod test_server;
+
+pub use connect::{ConnectError, Kubeconfig, connect, over};
+pub use error::{Attempt, Error};
+pub use events::{EventType, Recorder};
+pub use expectations::Expectations;
+pub use informer::{Event, Index, Informer, Informers, Metadata, Selection};
+pub use kube::{self, Api, Client};
+pub use name::NamespacedName;
+pub use queue::{Backoff, Queue};
+pub use reconcile::{Outcome, Workers};
+pub use tokio_util::sync::CancellationToken;

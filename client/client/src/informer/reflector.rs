@@ -1,0 +1,370 @@
+//! Keeps a store equal to the server's: list, watch, resume, and list again when the server
+//! no longer has what we missed.
+//!
+//! ```text
+//!   List ──ok──▶ Watch ──ends, connection lost──▶ Watch (from the last revision)
+//!    ▲ ▲ │          │
+//!    │ └─┘ failed   └── 410: the revision is no longer kept
+//!    └──────────────────────┘
+//! ```
+
+use std::time::Duration;
+
+use futures::{StreamExt, pin_mut};
+use kube::Api;
+use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
+use rand::RngExt;
+use tokio_util::sync::CancellationToken;
+
+use super::{Informer, Object, Selection};
+use crate::error;
+use crate::queue::Backoff;
+
+/// Runs until stopped. Errors are logged and retried: the server may be restarting.
+pub(super) async fn run<K: Object>(
+    api: Api<K>,
+    selection: Selection,
+    informer: Informer<K>,
+    stop: CancellationToken,
+) {
+    // Reads are not part of anyone's story; what they deliver is.
+    let span = ferry_trace::span("informer").unsampled();
+    let follow = span.instrument(follow(api, selection, informer));
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow => {}
+    }
+}
+
+/// How the next list is asked for.
+#[derive(Clone, Copy)]
+enum Freshness {
+    /// Whatever the server has at hand: cheap, and the watch brings the rest.
+    Any,
+    /// The latest. After an expired revision an older list could expire again at once.
+    Latest,
+}
+
+async fn follow<K: Object>(api: Api<K>, selection: Selection, informer: Informer<K>) {
+    let mut failures = Failures::default();
+    let mut freshness = Freshness::Any;
+    loop {
+        match list(&api, &selection, &informer, freshness).await {
+            Ok(()) => failures.reset(),
+            Err(error) => {
+                failures.wait("list", api.resource_url(), &error).await;
+                continue;
+            }
+        }
+        informer.mark_synced();
+        loop {
+            match watch(&api, &selection, &informer, &mut failures).await {
+                Ok(Heard::Something) => {}
+                // A server that closes at once and says nothing must not be asked in a tight loop.
+                Ok(Heard::Nothing) => failures.pause().await,
+                Err(error) if error::is_gone(&error) => {
+                    tracing::debug!(url = api.resource_url(), "revision expired; listing again");
+                    break;
+                }
+                Err(error) => failures.wait("watch", api.resource_url(), &error).await,
+            }
+        }
+        freshness = Freshness::Latest;
+    }
+}
+
+async fn list<K: Object>(
+    api: &Api<K>,
+    selection: &Selection,
+    informer: &Informer<K>,
+    freshness: Freshness,
+) -> Result<(), kube::Error> {
+    let mut params = ListParams {
+        label_selector: selection.labels.clone(),
+        field_selector: selection.fields.clone(),
+        ..Default::default()
+    };
+    if let Freshness::Any = freshness {
+        params = params.at("0").matching(VersionMatch::NotOlderThan);
+    }
+    let list = api.list(&params).await?;
+    let resource_version = list.metadata.resource_version.unwrap_or_default();
+    informer.change(|store| store.replace(list.items, &resource_version));
+    Ok(())
+}
+
+enum Heard {
+    Something,
+    Nothing,
+}
+
+/// One watch, until its regular end.
+async fn watch<K: Object>(
+    api: &Api<K>,
+    selection: &Selection,
+    informer: &Informer<K>,
+    failures: &mut Failures,
+) -> Result<Heard, kube::Error> {
+    // The server ends a watch after a while, so that load spreads over servers; a random part
+    // keeps all watches of a process from ending together.
+    let params = WatchParams {
+        label_selector: selection.labels.clone(),
+        field_selector: selection.fields.clone(),
+        timeout: Some(rand::rng().random_range(210..290)),
+        bookmarks: true,
+        ..Default::default()
+    };
+    let from = informer.shared.store.read().resource_version().to_owned();
+    let events = api.watch(&params, &from).await?;
+    pin_mut!(events);
+    let mut heard = Heard::Nothing;
+    while let Some(event) = events.next().await {
+        apply(informer, event?)?;
+        heard = Heard::Something;
+        failures.reset();
+    }
+    Ok(heard)
+}
+
+fn apply<K: Object>(informer: &Informer<K>, event: WatchEvent<K>) -> Result<(), kube::Error> {
+    let version = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => informer.change(|store| {
+            store.advance(&version(&object));
+            store.put(object)
+        }),
+        WatchEvent::Deleted(object) => informer.change(|store| {
+            store.advance(&version(&object));
+            store.delete(object)
+        }),
+        WatchEvent::Bookmark(bookmark) => informer.change(|store| {
+            store.advance(&bookmark.metadata.resource_version);
+            Vec::new()
+        }),
+        WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+    }
+    Ok(())
+}
+
+/// How often in a row the server could not be asked.
+#[derive(Default)]
+struct Failures(u32);
+
+impl Failures {
+    const BACKOFF: Backoff = Backoff { base: Duration::from_millis(200), max: Duration::from_secs(30) };
+
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+
+    async fn wait(&mut self, attempt: &'static str, url: &str, error: &kube::Error) {
+        // The first failure is what an operator needs; the rest says the same.
+        if self.0 == 0 {
+            tracing::warn!(url, error = error::message(error), "{attempt} failed; trying again");
+        }
+        self.pause().await;
+    }
+
+    async fn pause(&mut self) {
+        let jitter = rand::rng().random_range(0.5..1.0);
+        let delay = Self::BACKOFF.delay(self.0).mul_f64(jitter);
+        self.0 = self.0.saturating_add(1);
+        tokio::time::sleep(delay).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use parking_lot::Mutex;
+    use tokio_util::sync::CancellationToken;
+
+    use crate::test_server::TestServer;
+    use crate::{Informer, Informers};
+
+    /// An informer that logs what it tells, on a server that keeps history.
+    struct Follower {
+        informer: Informer<ConfigMap>,
+        told: Arc<Mutex<Vec<String>>>,
+        shutdown: CancellationToken,
+        informers: Informers,
+    }
+
+    impl Follower {
+        fn of(server: &TestServer) -> Self {
+            let shutdown = CancellationToken::new();
+            let informers = Informers::new(server.client(), shutdown.clone());
+            let informer = informers.of::<ConfigMap>();
+            let told: Arc<Mutex<Vec<String>>> = Arc::default();
+            let log = told.clone();
+            informer.handle(move |event| log.lock().push(event.to_string()));
+            Follower { informer, told, shutdown, informers }
+        }
+
+        /// Waits, on a paused clock, until the store is as new as the server.
+        async fn caught_up(&self, server: &TestServer) {
+            let target = server.revision();
+            let wait = async {
+                while self.informer.revision() < Some(target) || !self.informer.has_synced() {
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(std::time::Duration::from_secs(600), wait)
+                .await
+                .expect("informer catches up");
+        }
+
+        fn told(&self) -> Vec<String> {
+            std::mem::take(&mut self.told.lock())
+        }
+
+        async fn stop(self) {
+            self.shutdown.cancel();
+            self.informers.stopped().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_then_follows_in_order() {
+        let server = TestServer::new();
+        server.put("a");
+        server.put("b");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        assert_eq!(follower.told(), ["added default/a at 1", "added default/b at 2"]);
+        server.put("a");
+        server.delete("b");
+        server.put("c");
+        follower.caught_up(&server).await;
+        assert_eq!(
+            follower.told(),
+            ["modified default/a at 3", "deleted default/b at 4", "added default/c at 5"]
+        );
+        assert_eq!(server.lists(), 1);
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_connection_is_resumed_without_a_new_list() {
+        let server = TestServer::new();
+        server.put("a");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        server.disconnect();
+        server.put("a");
+        server.delete("a");
+        server.put("b");
+        follower.caught_up(&server).await;
+        assert_eq!(
+            follower.told(),
+            [
+                "added default/a at 1",
+                "modified default/a at 2",
+                "deleted default/a at 3",
+                "added default/b at 4"
+            ]
+        );
+        assert_eq!(server.lists(), 1);
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_revision_leads_to_a_list_that_tells_the_difference() {
+        let server = TestServer::new();
+        server.put("a");
+        server.put("b");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        follower.told();
+        server.disconnect();
+        server.delete("a");
+        server.put("b");
+        server.put("c");
+        server.compact();
+        follower.caught_up(&server).await;
+        assert_eq!(
+            follower.told(),
+            ["deleted default/a at 5", "modified default/b at 4", "added default/c at 5"]
+        );
+        assert_eq!(server.lists(), 2);
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_fails_is_no_empty_cluster() {
+        let server = TestServer::new();
+        server.put("a");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        follower.told();
+        server.fail(true);
+        server.disconnect();
+        server.compact();
+        tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+        assert!(follower.told().is_empty());
+        assert_eq!(follower.informer.len(), 1);
+        server.fail(false);
+        server.put("b");
+        follower.caught_up(&server).await;
+        assert_eq!(follower.told(), ["added default/b at 2"]);
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_not_there_yet_is_waited_for() {
+        let server = TestServer::new();
+        server.put("a");
+        server.fail(true);
+        let follower = Follower::of(&server);
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        assert!(!follower.informer.has_synced());
+        server.fail(false);
+        follower.informer.synced().await;
+        assert_eq!(follower.told(), ["added default/a at 1"]);
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bookmarks_move_the_place_to_resume_from() {
+        let server = TestServer::new();
+        server.put("a");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        server.pass_revisions(100);
+        server.bookmark();
+        follower.caught_up(&server).await;
+        server.disconnect();
+        server.compact();
+        server.put("b");
+        follower.caught_up(&server).await;
+        assert_eq!(server.lists(), 1, "the bookmark was newer than what was compacted");
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_server_is_asked_ever_less_often() {
+        let server = TestServer::new();
+        server.fail(true);
+        let follower = Follower::of(&server);
+        tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
+        let asked = server.requests();
+        assert!((100..300).contains(&asked), "asked {asked} times in an hour");
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_kind_is_listed_once_however_many_ask() {
+        let server = TestServer::new();
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(server.client(), shutdown.clone());
+        let first = informers.of::<ConfigMap>();
+        let second = informers.clone().of::<ConfigMap>();
+        first.synced().await;
+        second.synced().await;
+        assert_eq!(server.lists(), 1);
+        shutdown.cancel();
+        informers.stopped().await;
+    }
+}
