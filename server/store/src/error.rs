@@ -9,25 +9,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A comparison of the transaction did not hold. `current` is the key as it is now.
     #[error("{key} is not as the transaction expects it")]
-    Conflict {
-        key: Arc<str>,
-        current: Option<KeyValue>,
-    },
+    Conflict { key: Arc<str>, current: Option<KeyValue> },
 
     /// The history asked for has been compacted away.
     #[error("revision {requested} has been compacted; the oldest kept is {compacted}")]
-    Compacted {
-        requested: Revision,
-        compacted: Revision,
-        current: Revision,
-    },
+    Compacted { requested: Revision, compacted: Revision, current: Revision },
 
     /// The revision asked for has not happened yet.
     #[error("revision {requested} is in the future; the store is at {current}")]
-    FutureRevision {
-        requested: Revision,
-        current: Revision,
-    },
+    FutureRevision { requested: Revision, current: Revision },
 
     /// The quota or the disk is full. Reads and deletes go on; nothing is lost.
     #[error("no space for this write: {what}")]
@@ -44,10 +34,7 @@ pub enum Error {
     /// The store could not be reached or could not finish. A commit that ends so may or may not
     /// have happened: compare and set again to find out.
     #[error("cannot {what}: {source}")]
-    Unavailable {
-        what: String,
-        source: Arc<dyn std::error::Error + Send + Sync>,
-    },
+    Unavailable { what: String, source: Arc<dyn std::error::Error + Send + Sync> },
 
     /// What was stored is not what is read back.
     #[error("corrupt: {what}")]
@@ -59,10 +46,7 @@ impl Error {
         what: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error::Unavailable {
-            what: what.into(),
-            source: Arc::new(source),
-        }
+        Error::Unavailable { what: what.into(), source: Arc::new(source) }
     }
 
     pub fn corrupt(what: impl Into<String>) -> Self {

@@ -9,13 +9,14 @@
 //!
 //! Start reading at [`Store`], then `embedded/mod.rs`.
 
+pub mod embedded;
 mod error;
 mod store;
 mod watch;
 
+pub use embedded::Embedded;
 pub use error::{Error, Result};
 pub use store::{
-    Committed, Compare, Durability, Found, KeyValue, Operation, Page, Range, Revision, Store, Txn,
-    Usage,
+    Committed, Compare, Durability, Found, KeyValue, Operation, Page, Range, Revision, Store, Txn, Usage,
 };
 pub use watch::{Batch, Event, EventKind, Progress, Watch};

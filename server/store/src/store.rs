@@ -92,12 +92,7 @@ pub struct Range {
 
 impl Range {
     pub fn prefix(prefix: impl Into<String>) -> Self {
-        Range {
-            prefix: prefix.into(),
-            after: None,
-            at: None,
-            limit: None,
-        }
+        Range { prefix: prefix.into(), after: None, at: None, limit: None }
     }
 
     #[must_use]
@@ -173,11 +168,7 @@ impl Txn {
         let key = key.into();
         Txn {
             compare: vec![Compare::Absent { key: key.clone() }],
-            operations: vec![Operation::Put {
-                key,
-                value,
-                ttl: None,
-            }],
+            operations: vec![Operation::Put { key, value, ttl: None }],
             durability: Durability::Sync,
         }
     }
@@ -186,15 +177,8 @@ impl Txn {
     pub fn update(key: impl Into<Arc<str>>, revision: Revision, value: Bytes) -> Self {
         let key = key.into();
         Txn {
-            compare: vec![Compare::ModRevision {
-                key: key.clone(),
-                revision,
-            }],
-            operations: vec![Operation::Put {
-                key,
-                value,
-                ttl: None,
-            }],
+            compare: vec![Compare::ModRevision { key: key.clone(), revision }],
+            operations: vec![Operation::Put { key, value, ttl: None }],
             durability: Durability::Sync,
         }
     }
@@ -203,10 +187,7 @@ impl Txn {
     pub fn delete(key: impl Into<Arc<str>>, revision: Revision) -> Self {
         let key = key.into();
         Txn {
-            compare: vec![Compare::ModRevision {
-                key: key.clone(),
-                revision,
-            }],
+            compare: vec![Compare::ModRevision { key: key.clone(), revision }],
             operations: vec![Operation::Delete { key }],
             durability: Durability::Sync,
         }

@@ -72,15 +72,15 @@ pub struct Progress(Knowledge);
 
 #[derive(Clone)]
 enum Knowledge {
-    /// The engine counts what it puts into the stream.
-    Exact(Arc<AtomicI64>),
+    /// The engine counts what it puts into the stream; `i64::MAX` while it does not.
+    Exact { newest_event: Arc<AtomicI64>, published: Arc<AtomicI64> },
     /// The engine has to ask elsewhere, and answers in the stream.
     OnRequest(Arc<Notify>),
 }
 
 impl Progress {
-    pub(crate) fn exact(newest_event: Arc<AtomicI64>) -> Self {
-        Progress(Knowledge::Exact(newest_event))
+    pub(crate) fn exact(newest_event: Arc<AtomicI64>, published: Arc<AtomicI64>) -> Self {
+        Progress(Knowledge::Exact { newest_event, published })
     }
 
     pub(crate) fn on_request(requested: Arc<Notify>) -> Self {
@@ -92,7 +92,10 @@ impl Progress {
     /// answered before this call, though its prefix was quiet.
     pub fn newest_event(&self) -> Option<Revision> {
         match &self.0 {
-            Knowledge::Exact(newest) => Some(Revision(newest.load(Ordering::Acquire))),
+            Knowledge::Exact { newest_event, published } => match newest_event.load(Ordering::Acquire) {
+                i64::MAX => Some(Revision(published.load(Ordering::Acquire))),
+                newest => Some(Revision(newest)),
+            },
             Knowledge::OnRequest(_) => None,
         }
     }

@@ -1,0 +1,85 @@
+//! Reclaiming space: what is still needed of the oldest segment is appended anew, then the
+//! segment is dropped.
+//!
+//! Always the oldest: so a deletion is dropped only after every older version of its key is. For
+//! that, a version that moves to the end takes all newer versions of its key along, and each
+//! version in the log, needed or not, keeps having its successor behind it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::State;
+use super::frame::FrameBuilder;
+use super::index::{Index, Location};
+use crate::{Result, Revision};
+
+/// Bytes moved at a time.
+const STEP: usize = 256 << 10;
+/// Waste that is not worth the work.
+const SLACK: u64 = 32 << 20;
+
+/// Whether the oldest segment should be cleaned.
+pub fn is_wanted(size: u64, retained: u64, retained_in_oldest: u64, quota: u64) -> bool {
+    let waste = size.saturating_sub(retained);
+    retained_in_oldest == 0 || waste > retained + SLACK || (size > quota - quota / 8 && waste > quota / 4)
+}
+
+pub struct Cleaning {
+    /// What lay in the segment when cleaning began, last first.
+    left: Vec<(Arc<str>, Revision, Location)>,
+}
+
+/// A copied version: key, revision, and where in the frame it begins, with its size.
+pub type Moved = (Arc<str>, Revision, usize, usize);
+
+impl Cleaning {
+    pub fn begin(index: &Index, segment: u32) -> Self {
+        let mut left = index.in_segment(segment);
+        left.sort_unstable_by_key(|(_, _, location)| std::cmp::Reverse(location.offset));
+        Cleaning { left }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Bytes of records that the next step moves, at most.
+    pub fn next_size(&self, index: &Index) -> usize {
+        let mut size = 0;
+        for (key, modified, location) in self.left.iter().rev() {
+            if size >= STEP {
+                break;
+            }
+            size += chain_size(index, key, *modified, *location);
+        }
+        size
+    }
+
+    /// Copies about a step's worth of records into a frame.
+    pub fn copy_next(&mut self, state: &State, frame: &mut FrameBuilder) -> Result<Vec<Moved>> {
+        let mut moved = Vec::new();
+        let mut copied = HashSet::new();
+        let mut size = 0;
+        while size < STEP
+            && let Some((key, modified, location)) = self.left.pop()
+        {
+            size += chain_size(&state.index, &key, modified, location);
+            for version in state.index.chain_from(&key, modified, location) {
+                // Not yet at its new place in the index, but perhaps already in this frame.
+                if !copied.insert((key.clone(), version.modified)) {
+                    continue;
+                }
+                let located = state.locate(key.clone(), *version);
+                let record = located.read_record()?;
+                located.check(&record)?;
+                let at = frame.push_raw(&record);
+                moved.push((key.clone(), version.modified, at, record.len()));
+            }
+        }
+        Ok(moved)
+    }
+}
+
+fn chain_size(index: &Index, key: &str, modified: Revision, location: Location) -> usize {
+    index.chain_from(key, modified, location).iter().map(|version| version.location.size as usize).sum()
+}

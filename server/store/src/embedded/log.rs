@@ -1,0 +1,316 @@
+//! The log: segments in order, appended to at the end, dropped at the front.
+//!
+//! Space is allocated before it is written to, so a full disk shows before anything was done.
+//! A part of it is kept back for deletions, which must go on when puts cannot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::frame::{FrameBuilder, Mark, Next, Record, SEGMENT_HEADER, parse_frame};
+use super::index::{Index, Location, Version};
+use super::segment::{Segment, file_name, parse_file_name, sync_directory};
+use crate::{Error, Result, Revision};
+
+/// A segment that has grown past this is followed by a new one.
+const SEGMENT_SIZE: u64 = 16 << 20;
+/// Allocated at a time.
+const STEP: u64 = 1 << 20;
+/// Kept back for deletions: about five thousand of them.
+const RESERVE: u64 = 512 << 10;
+
+/// What an append may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    Common,
+    Reserve,
+}
+
+pub struct Log {
+    directory: PathBuf,
+    /// Everything before the active segment, oldest first.
+    sealed: Vec<Sealed>,
+    active: Arc<Segment>,
+    /// Where the next frame goes.
+    offset: u64,
+    allocated: u64,
+    durable: u64,
+    /// Of the last frame.
+    sequence: u32,
+    broken: bool,
+}
+
+struct Sealed {
+    segment: Arc<Segment>,
+    size: u64,
+}
+
+/// What the log said when it was opened.
+pub struct Recovered {
+    pub log: Log,
+    pub index: Index,
+    /// What the last frame said.
+    pub mark: Mark,
+    /// The last frame is the one that a clean end writes: nothing can be missing.
+    pub clean: bool,
+    /// Keys with a time to live: when, which, and the version that set it.
+    pub expiring: Vec<(u64, Arc<str>, Revision)>,
+}
+
+impl Log {
+    /// Opens the log in a directory, or begins one.
+    pub fn open(directory: &Path) -> Result<Recovered> {
+        let cannot_open =
+            |error| Error::unavailable(format!("open the log in {}", directory.display()), error);
+        let ids = segment_ids(directory).map_err(cannot_open)?;
+        let mut recovery = Recovery::default();
+        let mut segments: Vec<Sealed> = Vec::new();
+        for (position, id) in ids.iter().enumerate() {
+            let last = position + 1 == ids.len();
+            match Segment::open(directory, *id)? {
+                Some((segment, bytes)) => {
+                    recovery.read(&segment, &bytes, last)?;
+                    segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
+                }
+                // A crash while it was being created; nothing in it was ever acknowledged.
+                None if last => {
+                    std::fs::remove_file(directory.join(file_name(*id))).map_err(cannot_open)?;
+                }
+                None => return Err(Error::corrupt(format!("segment {id} has no valid header"))),
+            }
+        }
+        let log = match segments.pop() {
+            Some(active) => Log {
+                directory: directory.to_path_buf(),
+                sealed: segments,
+                active: active.segment,
+                offset: recovery.end as u64,
+                allocated: active.size,
+                durable: 0,
+                sequence: recovery.mark.sequence,
+                broken: false,
+            },
+            None => Log::begin(directory).map_err(cannot_open)?,
+        };
+        recovery.finish(log).map_err(cannot_open)
+    }
+
+    fn begin(directory: &Path) -> io::Result<Log> {
+        let segment = Segment::create(directory, 1, STEP)?;
+        Ok(Log {
+            directory: directory.to_path_buf(),
+            sealed: Vec::new(),
+            active: Arc::new(segment),
+            offset: SEGMENT_HEADER as u64,
+            allocated: STEP,
+            durable: 0,
+            sequence: 0,
+            broken: false,
+        })
+    }
+
+    /// Whatever lies past the end, be it a torn frame or one whose append failed, must never be
+    /// read as part of the log.
+    fn discard_tail(&mut self) -> io::Result<()> {
+        self.active.truncate(self.offset)?;
+        self.allocated = self.offset;
+        Ok(())
+    }
+
+    pub fn active(&self) -> &Arc<Segment> {
+        &self.active
+    }
+
+    pub fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
+        self.sealed.iter().map(|sealed| &sealed.segment).chain([&self.active])
+    }
+
+    /// Bytes on disk.
+    pub fn size(&self) -> u64 {
+        let sealed: u64 = self.sealed.iter().map(|sealed| sealed.size).sum();
+        sealed + self.allocated
+    }
+
+    /// Bytes that `prepare` would add to the log's size, about.
+    pub fn growth(&self, bytes: usize) -> u64 {
+        (self.offset + bytes as u64 + RESERVE).saturating_sub(self.allocated)
+    }
+
+    /// Makes room for a frame of up to `bytes`, in the active segment or a new one.
+    pub fn prepare(&mut self, bytes: usize, space: Space) -> io::Result<()> {
+        let needed = bytes as u64;
+        if self.offset + needed + RESERVE <= self.allocated {
+            return Ok(());
+        }
+        let full = self.offset + needed > SEGMENT_SIZE && self.offset > SEGMENT_HEADER as u64;
+        let made = if full {
+            self.rotate(needed + RESERVE)
+        } else {
+            self.extend((self.offset + needed + RESERVE).next_multiple_of(STEP))
+        };
+        match (made, space) {
+            (Err(_), Space::Reserve) if self.offset + needed <= self.allocated => Ok(()),
+            (Err(_), Space::Reserve) => self.extend(self.offset + needed),
+            (made, _) => made,
+        }
+    }
+
+    fn extend(&mut self, target: u64) -> io::Result<()> {
+        self.active.allocate(self.allocated, target - self.allocated)?;
+        self.allocated = target;
+        Ok(())
+    }
+
+    fn rotate(&mut self, needed: u64) -> io::Result<()> {
+        self.sync()?;
+        let allocated = (SEGMENT_HEADER as u64 + needed).next_multiple_of(STEP);
+        let next = Segment::create(&self.directory, self.active.id + 1, allocated)?;
+        let active = std::mem::replace(&mut self.active, Arc::new(next));
+        let size = self.offset;
+        self.offset = SEGMENT_HEADER as u64;
+        self.allocated = allocated;
+        self.durable = 0;
+        // Only gives back what was allocated and not used: no harm if it fails.
+        if let Err(error) = active.truncate(size) {
+            tracing::warn!(segment = active.id, %error, "cannot cut a finished segment to its size");
+        }
+        self.sealed.push(Sealed { segment: active, size });
+        Ok(())
+    }
+
+    /// Where a record that begins at `at` of the frame being built will lie.
+    pub fn location(&self, at: usize, size: usize) -> Location {
+        Location { segment: self.active.id, offset: (self.offset as usize + at) as u32, size: size as u32 }
+    }
+
+    /// Writes a frame into space that `prepare` made. On failure the log is as before.
+    pub fn append(&mut self, frame: &mut FrameBuilder, mut mark: Mark) -> io::Result<()> {
+        mark.durable = self.durable as u32;
+        mark.sequence = self.sequence.wrapping_add(1);
+        let bytes = frame.finish(self.active.salt, mark);
+        if let Err(error) = self.active.write_at(self.offset, bytes) {
+            self.discard_tail()?;
+            return Err(error);
+        }
+        self.offset += bytes.len() as u64;
+        self.sequence = mark.sequence;
+        Ok(())
+    }
+
+    pub fn sync(&mut self) -> io::Result<()> {
+        if self.durable < self.offset {
+            let synced = self.active.sync();
+            self.broken |= synced.is_err();
+            synced?;
+            self.durable = self.offset;
+        }
+        Ok(())
+    }
+
+    /// A sync has failed. What was written may be lost, and a later sync would not say so: the
+    /// kernel reports such a failure once. Only reading the log anew tells what is left.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The oldest segment, unless it is the active one.
+    pub fn oldest(&self) -> Option<&Arc<Segment>> {
+        self.sealed.first().map(|sealed| &sealed.segment)
+    }
+
+    /// Forgets the oldest segment; all that is needed of it must lie elsewhere, and be durable.
+    pub fn drop_oldest(&mut self) -> io::Result<()> {
+        self.sealed.remove(0).segment.remove()?;
+        sync_directory(&self.directory)
+    }
+}
+
+fn segment_ids(directory: &Path) -> io::Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        if let Some(id) = entry?.file_name().to_str().and_then(parse_file_name) {
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+#[derive(Default)]
+struct Recovery {
+    index: Index,
+    /// Of the last frame; none while `frames` is zero.
+    mark: Mark,
+    frames: usize,
+    clean: bool,
+    /// Where the frames of the last segment end, and whether anything but zeros follows.
+    end: usize,
+    tail: bool,
+    expiring: Vec<(u64, Arc<str>, Revision)>,
+}
+
+impl Recovery {
+    /// Takes in every frame of a segment.
+    fn read(&mut self, segment: &Segment, bytes: &[u8], last: bool) -> Result<()> {
+        let corrupt = |what: &str, offset| {
+            Error::corrupt(format!("{what} at offset {offset} of {}", segment.path.display()))
+        };
+        self.end = SEGMENT_HEADER;
+        loop {
+            let frame = match parse_frame(bytes, self.end, segment.salt) {
+                Ok(Next::Frame(frame)) => frame,
+                Ok(Next::End) => break,
+                Ok(Next::Torn) if last => {
+                    self.clean = false;
+                    break;
+                }
+                Ok(Next::Torn) => return Err(corrupt("missing frame", self.end)),
+                Err(_) => return Err(corrupt("damaged frame", self.end)),
+            };
+            if self.frames > 0 && frame.mark.sequence != self.mark.sequence.wrapping_add(1) {
+                return Err(corrupt("frames are missing", self.end));
+            }
+            for (at, size, record) in &frame.records {
+                let location = Location { segment: segment.id, offset: *at as u32, size: *size as u32 };
+                self.add(record, location);
+            }
+            self.mark = frame.mark;
+            self.frames += 1;
+            self.clean = frame.records.is_empty() && frame.mark.ceiling == frame.mark.revision;
+            self.end = frame.end;
+        }
+        self.tail = bytes[self.end..].iter().any(|byte| *byte != 0);
+        Ok(())
+    }
+
+    fn add(&mut self, record: &Record<'_>, location: Location) {
+        self.index.recover(
+            record.key,
+            Version {
+                modified: record.revision,
+                created: record.created,
+                version: record.version,
+                sub: record.sub,
+                location,
+            },
+        );
+        if record.expires != 0 {
+            self.expiring.push((record.expires, Arc::from(record.key), record.revision));
+        }
+    }
+
+    fn finish(mut self, mut log: Log) -> io::Result<Recovered> {
+        // What a killed process wrote is in the kernel's memory, and perhaps not on the disk.
+        log.sync()?;
+        if self.tail {
+            tracing::info!(segment = log.active.id, "dropping an unfinished write");
+            log.discard_tail()?;
+        }
+        self.index.recovered(self.mark.compacted);
+        let index = self.index;
+        self.expiring.retain(|(_, key, revision)| {
+            index.head(key).is_some_and(|version| version.modified == *revision)
+        });
+        Ok(Recovered { log, index, mark: self.mark, clean: self.clean, expiring: self.expiring })
+    }
+}

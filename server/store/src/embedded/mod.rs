@@ -1,0 +1,383 @@
+//! The embedded engine: an append-only log in one directory, an index of it in memory.
+//!
+//! ```text
+//!   commit ─▶ queue ─▶ writer thread ─▶ log (frame, sync) ─▶ watchers ─▶ answer
+//!   get, range, replay ─▶ index (a read lock, no I/O) ─▶ log (one read per value)
+//! ```
+//!
+//! `writer.rs` is the heart. `frame.rs` says what the bytes are, `index.rs` which of them count,
+//! `log.rs` where they go, `cleaning.rs` how space comes back, `watchers.rs` who hears of it.
+//! Why a log of our own and not a database: docs/store.md, with figures.
+
+mod cleaning;
+mod expiry;
+mod frame;
+mod index;
+mod log;
+mod queue;
+mod segment;
+mod watchers;
+mod writer;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
+
+use self::expiry::{Clock, Expiry};
+use self::index::{Index, Version};
+use self::log::{Log, Recovered};
+use self::queue::{Outcome, Queue, Request};
+use self::segment::{Located, Segment};
+use self::watchers::Watchers;
+use self::writer::Writer;
+use crate::{
+    Committed, Error, Found, KeyValue, Operation, Page, Range, Result, Revision, Store, Txn, Usage, Watch,
+};
+
+/// Values read without leaving the caller's thread, when the kernel has them in memory.
+const INLINE_READS: usize = 16;
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Holds the store and nothing else; made if it does not exist.
+    pub directory: PathBuf,
+    /// Bytes on disk past which puts are refused.
+    pub quota: u64,
+    /// How long what was overwritten or deleted can still be read and watched.
+    pub retention: Duration,
+    /// Changes kept for that at most.
+    pub history: usize,
+    /// Bytes of one transaction at most.
+    pub transaction: usize,
+}
+
+impl Config {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Config {
+            directory: directory.into(),
+            quota: 8 << 30,
+            retention: Duration::from_secs(5 * 60),
+            history: 200_000,
+            transaction: 8 << 20,
+        }
+    }
+}
+
+pub struct Embedded {
+    shared: Arc<Shared>,
+    transaction_limit: usize,
+    quota: u64,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the writer and the readers have in common.
+pub(crate) struct Shared {
+    state: RwLock<State>,
+    queue: Queue,
+    watchers: Watchers,
+    /// The newest revision that readers may see.
+    published: Arc<AtomicI64>,
+    size: AtomicU64,
+    closed: AtomicBool,
+    failed: RwLock<Option<Error>>,
+}
+
+pub(crate) struct State {
+    index: Index,
+    segments: BTreeMap<u32, Arc<Segment>>,
+}
+
+impl Embedded {
+    /// Opens the store in a directory, or begins one. Reads all of it, so give it a thread.
+    pub fn open(config: Config) -> Result<Self> {
+        let lock = lock_directory(&config.directory)?;
+        let Recovered { log, index, mark, clean, expiring } = Log::open(&config.directory)?;
+        // After a crash, revisions may have been given away that the log does not show.
+        let last = if clean { mark.revision } else { mark.ceiling };
+        let revision = last.max(Revision(1));
+        let segments = log.segments().map(|segment| (segment.id, segment.clone())).collect();
+        let shared = Arc::new(Shared {
+            state: RwLock::new(State { index, segments }),
+            queue: Queue::default(),
+            watchers: Watchers::default(),
+            published: Arc::new(AtomicI64::new(revision.0)),
+            size: AtomicU64::new(log.size()),
+            closed: AtomicBool::new(false),
+            failed: RwLock::new(None),
+        });
+        let expiry = Expiry::new(Clock::start(), expiring);
+        let (transaction_limit, quota) = (config.transaction, config.quota);
+        let writer = Writer::new(shared.clone(), config, log, lock, expiry, revision);
+        let thread = std::thread::Builder::new()
+            .name("ferry-store".into())
+            .spawn(move || writer.run())
+            .map_err(|error| Error::unavailable("start the store's thread", error))?;
+        Ok(Embedded { shared, transaction_limit, quota, writer: Mutex::new(Some(thread)) })
+    }
+
+    fn request(&self, request: Request) -> Result<()> {
+        self.shared.check_open()?;
+        self.shared
+            .queue
+            .push(request)
+            .map_err(|_| Error::unavailable("queue a write", io::Error::other("too many are waiting")))
+    }
+
+    fn check_transaction(&self, txn: &Txn) -> Result<()> {
+        let size = writer::size_of_txn(txn);
+        if size > self.transaction_limit {
+            return Err(Error::TooLarge { size, limit: self.transaction_limit });
+        }
+        let invalid = |what: String| Err(Error::InvalidTransaction { what });
+        let mut seen = HashSet::new();
+        for operation in &txn.operations {
+            let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
+            if key.is_empty() || key.len() > usize::from(u16::MAX) {
+                return invalid(format!("a key of {} bytes", key.len()));
+            }
+            if txn.operations.len() > 1 && !seen.insert(key) {
+                return invalid(format!("{key} is written twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.lock().take() {
+            let (answer, _) = oneshot::channel();
+            if self.request(Request::Close { answer }).is_ok() {
+                writer.join().ok();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn published(&self) -> Revision {
+        Revision(self.published.load(Ordering::Acquire))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(watchers::closed()),
+            false => Ok(()),
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.watchers.close();
+    }
+
+    fn check_history(&self, from: Revision) -> Result<()> {
+        let state = self.state.read();
+        state.check_history(from, self.published())
+    }
+}
+
+impl State {
+    fn locate(&self, key: Arc<str>, version: Version) -> Located {
+        let segment = self
+            .segments
+            .get(&version.location.segment)
+            .expect("the index refers only to segments that exist");
+        Located { key, version, segment: segment.clone() }
+    }
+
+    fn locate_all(&self, versions: Vec<(Arc<str>, Version)>) -> Vec<Located> {
+        versions.into_iter().map(|(key, version)| self.locate(key, version)).collect()
+    }
+
+    /// Whether changes from this revision on are all still known.
+    fn check_history(&self, from: Revision, current: Revision) -> Result<()> {
+        let compacted = self.index.compacted();
+        if from < compacted {
+            return Err(Error::Compacted { requested: from, compacted, current });
+        }
+        Ok(())
+    }
+
+    /// Whether the store can be read as it was at a revision.
+    fn check_revision(&self, at: Revision, current: Revision) -> Result<()> {
+        if at > current {
+            return Err(Error::FutureRevision { requested: at, current });
+        }
+        self.check_history(at, current)
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn get(&self, key: &str, at: Option<Revision>) -> Result<Found> {
+        self.shared.check_open()?;
+        let (located, revision) = {
+            let state = self.shared.state.read();
+            // Read under the lock: compaction cannot overtake it then.
+            let current = self.shared.published();
+            let at = at.unwrap_or(current);
+            state.check_revision(at, current)?;
+            let found = state.index.at(key, at);
+            (found.map(|(key, version)| state.locate(key, version)), current)
+        };
+        let kv = match located {
+            Some(located) => Some(read(located).await?),
+            None => None,
+        };
+        Ok(Found { kv, revision })
+    }
+
+    async fn range(&self, range: Range) -> Result<Page> {
+        self.shared.check_open()?;
+        let (located, remaining, revision) = {
+            let state = self.shared.state.read();
+            let current = self.shared.published();
+            let at = range.at.unwrap_or(current);
+            state.check_revision(at, current)?;
+            let (found, remaining) = state.index.range(
+                &range.prefix,
+                range.after.as_deref(),
+                at,
+                range.limit.unwrap_or(usize::MAX),
+            );
+            (state.locate_all(found), remaining, at)
+        };
+        Ok(Page { kvs: read_all(located, |_, kv| kv).await?, remaining, revision })
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Committed> {
+        let mut span = ferry_trace::span("store.commit");
+        self.check_transaction(&txn)?;
+        let (answer, outcome) = oneshot::channel();
+        self.request(Request::Commit { txn, answer })?;
+        match outcome.await.map_err(|_| watchers::closed())? {
+            Ok(Outcome::Committed(committed)) => {
+                span.committed(committed.revision.0);
+                Ok(committed)
+            }
+            Ok(Outcome::Conflict { key, current }) => {
+                let current = match current {
+                    Some(located) => Some(read(located).await?),
+                    None => None,
+                };
+                Err(Error::Conflict { key, current })
+            }
+            Err(error) => {
+                span.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch> {
+        self.shared.check_open()?;
+        watchers::watch(self.shared.clone(), prefix, from)
+    }
+
+    async fn current_revision(&self) -> Result<Revision> {
+        self.shared.check_open()?;
+        if let Some(error) = &*self.shared.failed.read() {
+            return Err(error.clone());
+        }
+        Ok(self.shared.published())
+    }
+
+    async fn compact(&self, at: Revision) -> Result<()> {
+        let _span = ferry_trace::span("store.compact");
+        let (answer, done) = oneshot::channel();
+        self.request(Request::Compact { at, answer })?;
+        done.await.map_err(|_| watchers::closed())?
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.shared.check_open()?;
+        let state = self.shared.state.read();
+        Ok(Usage {
+            size: self.shared.size.load(Ordering::Relaxed),
+            in_use: state.index.retained(),
+            quota: self.quota,
+            keys: state.index.live_keys() as u64,
+        })
+    }
+
+    async fn snapshot(&self) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.shared.check_open()?;
+        Err(watchers::closed())
+    }
+
+    async fn close(&self) -> Result<()> {
+        let (answer, closed) = oneshot::channel();
+        self.request(Request::Close { answer })?;
+        let closed = closed.await.map_err(|_| watchers::closed())?;
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            tokio::task::spawn_blocking(move || writer.join().ok()).await.ok();
+        }
+        closed
+    }
+}
+
+async fn read(located: Located) -> Result<KeyValue> {
+    match located.read_cached() {
+        Some(kv) => kv,
+        None => blocking(move || located.read()).await,
+    }
+}
+
+/// Reads many values, on a thread for blocking work unless they are few and at hand.
+async fn read_all<T: Send + 'static>(
+    located: Vec<Located>,
+    make: impl Fn(&Located, KeyValue) -> T + Send + 'static,
+) -> Result<Vec<T>> {
+    if located.len() <= INLINE_READS {
+        let cached: Option<Vec<_>> = located.iter().map(Located::read_cached).collect();
+        if let Some(cached) = cached {
+            return located.iter().zip(cached).map(|(located, kv)| Ok(make(located, kv?))).collect();
+        }
+    }
+    blocking(move || located.iter().map(|located| Ok(make(located, located.read()?))).collect()).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(Error::unavailable("read the log", error)),
+    }
+}
+
+/// Makes the directory if need be, and makes sure that no other process uses it.
+fn lock_directory(directory: &Path) -> Result<File> {
+    let cannot = |what: &str, error| Error::unavailable(format!("{what} {}", directory.display()), error);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| cannot("create", error))?;
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(directory.join("LOCK"))
+        .map_err(|error| cannot("open", error))?;
+    lock.try_lock().map_err(|error| match error {
+        std::fs::TryLockError::WouldBlock => {
+            cannot("lock", io::Error::new(io::ErrorKind::ResourceBusy, "another process has this store open"))
+        }
+        std::fs::TryLockError::Error(error) => cannot("lock", error),
+    })?;
+    Ok(lock)
+}

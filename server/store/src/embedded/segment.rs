@@ -1,0 +1,178 @@
+//! One file of the log, and reading a record from it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::frame::{self, RECORD_HEADER};
+use super::index::{Location, Version};
+use crate::{Error, KeyValue, Result};
+
+pub struct Segment {
+    pub id: u32,
+    pub salt: u64,
+    pub path: PathBuf,
+    file: File,
+}
+
+impl Segment {
+    /// Creates a segment with `allocated` bytes of zeros, ready to be written to.
+    pub fn create(directory: &Path, id: u32, allocated: u64) -> io::Result<Self> {
+        let path = directory.join(file_name(id));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let segment = Segment { id, salt: rand::random(), path, file };
+        let prepared = segment
+            .allocate(0, allocated)
+            .and_then(|()| segment.write_at(0, &frame::segment_header(id, segment.salt)))
+            .and_then(|()| sync_directory(directory));
+        if let Err(error) = prepared {
+            segment.remove()?;
+            return Err(error);
+        }
+        Ok(segment)
+    }
+
+    /// Opens a segment and reads all of it. `None`: it never got as far as a header.
+    pub fn open(directory: &Path, id: u32) -> Result<Option<(Self, Vec<u8>)>> {
+        let path = directory.join(file_name(id));
+        let open = || -> io::Result<(File, Vec<u8>)> {
+            let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
+            let mut bytes = Vec::with_capacity(file.metadata()?.len() as usize);
+            file.read_to_end(&mut bytes)?;
+            Ok((file, bytes))
+        };
+        let (file, bytes) =
+            open().map_err(|error| Error::unavailable(format!("read {}", path.display()), error))?;
+        let segment = frame::parse_segment_header(&bytes, id)?.map(|salt| Segment { id, salt, path, file });
+        Ok(segment.map(|segment| (segment, bytes)))
+    }
+
+    /// Makes sure that `length` bytes from `offset` on exist, are zero, and cannot run into a
+    /// full disk later.
+    pub fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, length) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let zeros = vec![0; length as usize];
+                self.write_at(offset, &zeros)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Cuts the file, so that nothing of what was written past `length` is ever read again.
+    pub fn truncate(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)?;
+        self.file.sync_all()
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+
+    fn read_exact_at(&self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; size];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    /// Reads only if the kernel has all of it in memory.
+    fn read_cached(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; size];
+        let read = rustix::io::preadv2(
+            &self.file,
+            &mut [IoSliceMut::new(&mut bytes)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        );
+        (read == Ok(size)).then_some(bytes)
+    }
+}
+
+/// A version together with the file it lies in: it can be read after the index has moved on, and
+/// even after the file was removed.
+#[derive(Clone)]
+pub struct Located {
+    pub key: Arc<str>,
+    pub version: Version,
+    pub segment: Arc<Segment>,
+}
+
+impl Located {
+    /// Reads the value; may wait for the disk.
+    pub fn read(&self) -> Result<KeyValue> {
+        self.key_value(self.read_record()?)
+    }
+
+    /// Reads the value if that needs no waiting.
+    pub fn read_cached(&self) -> Option<Result<KeyValue>> {
+        if self.version.is_deletion() {
+            return Some(self.key_value(Vec::new()));
+        }
+        let Location { offset, size, .. } = self.version.location;
+        let record = self.segment.read_cached(u64::from(offset), size as usize)?;
+        Some(self.key_value(record))
+    }
+
+    /// The bytes of the record as they are in the log.
+    pub fn read_record(&self) -> Result<Vec<u8>> {
+        let Location { offset, size, .. } = self.version.location;
+        self.segment
+            .read_exact_at(u64::from(offset), size as usize)
+            .map_err(|error| Error::unavailable(format!("read {}", self.segment.path.display()), error))
+    }
+
+    fn key_value(&self, record: Vec<u8>) -> Result<KeyValue> {
+        let value = if self.version.is_deletion() {
+            Bytes::new()
+        } else {
+            self.check(&record)?;
+            Bytes::from(record).slice(RECORD_HEADER + self.key.len()..)
+        };
+        Ok(KeyValue {
+            key: self.key.clone(),
+            value,
+            create_revision: self.version.created,
+            mod_revision: self.version.modified,
+            version: self.version.version,
+        })
+    }
+
+    pub fn check(&self, record: &[u8]) -> Result<()> {
+        match frame::parse_record(record) {
+            Some((found, _)) if *found.key == *self.key && found.revision == self.version.modified => Ok(()),
+            _ => Err(Error::corrupt(format!(
+                "{} at revision {} (offset {} of {})",
+                self.key,
+                self.version.modified,
+                self.version.location.offset,
+                self.segment.path.display()
+            ))),
+        }
+    }
+}
+
+pub fn file_name(id: u32) -> String {
+    format!("{id:010}.log")
+}
+
+pub fn parse_file_name(name: &str) -> Option<u32> {
+    name.strip_suffix(".log")?.parse().ok()
+}
+
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

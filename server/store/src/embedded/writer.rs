@@ -1,0 +1,583 @@
+//! The one thread that changes the store.
+//!
+//! It takes all transactions that wait, decides each against the state the earlier ones leave,
+//! writes what they change as one frame, syncs once, hands out the events, and answers all of
+//! them. While it waits for the disk the next ones gather.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::cleaning::Cleaning;
+use super::expiry::Expiry;
+use super::frame::{self, FrameBuilder, Mark, Record};
+use super::index::{Index, Version};
+use super::log::{Log, Space};
+use super::queue::{Outcome, Request};
+use super::{Config, Shared, State};
+use crate::{
+    Committed, Compare, Durability, Error, Event, EventKind, KeyValue, Operation, Result, Revision, Txn,
+};
+
+/// Bytes of records in one frame, about.
+const FRAME_LIMIT: usize = 4 << 20;
+/// Memory kept for building frames.
+const FRAME_KEEP: usize = 256 << 10;
+/// Relaxed writes reach the disk after this time at the latest.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Followers of a quiet prefix hear this often that time goes on.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Keys that expire in one transaction.
+const EXPIRE: usize = 128;
+/// Changes forgotten at a time after a compaction.
+const TRIM: usize = 4096;
+/// Revisions that may be given away before the next sync; as many are skipped after a crash.
+const AHEAD: i64 = 1000;
+
+pub struct Writer {
+    shared: Arc<Shared>,
+    config: Config,
+    log: Log,
+    frame: FrameBuilder,
+    expiry: Expiry,
+    /// The last revision given away.
+    revision: Revision,
+    /// No revision above it is given away before the next sync.
+    ceiling: Revision,
+    durable_ceiling: Revision,
+    /// The compacted revision that the log knows of.
+    logged_compacted: Revision,
+    /// Revisions of the past, oldest first, from which automatic compaction chooses.
+    marks: VecDeque<(Instant, Revision)>,
+    trimming: bool,
+    cleaning: Option<Cleaning>,
+    /// When the oldest write that is not durable yet has to be.
+    flush_at: Option<Instant>,
+    progress_at: Option<Instant>,
+    /// Why nothing can be written any more.
+    failed: Option<Error>,
+    /// Keeps other processes out of the directory for as long as this thread may write to it.
+    _lock: File,
+}
+
+/// A transaction and who waits for it.
+type Waiting = (Txn, oneshot::Sender<Result<Outcome>>);
+
+impl Writer {
+    pub fn new(
+        shared: Arc<Shared>,
+        config: Config,
+        log: Log,
+        lock: File,
+        expiry: Expiry,
+        revision: Revision,
+    ) -> Self {
+        let compacted = shared.state.read().index.compacted();
+        Writer {
+            shared,
+            config,
+            log,
+            frame: FrameBuilder::default(),
+            expiry,
+            revision,
+            ceiling: revision,
+            durable_ceiling: revision,
+            logged_compacted: compacted,
+            marks: VecDeque::from([(Instant::now(), revision)]),
+            trimming: false,
+            cleaning: None,
+            flush_at: None,
+            progress_at: None,
+            failed: None,
+            _lock: lock,
+        }
+    }
+
+    pub fn run(mut self) {
+        let mut requests = Vec::new();
+        loop {
+            self.shared.queue.take(&mut requests, self.deadline());
+            self.expire();
+            let mut batch = Vec::new();
+            let mut bytes = 0;
+            for request in requests.drain(..) {
+                match request {
+                    Request::Commit { txn, answer } => {
+                        bytes += size_of_txn(&txn);
+                        batch.push((txn, answer));
+                        if bytes > FRAME_LIMIT {
+                            self.commit(std::mem::take(&mut batch));
+                            bytes = 0;
+                        }
+                    }
+                    Request::Compact { at, answer } => {
+                        self.commit(std::mem::take(&mut batch));
+                        bytes = 0;
+                        let compacted = self.compact(at);
+                        answer.send(compacted).ok();
+                    }
+                    Request::Close { answer } => {
+                        self.commit(std::mem::take(&mut batch));
+                        let closed = self.close();
+                        answer.send(closed).ok();
+                        return;
+                    }
+                }
+            }
+            self.commit(batch);
+            self.keep_house();
+        }
+    }
+
+    /// When to wake although nobody asks for anything.
+    fn deadline(&self) -> Option<Instant> {
+        if self.trimming || self.cleaning.is_some() {
+            return Some(Instant::now());
+        }
+        [self.expiry.next(), self.flush_at, self.progress_at, self.next_mark()].into_iter().flatten().min()
+    }
+
+    fn commit(&mut self, waiting: Vec<Waiting>) {
+        if waiting.is_empty() {
+            return;
+        }
+        if let Some(error) = &self.failed {
+            for (_, answer) in waiting {
+                answer.send(Err(error.clone())).ok();
+            }
+            return;
+        }
+        let waiting = self.make_room(waiting);
+        let mut outcomes = Vec::with_capacity(waiting.len());
+        let mut events = Vec::with_capacity(waiting.len());
+        let mut sync = false;
+        let mut expiring = Vec::new();
+        self.frame.begin();
+        {
+            let shared = self.shared.clone();
+            let mut state = shared.state.write();
+            let now = self.expiry.clock.millis(Instant::now());
+            for (txn, answer) in waiting {
+                let before = events.len();
+                let outcome = self.decide(&mut state, &txn, now, &mut events, &mut expiring);
+                sync |= txn.durability == Durability::Sync && events.len() > before;
+                outcomes.push((answer, outcome));
+            }
+        }
+        match self.write(sync) {
+            Ok(()) => {
+                for (expires, key, revision) in expiring {
+                    self.expiry.add(expires, key, revision);
+                }
+                if !events.is_empty() {
+                    self.publish(&events);
+                }
+                for (answer, outcome) in outcomes {
+                    answer.send(Ok(outcome)).ok();
+                }
+            }
+            Err(error) => {
+                self.roll_back();
+                for (answer, _) in outcomes {
+                    answer.send(Err(error.clone())).ok();
+                }
+            }
+        }
+    }
+
+    /// Makes room in the log for these transactions. Where there is none, those that put are
+    /// refused and only the deletions are left.
+    fn make_room(&mut self, waiting: Vec<Waiting>) -> Vec<Waiting> {
+        let size =
+            |waiting: &[Waiting]| frame::frame_size(waiting.iter().map(|(txn, _)| size_of_txn(txn)).sum());
+        let bytes = size(&waiting);
+        let refusal = match self.over_quota(bytes) {
+            Some(error) => error,
+            None => match self.prepare(bytes, Space::Common) {
+                Ok(()) => return waiting,
+                Err(error) => error,
+            },
+        };
+        let (puts, deletions): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(txn, _)| has_put(txn));
+        for (_, answer) in puts {
+            answer.send(Err(refusal.clone())).ok();
+        }
+        match self.prepare(size(&deletions), Space::Reserve) {
+            Ok(()) => deletions,
+            Err(error) => {
+                for (_, answer) in deletions {
+                    answer.send(Err(error.clone())).ok();
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn over_quota(&self, bytes: usize) -> Option<Error> {
+        let quota = self.config.quota;
+        (self.log.size() + self.log.growth(bytes) > quota)
+            .then(|| Error::NoSpace { what: format!("the store's quota of {quota} bytes is used up") })
+    }
+
+    fn prepare(&mut self, bytes: usize, space: Space) -> Result<()> {
+        let active = self.log.active().id;
+        let prepared = self.log.prepare(bytes, space);
+        if self.log.active().id != active {
+            let segment = self.log.active().clone();
+            self.shared.state.write().segments.insert(segment.id, segment);
+        }
+        self.shared.size.store(self.log.size(), Ordering::Relaxed);
+        prepared.map_err(|error| self.failure("make room in the log", error))
+    }
+
+    /// Compares and, if all holds, adds the operations to the index and to the frame.
+    fn decide(
+        &mut self,
+        state: &mut State,
+        txn: &Txn,
+        now: u64,
+        events: &mut Vec<Event>,
+        expiring: &mut Vec<(u64, Arc<str>, Revision)>,
+    ) -> Outcome {
+        for compare in &txn.compare {
+            let (key, holds) = check(&state.index, compare);
+            if !holds {
+                let current = state.index.head(key).copied();
+                return Outcome::Conflict {
+                    key: key.clone(),
+                    current: current.map(|version| state.locate(key.clone(), version)),
+                };
+            }
+        }
+        let revision = self.revision.next();
+        let mut sub = 0;
+        let mut deleted = 0;
+        for operation in &txn.operations {
+            let (record, kind, key) = match operation {
+                Operation::Put { key, value, ttl } => {
+                    let head = state.index.head(key);
+                    let expires = ttl.map_or(0, |ttl| now + ttl.as_millis() as u64);
+                    let record = Record {
+                        key,
+                        value,
+                        revision,
+                        created: head.map_or(revision, |head| head.created),
+                        version: head.map_or(1, |head| head.version + 1),
+                        sub,
+                        expires,
+                    };
+                    if expires != 0 {
+                        expiring.push((expires, key.clone(), revision));
+                    }
+                    (record, EventKind::Put, key)
+                }
+                Operation::Delete { key } => {
+                    if state.index.head(key).is_none() {
+                        continue;
+                    }
+                    deleted += 1;
+                    let record = Record {
+                        key,
+                        value: &[],
+                        revision,
+                        created: Revision(0),
+                        version: 0,
+                        sub,
+                        expires: 0,
+                    };
+                    (record, EventKind::Delete, key)
+                }
+            };
+            let at = self.frame.push(&record);
+            let location = self.log.location(at, self.frame.len() - at);
+            state.index.push(
+                key.clone(),
+                Version {
+                    modified: revision,
+                    created: record.created,
+                    version: record.version,
+                    sub,
+                    location,
+                },
+            );
+            events.push(Event {
+                kind,
+                kv: KeyValue {
+                    key: key.clone(),
+                    value: match operation {
+                        Operation::Put { value, .. } => value.clone(),
+                        Operation::Delete { .. } => bytes::Bytes::new(),
+                    },
+                    create_revision: record.created,
+                    mod_revision: revision,
+                    version: record.version,
+                },
+            });
+            sub += 1;
+        }
+        if sub > 0 {
+            self.revision = revision;
+        }
+        Outcome::Committed(Committed { revision: self.revision, deleted })
+    }
+
+    /// Writes the frame that was built, unless it is empty.
+    fn write(&mut self, sync: bool) -> Result<()> {
+        if self.frame.is_empty() {
+            return Ok(());
+        }
+        self.append()?;
+        if sync || self.revision > self.durable_ceiling {
+            self.sync()
+        } else {
+            self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH);
+            Ok(())
+        }
+    }
+
+    fn append(&mut self) -> Result<()> {
+        let compacted = self.shared.state.read().index.compacted();
+        let ceiling = self.ceiling.max(Revision(self.revision.0 + AHEAD));
+        let mark = Mark { revision: self.revision, compacted, ceiling, ..Mark::default() };
+        let appended = self.log.append(&mut self.frame, mark);
+        self.frame.shrink(FRAME_KEEP);
+        appended.map_err(|error| self.failure("write to the log", error))?;
+        self.ceiling = ceiling;
+        self.logged_compacted = compacted;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.log.sync().map_err(|error| self.failure("sync the log", error))?;
+        self.durable_ceiling = self.ceiling;
+        self.flush_at = None;
+        Ok(())
+    }
+
+    /// Tells a full disk, after which all goes on, from a broken one, after which nothing may.
+    fn failure(&mut self, what: &str, error: io::Error) -> Error {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if full && !self.log.is_broken() {
+            return Error::NoSpace { what: format!("cannot {what}: {error}") };
+        }
+        let error = Error::unavailable(what, error);
+        tracing::error!(%error, "the store takes no more writes");
+        *self.shared.failed.write() = Some(error.clone());
+        self.failed = Some(error.clone());
+        error
+    }
+
+    fn roll_back(&mut self) {
+        let published = self.shared.published();
+        self.shared.state.write().index.roll_back(published);
+        self.revision = published;
+    }
+
+    fn publish(&mut self, events: &[Event]) {
+        self.shared.watchers.publish(events, self.revision, &self.shared.published);
+        self.progress_at.get_or_insert_with(|| Instant::now() + PROGRESS);
+    }
+
+    /// Deletes keys whose time has come, as a transaction of the store's own.
+    fn expire(&mut self) {
+        let due = self.expiry.due(Instant::now(), EXPIRE);
+        if due.is_empty() {
+            return;
+        }
+        let operations = {
+            let state = self.shared.state.read();
+            due.into_iter()
+                .filter(|(key, revision)| {
+                    let head = state.index.head(key);
+                    head.is_some_and(|head| head.modified == *revision)
+                })
+                .map(|(key, _)| Operation::Delete { key })
+                .collect()
+        };
+        let txn = Txn { compare: Vec::new(), operations, durability: Durability::Relaxed };
+        let (answer, _) = oneshot::channel();
+        self.commit(vec![(txn, answer)]);
+    }
+
+    fn compact(&mut self, at: Revision) -> Result<()> {
+        let current = self.shared.published();
+        {
+            let mut state = self.shared.state.write();
+            state.check_revision(at, current)?;
+            if at == state.index.compacted() {
+                return Err(Error::Compacted { requested: at, compacted: at, current });
+            }
+            state.index.compact(at);
+        }
+        self.trimming = true;
+        self.log_mark()
+    }
+
+    /// Appends an empty frame, for what its header says.
+    fn log_mark(&mut self) -> Result<()> {
+        self.prepare(frame::frame_size(0), Space::Reserve)?;
+        self.frame.begin();
+        self.append()?;
+        self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH);
+        Ok(())
+    }
+
+    /// What has to be done from time to time, in small pieces so that commits wait little.
+    fn keep_house(&mut self) {
+        let now = Instant::now();
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            // A failure is remembered and answers the next commit.
+            self.sync().ok();
+        }
+        if self.progress_at.is_some_and(|at| at <= now) {
+            self.progress_at = None;
+            self.shared.watchers.progress(self.shared.published());
+        }
+        self.compact_automatically(now);
+        if self.trimming {
+            let mut state = self.shared.state.write();
+            self.trimming = !state.index.trim(TRIM);
+        }
+        if self.failed.is_none()
+            && let Err(error) = self.clean()
+        {
+            self.cleaning = None;
+            tracing::warn!(%error, "cannot reclaim space in the log");
+        }
+    }
+
+    fn next_mark(&self) -> Option<Instant> {
+        let (at, revision) = self.marks.back()?;
+        let changed = *revision != self.revision || self.marks.len() > 1;
+        changed.then(|| *at + self.config.retention / 5)
+    }
+
+    /// Keeps the history of the retention time, or less where that would be too much of it.
+    fn compact_automatically(&mut self, now: Instant) {
+        let mut target = None;
+        if self.next_mark().is_some_and(|at| at <= now) {
+            self.marks.push_back((now, self.revision));
+            while let Some((_, revision)) =
+                self.marks.pop_front_if(|(at, _)| now.duration_since(*at) >= self.config.retention)
+            {
+                target = Some(revision);
+            }
+        }
+        let history = self.config.history;
+        {
+            let state = self.shared.state.read();
+            if !self.trimming && state.index.history_len() > history + history / 4 {
+                target = target.max(state.index.revision_before(history));
+            }
+            target = target.filter(|target| *target > state.index.compacted());
+        }
+        if let Some(target) = target
+            && let Err(error) = self.compact(target)
+        {
+            tracing::warn!(%error, "cannot note a compaction in the log");
+        }
+    }
+
+    /// One step of reclaiming space: moves some of what is still needed out of the oldest
+    /// segment, or drops the segment when nothing is.
+    fn clean(&mut self) -> Result<()> {
+        let Some(oldest) = self.log.oldest().map(|segment| segment.id) else {
+            return Ok(());
+        };
+        let mut cleaning = match self.cleaning.take() {
+            Some(cleaning) => cleaning,
+            None => {
+                let state = self.shared.state.read();
+                let wanted = super::cleaning::is_wanted(
+                    self.log.size(),
+                    state.index.retained(),
+                    state.index.retained_in(oldest),
+                    self.config.quota,
+                );
+                if !wanted {
+                    return Ok(());
+                }
+                Cleaning::begin(&state.index, oldest)
+            }
+        };
+        let room = cleaning.next_size(&self.shared.state.read().index);
+        if room > 0 {
+            self.prepare(frame::frame_size(room), Space::Common)?;
+            self.frame.begin();
+            let moved = cleaning.copy_next(&self.shared.state.read(), &mut self.frame)?;
+            // The frame has its place in the log only until it is appended.
+            let moved: Vec<_> = moved
+                .into_iter()
+                .map(|(key, modified, at, size)| (key, modified, self.log.location(at, size)))
+                .collect();
+            self.append()?;
+            let mut state = self.shared.state.write();
+            for (key, modified, location) in moved {
+                state.index.relocate(&key, modified, location);
+            }
+        }
+        if !cleaning.is_done() {
+            self.cleaning = Some(cleaning);
+            return Ok(());
+        }
+        // What was moved, and the compaction that made the rest superfluous, must outlive it.
+        if self.logged_compacted < self.shared.state.read().index.compacted() {
+            self.log_mark()?;
+        }
+        self.sync()?;
+        self.log.drop_oldest().map_err(|error| Error::unavailable("remove a segment of the log", error))?;
+        self.shared.state.write().segments.remove(&oldest);
+        self.shared.size.store(self.log.size(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn close(mut self) -> Result<()> {
+        self.shared.close();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.prepare(frame::frame_size(0), Space::Reserve)?;
+        self.frame.begin();
+        // A ceiling that is no higher than the revision says that none was given away unsynced.
+        let mark = Mark {
+            revision: self.revision,
+            compacted: self.shared.state.read().index.compacted(),
+            ceiling: self.revision,
+            ..Mark::default()
+        };
+        self.log
+            .append(&mut self.frame, mark)
+            .and_then(|()| self.log.sync())
+            .map_err(|error| self.failure("close the log", error))
+    }
+}
+
+fn check<'a>(index: &Index, compare: &'a Compare) -> (&'a Arc<str>, bool) {
+    match compare {
+        Compare::ModRevision { key, revision } => {
+            (key, index.head(key).is_some_and(|head| head.modified == *revision))
+        }
+        Compare::Absent { key } => (key, index.head(key).is_none()),
+    }
+}
+
+fn has_put(txn: &Txn) -> bool {
+    txn.operations.iter().any(|operation| matches!(operation, Operation::Put { .. }))
+}
+
+/// Bytes of records that a transaction makes, at most.
+pub fn size_of_txn(txn: &Txn) -> usize {
+    txn.operations
+        .iter()
+        .map(|operation| match operation {
+            Operation::Put { key, value, .. } => frame::record_size(key, value),
+            Operation::Delete { key } => frame::record_size(key, &[]),
+        })
+        .sum()
+}
