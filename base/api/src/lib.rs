@@ -11,6 +11,7 @@ pub mod field_error;
 pub mod json;
 pub mod kinds;
 pub mod object;
+pub mod protobuf;
 pub mod quantity;
 pub mod status;
 pub mod time;
