@@ -18,6 +18,8 @@ pub mod authorize;
 pub mod bootstrap_policy;
 mod cache;
 pub mod certificate;
+mod csv;
+pub mod jws;
 pub mod kubeconfig;
 pub mod pki;
 pub mod tls;

@@ -3,14 +3,36 @@
 //! Credentials that are wrong are never taken for absent ones: if any authenticator objected and
 //! none recognised the caller, the request is refused, not treated as anonymous.
 
+mod anonymous;
+mod basic_file;
+pub mod bootstrap_token;
+mod request_header;
+pub mod service_account;
+mod token_file;
+mod tokens;
+mod websocket;
 mod x509;
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use rustls_pki_types::CertificateDer;
 
-use crate::{Answer, user::User};
+use crate::{Answer, csv::CsvError, user::User};
 
+pub use anonymous::Anonymous;
+pub use basic_file::BasicFile;
+pub use bootstrap_token::BootstrapTokens;
+pub use request_header::{RequestHeader, RequestHeaderConfig, unescape_key};
+pub use service_account::ServiceAccounts;
+pub use token_file::TokenFile;
+pub use tokens::{TokenAuthenticator, Tokens};
+pub use websocket::{WebSocketBearer, websocket_bearer};
 pub use x509::X509;
 
 /// What a request shows to prove who sent it, as plain data.
@@ -71,7 +93,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    pub fn new(user: User) -> Self {
+    /// Puts the user into `system:authenticated`, where everyone belongs who was recognised.
+    pub fn new(mut user: User) -> Self {
+        user.mark_authenticated();
         Identity { user: Arc::new(user), audiences: Vec::new() }
     }
 }
@@ -95,9 +119,10 @@ pub trait Authenticator: Send + Sync {
 }
 
 /// The configured authenticators, in order.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Authentication {
     members: Vec<Arc<dyn Authenticator>>,
+    anonymous: Option<Anonymous>,
 }
 
 /// Nobody recognised the caller: a 401. Empty if no credentials were shown.
@@ -120,8 +145,9 @@ impl fmt::Display for Unauthorized {
 impl std::error::Error for Unauthorized {}
 
 impl Authentication {
-    pub fn new(members: Vec<Arc<dyn Authenticator>>) -> Self {
-        Authentication { members }
+    /// The usual order: request header, x509, basic file, tokens.
+    pub fn new(members: Vec<Arc<dyn Authenticator>>, anonymous: Option<Anonymous>) -> Self {
+        Authentication { members, anonymous }
     }
 
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Identity, Unauthorized> {
@@ -133,6 +159,44 @@ impl Authentication {
                 Err(error) => errors.push(error),
             }
         }
-        Err(Unauthorized { errors })
+        let anonymous = self.anonymous.as_ref().filter(|_| errors.is_empty());
+        anonymous.and_then(|anonymous| anonymous.admit(credentials)).ok_or(Unauthorized { errors })
     }
 }
+
+/// Why a file of tokens or passwords cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialFileError {
+    #[error("reading {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    #[error("line {line}: {problem}")]
+    Record { line: usize, problem: &'static str },
+    #[error("{}: {source}", path.display())]
+    InFile { path: PathBuf, source: Box<CredentialFileError> },
+}
+
+impl CredentialFileError {
+    fn record(line: usize, problem: &'static str) -> Self {
+        CredentialFileError::Record { line, problem }
+    }
+
+    fn in_file(self, path: &Path) -> Self {
+        CredentialFileError::InFile { path: path.to_owned(), source: Box::new(self) }
+    }
+}
+
+fn read_credential_file(path: &Path) -> Result<String, CredentialFileError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| CredentialFileError::Read { path: path.to_owned(), source })
+}
+
+/// The user of a record; the fourth column, if any, lists groups.
+fn file_user(name: &str, uid: &str, more: &[String]) -> User {
+    let groups = more.first().map_or("", String::as_str).split(',').filter(|group| !group.is_empty());
+    User { uid: uid.to_owned(), ..User::new(name).with_groups(groups) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,6 @@ fn user_of(facts: CertificateFacts, fingerprint: Fingerprint) -> Result<Option<U
     };
     let mut user = User { name: facts.common_name, uid, groups: facts.organizations, ..User::default() };
     user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", fingerprint.to_hex())]);
-    user.mark_authenticated();
     Ok(Some(user))
 }
 
