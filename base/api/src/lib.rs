@@ -16,6 +16,7 @@ pub mod quantity;
 pub mod status;
 pub mod time;
 pub mod types;
+pub mod yaml;
 pub mod zero;
 
 pub use field_error::{FieldError, FieldErrors};

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use ferry_api::kinds::GroupVersionKind;
-use ferry_api::{FieldValidation, Object, Schema, json, protobuf};
+use ferry_api::{FieldValidation, Object, Schema, json, protobuf, yaml};
 use serde_json::Value;
 
 fn fixtures() -> Option<PathBuf> {
@@ -19,6 +19,7 @@ fn fixtures() -> Option<PathBuf> {
 struct Fixture {
     name: String,
     json: Vec<u8>,
+    yaml: String,
     protobuf: Vec<u8>,
     schema: Schema,
 }
@@ -37,12 +38,13 @@ fn all() -> Vec<Fixture> {
         .into_iter()
         .map(|name| {
             let (json, protobuf) = (read(&name, "json"), read(&name, "pb"));
+            let yaml = String::from_utf8(read(&name, "yaml")).expect("UTF-8");
             let (group_version, kind) = name.rsplit_once('.').expect("group.version.Kind");
             let (group, version) = group_version.rsplit_once('.').expect("group.version");
             let group = if group == "core" { "" } else { group };
             let gvk = GroupVersionKind::new(group.to_string(), version.to_string(), kind.to_string());
             let schema = Schema::builtin(&gvk).unwrap_or_else(|| panic!("no type for {name}"));
-            Fixture { name, json, protobuf, schema }
+            Fixture { name, json, yaml, protobuf, schema }
         })
         .collect()
 }
@@ -87,5 +89,15 @@ fn protobuf_becomes_the_same_json() {
         let object = read.unwrap_or_else(|status| panic!("{}: {status}", fixture.name));
         let plain: Value = serde_json::from_slice(&fixture.json).expect("JSON");
         assert_eq!(object.into_value(), plain, "{}", fixture.name);
+    }
+}
+
+#[test]
+fn yaml_is_read_and_written_as_it_stands() {
+    for fixture in all() {
+        let decoded = yaml::decode(fixture.yaml.as_bytes(), &fixture.schema, FieldValidation::Strict);
+        let object = decoded.unwrap_or_else(|status| panic!("{}: {status}", fixture.name)).object;
+        assert_eq!(object, read_json(&fixture), "{}", fixture.name);
+        assert_eq!(yaml::encode(&object), fixture.yaml, "{}", fixture.name);
     }
 }
