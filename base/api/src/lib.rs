@@ -7,6 +7,7 @@
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`].
 
 pub mod decode;
+pub mod defaulting;
 pub mod field_error;
 pub mod json;
 pub mod kinds;

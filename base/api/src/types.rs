@@ -50,8 +50,13 @@ pub struct Type {
     pub kinds: Vec<GroupVersionKind>,
     /// In JSON it is either a schema or something else; the wire message has a field for each.
     pub either: Option<Either>,
+    /// Defaults that hold only where the object itself is of this type, by the path of the field.
+    pub assumptions: Vec<(Vec<Box<str>>, Value)>,
     /// The fields that are written even when empty, as indexes into `fields`; [`Types::add`] sets it.
     pub kept: Vec<u32>,
+    /// The fields that have a default, and those below which there may be one; [`Types::add`] sets both.
+    pub defaulted: Vec<u32>,
+    pub nested: Vec<u32>,
 }
 
 /// A JSON schema or something simpler in its place (apiextensions' `JSONSchemaPropsOr…`).
@@ -82,7 +87,12 @@ pub struct Field {
     pub atomic: bool,
     pub patch: PatchStrategy,
     pub values: Vec<Box<str>>,
+    /// A default that OpenAPI publishes.
     pub default: Option<Value>,
+    /// A default that is set but not published.
+    pub assume: Option<Value>,
+    /// Quantities that are rounded up to thousandths.
+    pub milli: bool,
 }
 
 /// One entry of a protobuf message.
@@ -178,13 +188,58 @@ impl Types {
     pub fn add(&mut self, mut ty: Type) -> TypeId {
         let id = TypeId(self.types.len() as u32);
         ty.fields.sort_by(|a, b| a.name.cmp(&b.name));
-        ty.kept = (0u32..).zip(&ty.fields).filter(|(_, field)| field.keep).map(|(index, _)| index).collect();
+        ty.kept = indexes(&ty.fields, |field| field.keep);
+        ty.defaulted =
+            indexes(&ty.fields, |field| field.default.is_some() || field.assume.is_some() || field.milli);
+        ty.nested = indexes(&ty.fields, |field| field.shape.element_struct().is_some());
         self.by_name.insert(ty.name.clone(), id);
         for kind in &ty.kinds {
             self.by_kind.insert(kind.clone(), id);
         }
         self.types.push(ty);
         id
+    }
+}
+
+fn indexes(fields: &[Field], wanted: impl Fn(&Field) -> bool) -> Vec<u32> {
+    (0u32..).zip(fields).filter(|(_, field)| wanted(field)).map(|(index, _)| index).collect()
+}
+
+impl Shape {
+    /// The struct at the bottom of lists and maps of structs.
+    pub fn element_struct(&self) -> Option<TypeId> {
+        match self {
+            Shape::Struct(id) => Some(*id),
+            Shape::List(element) | Shape::Map(element) => element.element_struct(),
+            _ => None,
+        }
+    }
+}
+
+impl Types {
+    /// Takes the fields out of `nested` below which there is no default, so that defaulting does not
+    /// go there.
+    fn prune_nested(&mut self) {
+        let mut reached: Vec<bool> =
+            self.types.iter().map(|ty| !ty.defaulted.is_empty() || !ty.assumptions.is_empty()).collect();
+        let leads = |ty: &Type, index: u32, reached: &[bool]| {
+            ty.fields[index as usize].shape.element_struct().is_some_and(|id| reached[id.0 as usize])
+        };
+        loop {
+            let more: Vec<usize> = (0..self.types.len())
+                .filter(|at| !reached[*at])
+                .filter(|at| self.types[*at].nested.iter().any(|i| leads(&self.types[*at], *i, &reached)))
+                .collect();
+            if more.is_empty() {
+                break;
+            }
+            more.into_iter().for_each(|at| reached[at] = true);
+        }
+        for at in 0..self.types.len() {
+            let ty = &self.types[at];
+            let nested = ty.nested.iter().copied().filter(|i| leads(ty, *i, &reached)).collect();
+            self.types[at].nested = nested;
+        }
     }
 }
 
@@ -231,6 +286,8 @@ impl Field {
             patch: PatchStrategy::default(),
             values: Vec::new(),
             default: None,
+            assume: None,
+            milli: false,
         }
     }
 }
@@ -315,6 +372,11 @@ fn parse(text: &str) -> Result<Types, BadRow> {
                     ["gvk", group_version, kind] => {
                         draft.ty.kinds.push(GroupVersionKind::from_api_version(group_version, kind))
                     }
+                    ["assume", path, value] => {
+                        let path = path.split('.').map(Box::from).collect();
+                        let value = serde_json::from_str(value).map_err(|_| bad("no JSON"))?;
+                        draft.ty.assumptions.push((path, value));
+                    }
                     ["inline", name, ty, tag] => {
                         draft.inlines.push(((*name).into(), ty, tag.parse().ok()));
                     }
@@ -388,9 +450,11 @@ fn assemble<'a>(
             published: draft.ty.published,
             kinds: draft.ty.kinds.clone(),
             either: draft.ty.either,
+            assumptions: draft.ty.assumptions.clone(),
             ..Type::default()
         });
     }
+    types.prune_nested();
     Ok(types)
 }
 
@@ -480,6 +544,8 @@ fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
         }
         "key" => field.patch.merge_key = Some(value.into()),
         "enum" => field.values = words(&value.replace('+', " ")),
+        "milli" => field.milli = true,
+        "assume" => field.assume = Some(serde_json::from_str(value).ok()?),
         "default" => field.default = Some(serde_json::from_str(value).ok()?),
         _ => return None,
     }
