@@ -1,6 +1,7 @@
 //! The kind rows: every resource the API serves, in every version. Routes, discovery, OpenAPI,
 //! printing and the contract tests are read off them. A custom resource adds rows at run time.
 
+pub mod priorities;
 mod rows;
 
 use std::borrow::Cow;

@@ -8,6 +8,7 @@
 
 pub mod decode;
 pub mod defaulting;
+pub mod discovery;
 pub mod field_error;
 pub mod json;
 pub mod kinds;
