@@ -1,1 +1,12 @@
-//! ferry-admission
+//! Will the cluster have it? Plugins that change a write, then plugins that judge it; one refusal ends
+//! the request.
+//!
+//! A plugin is one file in `plugins/` and one row in [`plugins::TABLE`]. It sees the object, the one it
+//! replaces, and who asks; it reads the cluster through the registry's caches and knows no HTTP.
+//!
+//! Start reading at [`chain`].
+
+pub mod chain;
+pub mod plugins;
+
+pub use chain::{Chain, Plugin, Request};

@@ -1,1 +1,18 @@
-//! ferry-registry
+//! Every verb of the API once, over `Object`: create, get, list, watch, update, patch, delete. The
+//! watch cache serves all reads; a strategy per kind adds what differs.
+//!
+//! Outside `kinds/` nothing here names a kind, so built-in and custom resources take one path. HTTP,
+//! authentication and authorization are unknown here; admission is a hook that the caller hands in.
+//!
+//! Start reading at [`registry`], then `verbs/`, then [`strategy`].
+
+pub mod cache;
+pub mod columns;
+pub mod kinds;
+pub mod metadata;
+pub mod registry;
+pub mod strategy;
+pub mod verbs;
+
+pub use registry::{Registry, Resource};
+pub use verbs::{Admission, Answer, Call, Operation};

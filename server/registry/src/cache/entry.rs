@@ -1,0 +1,168 @@
+//! One object at one revision, as bytes: the JSON that goes out, and beside it what selectors ask for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ferry_api::Status;
+use ferry_store::Revision;
+use parking_lot::Mutex;
+
+use super::peek;
+
+pub struct Entry {
+    /// `namespace/name`, or the name alone for cluster-scoped kinds.
+    pub key: Arc<str>,
+    pub revision: Revision,
+    /// In the storage version, resourceVersion included.
+    pub json: Bytes,
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    /// The values of the kind's selectable fields, in the strategy's order.
+    pub fields: Box<[Box<str>]>,
+    /// The object in other forms (protobuf, another version), made on first demand and kept.
+    forms: Mutex<Vec<(Form, Bytes)>>,
+}
+
+/// A form other than the storage version's JSON: the version asked for, and how it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Form {
+    pub version: Box<str>,
+    pub encoding: Encoding,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    /// The bare message, without the envelope.
+    Protobuf,
+}
+
+impl Entry {
+    /// From the stored JSON, which has no resourceVersion.
+    pub fn from_stored(
+        key: Arc<str>,
+        stored: &Bytes,
+        revision: Revision,
+        paths: &peek::Paths,
+    ) -> Result<Entry, serde_json::Error> {
+        let json = with_revision(stored, revision);
+        let peeked = paths.read(&json)?;
+        Ok(Entry {
+            key,
+            revision,
+            json,
+            labels: peeked.labels,
+            fields: peeked.fields,
+            forms: Mutex::default(),
+        })
+    }
+
+    /// The same object as its deletion shows it: with the revision of the deletion.
+    pub fn deleted_at(&self, revision: Revision) -> Entry {
+        let mark = format!("\"resourceVersion\":\"{}\"", self.revision);
+        let new = format!("\"resourceVersion\":\"{revision}\"");
+        let at = find(&self.json, mark.as_bytes()).expect("an entry's JSON carries its revision");
+        let mut json = Vec::with_capacity(self.json.len() + 4);
+        json.extend_from_slice(&self.json[..at]);
+        json.extend_from_slice(new.as_bytes());
+        json.extend_from_slice(&self.json[at + mark.len()..]);
+        Entry {
+            key: self.key.clone(),
+            revision,
+            json: json.into(),
+            labels: self.labels.clone(),
+            fields: self.fields.clone(),
+            forms: Mutex::default(),
+        }
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        self.key.split_once('/').map_or(&*self.key, |(_, name)| name)
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
+    }
+
+    /// The object in `form`, made by `make` when nobody asked for it before.
+    pub fn form(&self, form: &Form, make: impl FnOnce() -> Result<Bytes, Status>) -> Result<Bytes, Status> {
+        if let Some((_, bytes)) = self.forms.lock().iter().find(|(have, _)| have == form) {
+            return Ok(bytes.clone());
+        }
+        // Two readers may make it at once; the result is the same and one copy is kept.
+        let bytes = make()?;
+        let mut forms = self.forms.lock();
+        if !forms.iter().any(|(have, _)| have == form) {
+            forms.push((form.clone(), bytes.clone()));
+        }
+        Ok(bytes)
+    }
+
+    pub fn size(&self) -> usize {
+        self.json.len()
+    }
+}
+
+const METADATA: &[u8] = b"\"metadata\":{";
+
+/// Puts the resourceVersion into stored JSON. Stored JSON is written by `Object::to_json`: metadata
+/// follows apiVersion and kind, whose values hold no quotes, so the first match is the object's own.
+pub fn with_revision(stored: &[u8], revision: Revision) -> Bytes {
+    let Some(at) = find(stored, METADATA).map(|at| at + METADATA.len()) else {
+        return Bytes::copy_from_slice(stored);
+    };
+    let empty = stored.get(at) == Some(&b'}');
+    let mut json = Vec::with_capacity(stored.len() + 32);
+    json.extend_from_slice(&stored[..at]);
+    json.extend_from_slice(b"\"resourceVersion\":\"");
+    json.extend_from_slice(revision.to_string().as_bytes());
+    json.extend_from_slice(if empty { b"\"" } else { b"\"," });
+    json.extend_from_slice(&stored[at..]);
+    json.into()
+}
+
+pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(stored: &str, revision: i64) -> Entry {
+        Entry::from_stored(
+            "ns/a".into(),
+            &Bytes::copy_from_slice(stored.as_bytes()),
+            Revision(revision),
+            &peek::Paths::new(&[]),
+        )
+        .expect("valid JSON")
+    }
+
+    #[test]
+    fn the_revision_is_put_in_and_changed_without_decoding() {
+        let stored =
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"x"},"name":"a"},"spec":{}}"#;
+        let entry = entry(stored, 7);
+        assert_eq!(
+            &entry.json[..],
+            br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"7","labels":{"app":"x"},"name":"a"},"spec":{}}"#
+        );
+        assert_eq!(entry.label("app"), Some("x"));
+        let gone = entry.deleted_at(Revision(19));
+        assert!(find(&gone.json, b"\"resourceVersion\":\"19\"").is_some());
+        assert_eq!(gone.json.len(), entry.json.len() + 1);
+    }
+
+    #[test]
+    fn a_form_is_made_once() {
+        let entry = entry(r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#, 1);
+        let form = Form { version: "v1".into(), encoding: Encoding::Protobuf };
+        let made = entry.form(&form, || Ok(Bytes::from_static(b"x"))).expect("made");
+        let kept = entry.form(&form, || panic!("made twice")).expect("kept");
+        assert_eq!(made, kept);
+    }
+}

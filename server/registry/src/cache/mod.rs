@@ -1,0 +1,310 @@
+//! The watch cache of one resource: an ordered map of current objects and a ring of the latest events,
+//! both immutable to their readers.
+//!
+//! Writers never wait for readers. A list works on a snapshot; a watcher holds a position in the ring
+//! and is woken when there is more. One that falls behind the ring is told that its revision is gone.
+
+pub mod entry;
+pub mod filter;
+pub mod log;
+pub mod peek;
+pub mod watcher;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use ferry_store::Revision;
+use imbl::OrdMap;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+pub use entry::{Encoding, Entry, Form};
+pub use filter::Filter;
+pub use watcher::{Delivered, Watcher};
+
+pub type Snapshot = OrdMap<Arc<str>, Arc<Entry>>;
+
+/// The ring keeps this many events, or fewer when they are large; a reconnecting client within this
+/// window resumes, a later one lists again.
+const RING_EVENTS: usize = 4096;
+const RING_BYTES: usize = 8 << 20;
+const RING_EVENTS_AT_LEAST: usize = 128;
+
+/// Unfinished lists whose pages come from memory; older ones come from the store's history.
+const REMEMBERED: usize = 16;
+
+pub struct Cache {
+    state: RwLock<State>,
+    scopes: Mutex<HashMap<WakeScope, Weighted>>,
+    /// Snapshots that pages of unfinished lists come from, newest last.
+    remembered: Mutex<VecDeque<(Revision, Snapshot)>>,
+    paths: peek::Paths,
+    /// The selectable field whose equality watchers are grouped by (a pod's node).
+    grouped_by: Option<usize>,
+}
+
+struct State {
+    snapshot: Snapshot,
+    ring: VecDeque<Arc<Event>>,
+    ring_bytes: usize,
+    /// The position of the next event.
+    next: u64,
+    /// The newest revision that touched this resource.
+    revision: Revision,
+    /// Events up to here are not in the ring any more.
+    forgotten: Revision,
+    /// The revision at which everything was last read from the store.
+    loaded: Revision,
+}
+
+/// A change of one object.
+pub struct Event {
+    pub revision: Revision,
+    /// The object after the change; as it was, when it is deleted.
+    pub entry: Arc<Entry>,
+    pub previous: Option<Arc<Entry>>,
+    pub deleted: bool,
+    departed: OnceLock<Arc<Entry>>,
+    frames: Mutex<Vec<(FrameKind, Bytes)>>,
+}
+
+/// How one event is written for one sort of watcher; written once, shared by all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameKind {
+    pub change: Change,
+    pub form: Option<Form>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// Whom an event wakes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum WakeScope {
+    All,
+    Namespace(Box<str>),
+    Object(Arc<str>),
+    Group(Box<str>),
+}
+
+struct Weighted {
+    notify: Arc<Notify>,
+    watchers: usize,
+}
+
+impl Cache {
+    pub fn new(paths: peek::Paths, grouped_by: Option<usize>) -> Cache {
+        Cache {
+            state: RwLock::new(State {
+                snapshot: Snapshot::new(),
+                ring: VecDeque::new(),
+                ring_bytes: 0,
+                next: 0,
+                revision: Revision(0),
+                forgotten: Revision(0),
+                loaded: Revision(0),
+            }),
+            scopes: Mutex::default(),
+            remembered: Mutex::default(),
+            paths,
+            grouped_by,
+        }
+    }
+
+    pub fn snapshot(&self) -> (Snapshot, Revision) {
+        let state = self.state.read();
+        (state.snapshot.clone(), state.revision)
+    }
+
+    pub fn loaded(&self) -> Revision {
+        self.state.read().loaded
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.state.read().snapshot.get(key).cloned()
+    }
+
+    pub fn len(&self) -> usize {
+        self.state.read().snapshot.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps a snapshot for the next page of its list. Snapshots share what did not change.
+    pub fn remember(&self, revision: Revision, snapshot: &Snapshot) {
+        let mut remembered = self.remembered.lock();
+        if remembered.iter().any(|(have, _)| *have == revision) {
+            return;
+        }
+        if remembered.len() == REMEMBERED {
+            remembered.pop_front();
+        }
+        remembered.push_back((revision, snapshot.clone()));
+    }
+
+    /// The objects at `revision`, when that is now or a list of then is unfinished. `applied` is how far
+    /// the log has come.
+    pub fn recall(&self, revision: Revision, applied: Revision) -> Option<Snapshot> {
+        if let Some((_, snapshot)) = self.remembered.lock().iter().find(|(have, _)| *have == revision) {
+            return Some(snapshot.clone());
+        }
+        let (snapshot, touched) = self.snapshot();
+        (touched <= revision && revision <= applied).then_some(snapshot)
+    }
+
+    pub fn paths(&self) -> &peek::Paths {
+        &self.paths
+    }
+
+    /// Replaces everything, after a first list or when the log was cut off. Watchers of before are told
+    /// to start over, since what happened in between is not known.
+    pub fn reset(&self, entries: impl IntoIterator<Item = Arc<Entry>>, revision: Revision) {
+        {
+            let mut state = self.state.write();
+            state.snapshot = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+            state.ring.clear();
+            state.ring_bytes = 0;
+            state.next += 1;
+            state.revision = revision;
+            state.forgotten = revision;
+            state.loaded = revision;
+        }
+        for scope in self.scopes.lock().values() {
+            scope.notify.notify_waiters();
+        }
+    }
+
+    /// Takes in one put. Returns the entry.
+    pub fn put(&self, entry: Entry) -> Arc<Entry> {
+        let entry = Arc::new(entry);
+        let previous = {
+            let mut state = self.state.write();
+            let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
+            state.push(Event::new(entry.clone(), previous.clone(), false));
+            previous
+        };
+        self.wake(&entry, previous.as_deref());
+        entry
+    }
+
+    /// Takes in one deletion. A key that is not there was deleted before.
+    pub fn delete(&self, key: &str, revision: Revision) {
+        let (entry, previous) = {
+            let mut state = self.state.write();
+            let Some(previous) = state.snapshot.remove(key) else { return };
+            let entry = Arc::new(previous.deleted_at(revision));
+            state.push(Event::new(entry.clone(), Some(previous.clone()), true));
+            (entry, previous)
+        };
+        self.wake(&entry, Some(&previous));
+    }
+
+    fn wake(&self, entry: &Entry, previous: Option<&Entry>) {
+        let scopes = self.scopes.lock();
+        if scopes.is_empty() {
+            return;
+        }
+        let ring = |scope: WakeScope| {
+            if let Some(weighted) = scopes.get(&scope) {
+                weighted.notify.notify_waiters();
+            }
+        };
+        ring(WakeScope::All);
+        ring(WakeScope::Object(entry.key.clone()));
+        if !entry.namespace().is_empty() {
+            ring(WakeScope::Namespace(entry.namespace().into()));
+        }
+        if let Some(field) = self.grouped_by {
+            ring(WakeScope::Group(entry.fields[field].clone()));
+            if let Some(previous) = previous.filter(|previous| previous.fields[field] != entry.fields[field])
+            {
+                ring(WakeScope::Group(previous.fields[field].clone()));
+            }
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, event: Event) {
+        self.revision = event.revision;
+        self.ring_bytes += event.entry.size();
+        self.ring.push_back(Arc::new(event));
+        self.next += 1;
+        while self.ring.len() > RING_EVENTS
+            || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_EVENTS_AT_LEAST)
+        {
+            if let Some(old) = self.ring.pop_front() {
+                self.ring_bytes -= old.entry.size();
+                self.forgotten = old.revision;
+            }
+        }
+    }
+}
+
+impl Event {
+    fn new(entry: Arc<Entry>, previous: Option<Arc<Entry>>, deleted: bool) -> Event {
+        Event {
+            revision: entry.revision,
+            entry,
+            previous,
+            deleted,
+            departed: OnceLock::new(),
+            frames: Mutex::default(),
+        }
+    }
+
+    /// What `filter` sees of this event: an object that begins to match is added, one that ceases to
+    /// match is deleted.
+    pub fn seen_through(&self, filter: &Filter) -> Option<Change> {
+        let before = self.previous.as_deref().is_some_and(|previous| filter.matches(previous));
+        let after = !self.deleted && filter.matches(&self.entry);
+        match (before, after) {
+            (false, true) => Some(Change::Added),
+            (true, true) => Some(Change::Modified),
+            (true, false) => Some(Change::Deleted),
+            (false, false) => None,
+        }
+    }
+
+    /// The object that a watcher is shown: one that left its selector is shown as it last matched, at the
+    /// revision of the change.
+    pub fn shown(&self, change: Change) -> Arc<Entry> {
+        match (&self.previous, change) {
+            (Some(previous), Change::Deleted) if !self.deleted => {
+                self.departed.get_or_init(|| Arc::new(previous.deleted_at(self.revision))).clone()
+            }
+            _ => self.entry.clone(),
+        }
+    }
+
+    /// The event as written for one sort of watcher, made by `make` when it is the first.
+    pub fn frame<E>(
+        &self,
+        kind: FrameKind,
+        make: impl FnOnce(&Entry) -> Result<Bytes, E>,
+    ) -> Result<Bytes, E> {
+        if let Some((_, bytes)) = self.frames.lock().iter().find(|(have, _)| *have == kind) {
+            return Ok(bytes.clone());
+        }
+        let bytes = make(&self.shown(kind.change))?;
+        self.frames.lock().push((kind, bytes.clone()));
+        Ok(bytes)
+    }
+}
+
+impl Change {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Change::Added => "ADDED",
+            Change::Modified => "MODIFIED",
+            Change::Deleted => "DELETED",
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Reads labels and selectable fields out of an object's JSON, skipping everything else. It runs once
+//! per written object, so nothing but what is asked for is allocated.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::strategy::Selectable;
+
+/// Which fields to read: a tree of field names whose leaves are positions in the answer.
+#[derive(Debug, Default)]
+pub struct Paths {
+    root: Node,
+    absent: Vec<&'static str>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    leaf: Option<usize>,
+    children: Vec<(&'static str, Node)>,
+    labels: bool,
+}
+
+pub struct Peeked {
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    pub fields: Box<[Box<str>]>,
+}
+
+impl Paths {
+    pub fn new(selectable: &'static [Selectable]) -> Paths {
+        let mut paths = Paths::default();
+        paths.root.child("metadata").child("labels").labels = true;
+        for (position, field) in selectable.iter().enumerate() {
+            let mut node = &mut paths.root;
+            for step in field.path {
+                node = node.child(step);
+            }
+            node.leaf = Some(position);
+            paths.absent.push(field.absent);
+        }
+        paths
+    }
+
+    pub fn read(&self, json: &[u8]) -> Result<Peeked, serde_json::Error> {
+        let mut found = Found { labels: Vec::new(), fields: vec![None; self.absent.len()] };
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        Walk { node: &self.root, found: &mut found }.deserialize(&mut deserializer)?;
+        let fields = found
+            .fields
+            .into_iter()
+            .zip(&self.absent)
+            .map(|(value, absent)| value.unwrap_or_else(|| (*absent).into()));
+        Ok(Peeked { labels: found.labels.into(), fields: fields.collect() })
+    }
+}
+
+impl Node {
+    fn child(&mut self, name: &'static str) -> &mut Node {
+        let at = match self.children.iter().position(|(have, _)| *have == name) {
+            Some(at) => at,
+            None => {
+                self.children.push((name, Node::default()));
+                self.children.len() - 1
+            }
+        };
+        &mut self.children[at].1
+    }
+}
+
+struct Found {
+    labels: Vec<(Box<str>, Box<str>)>,
+    fields: Vec<Option<Box<str>>>,
+}
+
+struct Walk<'a> {
+    node: &'a Node,
+    found: &'a mut Found,
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Walk<'_> {
+    fn leaf(self, text: impl Into<Box<str>>) {
+        if let Some(position) = self.node.leaf {
+            self.found.fields[position] = Some(text.into());
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object of the API")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.leaf(text);
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.leaf(if value { "true" } else { "false" });
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.leaf(value.to_string());
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.leaf(value.to_string());
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        self.leaf(value.to_string());
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if self.node.labels {
+            while let Some((key, value)) = map.next_entry::<Box<str>, Box<str>>()? {
+                self.found.labels.push((key, value));
+            }
+            return Ok(());
+        }
+        while let Some(child) = map.next_key_seed(Step(self.node))? {
+            match child {
+                Some(node) => map.next_value_seed(Walk { node, found: self.found })?,
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds the child that a key leads to, without keeping the key.
+struct Step<'a>(&'a Node);
+
+impl<'a, 'de> DeserializeSeed<'de> for Step<'a> {
+    type Value = Option<&'a Node>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'a, 'de> Visitor<'de> for Step<'a> {
+    type Value = Option<&'a Node>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(self.0.children.iter().find(|(name, _)| *name == key).map(|(_, node)| node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static FIELDS: &[Selectable] = &[
+        Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
+        Selectable { field: "spec.unschedulable", path: &["spec", "unschedulable"], absent: "false" },
+        Selectable { field: "status.phase", path: &["status", "phase"], absent: "" },
+    ];
+
+    #[test]
+    fn only_what_selectors_ask_for_is_read() {
+        let json = br#"{"metadata":{"labels":{"a":"b"},"name":"x"},"spec":{"nodeName":"n","list":[{"nodeName":"other"}]}}"#;
+        let peeked = Paths::new(FIELDS).read(json).expect("valid JSON");
+        assert_eq!(&*peeked.labels, &[("a".into(), "b".into())]);
+        assert_eq!(&*peeked.fields, &["n".into(), "false".into(), Box::from("")]);
+    }
+}

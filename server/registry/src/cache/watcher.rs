@@ -1,0 +1,220 @@
+//! A position in the event ring of one resource, and the wait for more.
+
+use std::sync::Arc;
+
+use ferry_store::Revision;
+use tokio::sync::Notify;
+
+use super::{Cache, Change, Event, Filter, Snapshot, WakeScope, Weighted};
+
+pub struct Watcher {
+    cache: Arc<Cache>,
+    filter: Filter,
+    next: u64,
+    scope: WakeScope,
+    notify: Arc<Notify>,
+}
+
+/// An event, and what it is to this watcher.
+pub type Delivered = (Change, Arc<Event>);
+
+/// The revision to watch from is not in the ring: the client has to list again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone {
+    pub asked: Revision,
+    pub oldest: Revision,
+}
+
+/// How many events are looked at before others get their turn.
+const BATCH: usize = 256;
+
+impl Cache {
+    /// Watches every change after `from`.
+    pub fn watch_from(self: &Arc<Cache>, from: Revision, filter: Filter) -> Result<Watcher, Gone> {
+        let next = {
+            let state = self.state.read();
+            if from < state.forgotten {
+                return Err(Gone { asked: from, oldest: state.forgotten });
+            }
+            let skip = state.ring.partition_point(|event| event.revision <= from);
+            state.next - (state.ring.len() - skip) as u64
+        };
+        Ok(self.watcher(next, filter))
+    }
+
+    /// The current objects, and a watcher of every change after them.
+    pub fn watch_now(self: &Arc<Cache>, filter: Filter) -> (Snapshot, Revision, Watcher) {
+        let (snapshot, revision, next) = {
+            let state = self.state.read();
+            (state.snapshot.clone(), state.revision, state.next)
+        };
+        (snapshot, revision, self.watcher(next, filter))
+    }
+
+    fn watcher(self: &Arc<Cache>, next: u64, filter: Filter) -> Watcher {
+        let scope = self.scope_of(&filter);
+        let mut scopes = self.scopes.lock();
+        let weighted = scopes
+            .entry(scope.clone())
+            .or_insert_with(|| Weighted { notify: Arc::new(Notify::new()), watchers: 0 });
+        weighted.watchers += 1;
+        let notify = weighted.notify.clone();
+        drop(scopes);
+        Watcher { cache: self.clone(), filter, next, scope, notify }
+    }
+
+    /// The narrowest scope whose events are all that the filter can match, so that a kubelet wakes for
+    /// its own pods only.
+    fn scope_of(&self, filter: &Filter) -> WakeScope {
+        if let (Some(namespace), Some(name)) = (&filter.namespace, &filter.name) {
+            return WakeScope::Object(format!("{namespace}/{name}").into());
+        }
+        if let Some(value) = self.grouped_by.and_then(|field| filter.required_value(field)) {
+            return WakeScope::Group(value.into());
+        }
+        match &filter.namespace {
+            Some(namespace) => WakeScope::Namespace(namespace.clone()),
+            None => WakeScope::All,
+        }
+    }
+}
+
+impl Watcher {
+    /// Waits for events that the filter lets through, in order; never an empty answer. [`Gone`] when
+    /// this watcher fell behind the ring.
+    pub async fn next(&mut self) -> Result<Vec<Delivered>, Gone> {
+        loop {
+            let notify = self.notify.clone();
+            let woken = notify.notified();
+            tokio::pin!(woken);
+            // Registered before the ring is read, so that nothing falls in between.
+            woken.as_mut().enable();
+            let delivered = self.ready()?;
+            if !delivered.is_empty() {
+                return Ok(delivered);
+            }
+            if self.is_current() {
+                woken.await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn ready(&mut self) -> Result<Vec<Delivered>, Gone> {
+        let events: Vec<Arc<Event>> = {
+            let state = self.cache.state.read();
+            let first = state.next - state.ring.len() as u64;
+            if self.next < first {
+                return Err(Gone { asked: Revision(0), oldest: state.forgotten });
+            }
+            state.ring.range((self.next - first) as usize..).take(BATCH).cloned().collect()
+        };
+        self.next += events.len() as u64;
+        Ok(events
+            .into_iter()
+            .filter_map(|event| event.seen_through(&self.filter).map(|change| (change, event)))
+            .collect())
+    }
+
+    fn is_current(&self) -> bool {
+        self.cache.state.read().next == self.next
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut scopes = self.cache.scopes.lock();
+        if let Some(weighted) = scopes.get_mut(&self.scope) {
+            weighted.watchers -= 1;
+            if weighted.watchers == 0 {
+                scopes.remove(&self.scope);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Entry, peek};
+    use crate::strategy::Selectable;
+    use ferry_api::selector::{FieldSelector, LabelSelector};
+
+    static FIELDS: &[Selectable] =
+        &[Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" }];
+
+    fn cache() -> Arc<Cache> {
+        Arc::new(Cache::new(peek::Paths::new(FIELDS), Some(0)))
+    }
+
+    fn pod(cache: &Cache, key: &str, node: &str, label: &str, revision: i64) {
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"labels":{{"app":"{label}"}}}},"spec":{{"nodeName":"{node}"}}}}"#
+        );
+        cache.put(
+            Entry::from_stored(key.into(), &json.into(), Revision(revision), cache.paths()).expect("valid"),
+        );
+    }
+
+    fn filter(namespace: Option<&str>, labels: &str, fields: &str) -> Filter {
+        Filter::new(
+            namespace,
+            LabelSelector::parse(labels).expect("a selector"),
+            &FieldSelector::parse(fields).expect("a selector"),
+            FIELDS,
+        )
+        .expect("selectable")
+    }
+
+    async fn changes(watcher: &mut Watcher) -> Vec<(Change, i64)> {
+        let delivered = watcher.next().await.expect("in the ring");
+        delivered.into_iter().map(|(change, event)| (change, event.revision.0)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_watch_from_a_revision_replays_what_came_after() {
+        let cache = cache();
+        pod(&cache, "a/x", "", "1", 5);
+        pod(&cache, "a/x", "", "1", 7);
+        pod(&cache, "b/y", "", "1", 8);
+        let mut watcher = cache.watch_from(Revision(5), filter(None, "", "")).expect("in the ring");
+        assert_eq!(changes(&mut watcher).await, [(Change::Modified, 7), (Change::Added, 8)]);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_leaves_the_selector_is_deleted_to_its_watcher() {
+        let cache = cache();
+        let mut watcher = cache.watch_from(Revision(0), filter(Some("a"), "app=1", "")).expect("in the ring");
+        pod(&cache, "a/x", "", "1", 5);
+        pod(&cache, "a/x", "", "2", 6);
+        pod(&cache, "a/x", "", "1", 7);
+        cache.delete("a/x", Revision(8));
+        assert_eq!(
+            changes(&mut watcher).await,
+            [(Change::Added, 5), (Change::Deleted, 6), (Change::Added, 7), (Change::Deleted, 8)]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_wakes_for_its_own_pods_only() {
+        let cache = cache();
+        let mut watcher =
+            cache.watch_from(Revision(0), filter(None, "", "spec.nodeName=n1")).expect("in the ring");
+        assert_eq!(watcher.scope, WakeScope::Group("n1".into()));
+        pod(&cache, "a/other", "n2", "1", 4);
+        pod(&cache, "a/x", "n1", "1", 5);
+        assert_eq!(changes(&mut watcher).await, [(Change::Added, 5)]);
+    }
+
+    #[tokio::test]
+    async fn a_slow_watcher_is_told_that_its_revision_is_gone() {
+        let cache = cache();
+        let mut watcher = cache.watch_from(Revision(0), filter(None, "", "")).expect("in the ring");
+        for revision in 1..=(super::super::RING_EVENTS as i64 + 10) {
+            pod(&cache, "a/x", "", "1", revision);
+        }
+        assert!(watcher.next().await.is_err());
+        assert!(cache.watch_from(Revision(3), filter(None, "", "")).is_err());
+    }
+}

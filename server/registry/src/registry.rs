@@ -1,0 +1,147 @@
+//! The registry: which resources there are, where they are stored, and the caches they are read from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ferry_api::{GroupResource, Kind, Object, Status, json, protobuf};
+use ferry_store::Store;
+use parking_lot::RwLock;
+
+use crate::cache::log::{Followed, Log, Reader};
+use crate::cache::{Cache, peek};
+use crate::kinds;
+use crate::strategy::Strategy;
+
+/// Everything is stored below this, as upstream does.
+pub const ROOT: &str = "/registry/";
+
+pub struct Registry {
+    pub store: Arc<dyn Store>,
+    pub log: Arc<Log>,
+    resources: RwLock<HashMap<GroupResource, Arc<Resource>>>,
+}
+
+/// A resource in all its versions: one place in the store, one cache, one strategy.
+pub struct Resource {
+    /// The row of the version that is stored.
+    pub stored: Arc<Kind>,
+    pub strategy: &'static dyn Strategy,
+    pub cache: Arc<Cache>,
+    /// `/registry/pods/`
+    pub prefix: String,
+    reader: Arc<dyn Reader>,
+}
+
+impl Registry {
+    /// A registry of `rows`; nothing is read until the log runs.
+    pub fn new(store: Arc<dyn Store>, rows: &[Arc<Kind>]) -> Registry {
+        let registry =
+            Registry { log: Arc::new(Log::new(store.clone(), ROOT)), store, resources: RwLock::default() };
+        for row in rows.iter().filter(|row| row.is_storage_version() && !row.is_virtual()) {
+            registry.add(row.clone());
+        }
+        // Versions that are not stored share the resource of the one that is.
+        for row in rows.iter().filter(|row| !row.is_storage_version()) {
+            let stored = GroupResource::new(row.storage_version.group.clone(), row.plural.clone());
+            let found = registry.resources.read().get(&stored).cloned();
+            match found {
+                Some(resource) => {
+                    registry.resources.write().entry(row.group_resource()).or_insert(resource);
+                }
+                // A beta kind whose stored version is not served: it is stored all the same.
+                None => {
+                    if let Some(builtin) = stored_row(row) {
+                        let resource = registry.add(builtin);
+                        registry.resources.write().insert(row.group_resource(), resource);
+                    }
+                }
+            }
+        }
+        registry
+    }
+
+    /// Makes room for one more resource. Its cache is filled by the log's start, or by `log.load`.
+    pub fn add(&self, stored: Arc<Kind>) -> Arc<Resource> {
+        let strategy = kinds::strategy(&stored);
+        let selectable = strategy.selectable();
+        // Kubelets watch the pods of their node; there are many of them, so they are grouped.
+        let grouped_by = selectable.iter().position(|field| field.field == "spec.nodeName");
+        let cache = Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by));
+        let prefix = format!("{ROOT}{}/", stored.storage_prefix);
+        let reader: Arc<dyn Reader> = Arc::new(StoredObjects { kind: stored.clone() });
+        self.log.follow(prefix.clone(), Followed { cache: cache.clone(), reader: reader.clone() });
+        let resource = Arc::new(Resource { stored: stored.clone(), strategy, cache, prefix, reader });
+        self.resources.write().insert(stored.group_resource(), resource.clone());
+        resource
+    }
+
+    pub fn remove(&self, resource: &GroupResource) {
+        if let Some(resource) = self.resources.write().remove(resource) {
+            self.log.forget(&resource.prefix);
+        }
+    }
+
+    pub fn resource(&self, resource: &GroupResource) -> Option<Arc<Resource>> {
+        self.resources.read().get(resource).cloned()
+    }
+
+    pub fn resources(&self) -> Vec<Arc<Resource>> {
+        self.resources.read().values().cloned().collect()
+    }
+}
+
+fn stored_row(row: &Kind) -> Option<Arc<Kind>> {
+    ferry_api::kinds::builtin().iter().find(|candidate| candidate.gvk() == row.storage_version).cloned()
+}
+
+impl Resource {
+    /// The cache's key of an object: `namespace/name` or the name.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        if namespace.is_empty() { name.to_string() } else { format!("{namespace}/{name}") }
+    }
+
+    pub fn store_key(&self, namespace: &str, name: &str) -> Arc<str> {
+        format!("{}{}", self.prefix, self.key(namespace, name)).into()
+    }
+
+    pub fn reader(&self) -> &dyn Reader {
+        &*self.reader
+    }
+
+    /// The object of an entry, to work on.
+    pub fn object(&self, json: &Bytes) -> Result<Object, Status> {
+        let value: serde_json::Value = serde_json::from_slice(json)
+            .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))?;
+        Object::from_value(value).ok_or_else(|| Status::internal("a stored value is no object"))
+    }
+}
+
+/// Reads what this server or upstream's wrote: JSON or protobuf, in any version of the kind.
+struct StoredObjects {
+    kind: Arc<Kind>,
+}
+
+impl Reader for StoredObjects {
+    fn read(&self, stored: &Bytes) -> Result<Bytes, Status> {
+        let head = format!(
+            r#"{{"apiVersion":"{}","kind":"{}","metadata":{{"#,
+            self.kind.api_version(),
+            self.kind.kind
+        );
+        if stored.starts_with(head.as_bytes()) {
+            return Ok(stored.clone());
+        }
+        let mut object = if protobuf::is_envelope(stored) {
+            protobuf::decode(stored)?.1
+        } else {
+            json::decode_untyped(stored, json::FieldValidation::Ignore)?.object
+        };
+        object.remove_meta("resourceVersion");
+        let from = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
+        if from != self.kind.gvk() {
+            object.set_type(&self.kind.api_version(), &self.kind.kind);
+        }
+        Ok(object.to_json().into())
+    }
+}

@@ -1,0 +1,334 @@
+//! What a kind adds to the pipeline. The pipeline itself (verbs/) is written once over `Object` and
+//! calls these; no strategy can skip authorization, admission, dry-run or finalizers, because none of
+//! them is in its hands.
+//!
+//! A kind implements [`Rules`] over its typed view; [`Strategy`] is the object-safe form that the
+//! pipeline holds. Changes are made to the `Object` (what the view does not know is never lost),
+//! judgements are made on the view.
+
+use std::marker::PhantomData;
+
+use ferry_api::{FieldErrors, Object, Status};
+use ferry_store::{Compare, Operation};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::columns::Column;
+use crate::registry::Registry;
+
+/// The rules of one kind over its typed view. Every method has the answer of a plain kind.
+pub trait Rules<T: DeserializeOwned>: Send + Sync {
+    /// Defaults that depend on other fields; the plain ones are in the table.
+    fn default(&self, _object: &mut Object) {}
+
+    /// Sets what only the server may set on a new object. Status was dropped already.
+    fn prepare_create(&self, _object: &mut Object) {}
+
+    fn prepare_update(&self, _new: &mut Object, _old: &Object) {}
+
+    fn validate(&self, _object: &T, _errors: &mut FieldErrors) {}
+
+    /// `validate` ran on the new object already.
+    fn validate_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
+
+    fn validate_status_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
+
+    /// A write through another subresource (binding, approval, finalize, resize): takes from `new` only
+    /// what that subresource may change.
+    fn prepare_action(&self, _subresource: &str, _new: &mut Object, _old: &Object) {}
+
+    fn validate_action(&self, _subresource: &str, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
+
+    /// What the client should hear though the request is accepted.
+    fn warnings(&self, _object: &T) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Values for field selectors beyond metadata.name and metadata.namespace.
+    fn selectable(&self) -> &'static [Selectable] {
+        &[]
+    }
+
+    /// Columns of `kubectl get` after the name.
+    fn columns(&self) -> &'static [Column] {
+        crate::columns::AGE_ONLY
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+
+    /// The time an object has to end by itself once its deletion was asked for; `None`: it goes at once.
+    fn grace_period(&self, _object: &Object, _asked: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// The object stays though it is deleted and has no finalizers left (a namespace with content).
+    fn is_retained(&self, _object: &Object) -> bool {
+        false
+    }
+
+    /// What else a deletion that was begun changes (a namespace is Terminating).
+    fn begin_deletion(&self, _object: &mut Object) {}
+
+    /// Where the scale subresource finds its numbers.
+    fn scale(&self) -> Option<&'static ScalePaths> {
+        None
+    }
+
+    /// Keys that change in the same transaction as the object (addresses, ports). `new` is what will be
+    /// written and may be completed; a conflict on such a key makes the verb ask again.
+    fn companions(
+        &self,
+        _registry: &Registry,
+        _new: Option<&mut Object>,
+        _old: Option<&Object>,
+    ) -> Result<Vec<Companion>, Status> {
+        Ok(Vec::new())
+    }
+}
+
+/// A key that changes together with an object.
+#[derive(Debug)]
+pub struct Companion {
+    pub compare: Compare,
+    pub operation: Operation,
+}
+
+/// A field that selectors may name, and where its value stands.
+#[derive(Debug)]
+pub struct Selectable {
+    pub field: &'static str,
+    pub path: &'static [&'static str],
+    /// What an absent value counts as: a boolean's "false", a phase's "".
+    pub absent: &'static str,
+}
+
+#[derive(Debug)]
+pub struct ScalePaths {
+    pub replicas: &'static [&'static str],
+    pub status_replicas: &'static [&'static str],
+    /// A LabelSelector, or (for ReplicationController) a plain map.
+    pub selector: &'static [&'static str],
+}
+
+/// Switches of the pipeline that a kind may set.
+#[derive(Debug, Clone, Copy)]
+pub struct Traits {
+    /// PUT on a name that does not exist creates the object.
+    pub create_on_update: bool,
+    /// PUT without a resourceVersion replaces whatever is there.
+    pub unconditional_update: bool,
+    /// A status write leaves the labels alone.
+    pub status_keeps_labels: bool,
+    /// Names may be any path segment (roles), not only DNS subdomains.
+    pub name: NameRule,
+    /// metadata.generation counts changes of everything but metadata and status.
+    pub generation: bool,
+    /// A new object keeps the status it came with (nodes register with theirs).
+    pub created_with_status: bool,
+    /// A delete that removes the object answers with it, not with a Status.
+    pub answers_deleted: bool,
+    /// Writes need not wait for the disk (leases, events).
+    pub relaxed: bool,
+    /// Objects go away by themselves after this time (events).
+    pub ttl: Option<std::time::Duration>,
+    /// Finalizers every new object gets.
+    pub first_finalizer: Option<&'static str>,
+    /// What a delete does to dependents when the request does not say.
+    pub orphans_by_default: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    DnsSubdomain,
+    DnsLabel,
+    Dns1035Label,
+    PathSegment,
+}
+
+impl Traits {
+    /// The switches of a kind that sets none.
+    pub const PLAIN: Traits = Traits {
+        create_on_update: false,
+        unconditional_update: true,
+        status_keeps_labels: false,
+        name: NameRule::DnsSubdomain,
+        generation: false,
+        created_with_status: false,
+        answers_deleted: false,
+        relaxed: false,
+        ttl: None,
+        first_finalizer: None,
+        orphans_by_default: false,
+    };
+}
+
+impl Default for Traits {
+    fn default() -> Traits {
+        Traits::PLAIN
+    }
+}
+
+/// [`Rules`] without the type, as the pipeline holds it.
+pub trait Strategy: Send + Sync {
+    fn default(&self, object: &mut Object);
+    fn prepare_create(&self, object: &mut Object);
+    fn prepare_update(&self, new: &mut Object, old: &Object);
+    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<(), Status>;
+    fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object);
+    fn validate_update(
+        &self,
+        new: &Object,
+        old: &Object,
+        scope: UpdateScope<'_>,
+        errors: &mut FieldErrors,
+    ) -> Result<(), Status>;
+    fn warnings(&self, object: &Object) -> Vec<String>;
+    fn selectable(&self) -> &'static [Selectable];
+    fn columns(&self) -> &'static [Column];
+    fn traits(&self) -> Traits;
+    fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64>;
+    fn is_retained(&self, object: &Object) -> bool;
+    fn begin_deletion(&self, object: &mut Object);
+    fn scale(&self) -> Option<&'static ScalePaths>;
+    fn companions(
+        &self,
+        registry: &Registry,
+        new: Option<&mut Object>,
+        old: Option<&Object>,
+    ) -> Result<Vec<Companion>, Status>;
+}
+
+/// Which part of the object an update is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpdateScope<'a> {
+    Main,
+    Status,
+    /// Another subresource; its rules are the kind's own.
+    Action(&'a str),
+}
+
+impl UpdateScope<'_> {
+    pub fn of(subresource: &str) -> UpdateScope<'_> {
+        match subresource {
+            // A scale is a write of the object's own replicas.
+            "" | "scale" => UpdateScope::Main,
+            "status" => UpdateScope::Status,
+            other => UpdateScope::Action(other),
+        }
+    }
+}
+
+/// Gives [`Rules`] their typed view. The view is made only where rules ask for one.
+pub struct Typed<T, R> {
+    rules: R,
+    view: PhantomData<fn() -> T>,
+}
+
+impl<T, R> Typed<T, R> {
+    pub const fn new(rules: R) -> Typed<T, R> {
+        Typed { rules, view: PhantomData }
+    }
+}
+
+fn view<T: DeserializeOwned>(object: &Object) -> Result<T, Status> {
+    object.view().map_err(|error| {
+        Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {error}",
+            object.kind(),
+            object.api_version(),
+            object.kind()
+        ))
+    })
+}
+
+impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
+    fn default(&self, object: &mut Object) {
+        self.rules.default(object);
+    }
+
+    fn prepare_create(&self, object: &mut Object) {
+        self.rules.prepare_create(object);
+    }
+
+    fn prepare_update(&self, new: &mut Object, old: &Object) {
+        self.rules.prepare_update(new, old);
+    }
+
+    fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object) {
+        self.rules.prepare_action(subresource, new, old);
+    }
+
+    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<(), Status> {
+        self.rules.validate(&view(object)?, errors);
+        Ok(())
+    }
+
+    fn validate_update(
+        &self,
+        new: &Object,
+        old: &Object,
+        scope: UpdateScope<'_>,
+        errors: &mut FieldErrors,
+    ) -> Result<(), Status> {
+        let (new, old) = (view(new)?, view(old)?);
+        match scope {
+            UpdateScope::Main => {
+                self.rules.validate(&new, errors);
+                self.rules.validate_update(&new, &old, errors);
+            }
+            UpdateScope::Status => self.rules.validate_status_update(&new, &old, errors),
+            UpdateScope::Action(subresource) => self.rules.validate_action(subresource, &new, &old, errors),
+        }
+        Ok(())
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        object.view().map(|view| self.rules.warnings(&view)).unwrap_or_else(|_| Vec::new())
+    }
+
+    fn selectable(&self) -> &'static [Selectable] {
+        self.rules.selectable()
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        self.rules.columns()
+    }
+
+    fn traits(&self) -> Traits {
+        self.rules.traits()
+    }
+
+    fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64> {
+        self.rules.grace_period(object, asked)
+    }
+
+    fn is_retained(&self, object: &Object) -> bool {
+        self.rules.is_retained(object)
+    }
+
+    fn begin_deletion(&self, object: &mut Object) {
+        self.rules.begin_deletion(object);
+    }
+
+    fn scale(&self) -> Option<&'static ScalePaths> {
+        self.rules.scale()
+    }
+
+    fn companions(
+        &self,
+        registry: &Registry,
+        new: Option<&mut Object>,
+        old: Option<&Object>,
+    ) -> Result<Vec<Companion>, Status> {
+        self.rules.companions(registry, new, old)
+    }
+}
+
+/// The strategy of a kind that needs none: its fields are checked by their rows alone.
+pub struct Plain;
+
+impl Rules<Value> for Plain {}
+
+pub static PLAIN: Typed<Value, Plain> = Typed::new(Plain);

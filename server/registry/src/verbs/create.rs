@@ -1,0 +1,176 @@
+//! Create: name it, track who set what, let admission change it, prepare, validate, let admission
+//! judge it, write.
+
+use ferry_api::{Object, Status};
+use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
+
+use super::{Answer, Call, Operation, store_failure};
+use crate::metadata;
+use crate::registry::Registry;
+use crate::strategy::{Companion, Traits};
+
+/// How often a generated name, address or port is drawn again when another request took it.
+const DRAWS: usize = 8;
+
+impl Registry {
+    /// `object` is in the stored version, with defaults set; `tracked` when field ownership is settled
+    /// already (server-side apply).
+    pub async fn create(&self, call: &Call<'_>, mut object: Object, tracked: bool) -> Result<Answer, Status> {
+        let generated = object.name().is_empty() && !object.meta_text("generateName").is_empty();
+        let mut draws = 0;
+        metadata::begin_create(&mut object, call)?;
+        if !tracked {
+            track(call, None, &mut object);
+        }
+        call.admission.mutate(Operation::Create, &mut object, None).await?;
+        if generated && object.name().is_empty() {
+            metadata::generate_name(&mut object);
+        }
+        prepare(call, &mut object)?;
+        call.admission.validate(Operation::Create, Some(&object), None).await?;
+        loop {
+            draws += 1;
+            match self.write_new(call, &object).await {
+                Ok(answer) => return Ok(answer),
+                Err(WriteFailure::Companion) if draws < DRAWS => continue,
+                Err(WriteFailure::Exists) if generated && draws < DRAWS => {
+                    metadata::generate_name(&mut object);
+                    call.admission.validate(Operation::Create, Some(&object), None).await?;
+                }
+                Err(WriteFailure::Exists) => {
+                    return Err(Status::already_exists(&call.group_resource(), object.name()));
+                }
+                Err(WriteFailure::Companion) => {
+                    return Err(Status::internal("no free address or port could be reserved"));
+                }
+                Err(WriteFailure::Refused(status)) => return Err(*status),
+            }
+        }
+    }
+
+    async fn write_new(&self, call: &Call<'_>, object: &Object) -> Result<Answer, WriteFailure> {
+        let mut object = object.clone();
+        let companions = call.resource.strategy.companions(self, Some(&mut object), None)?;
+        let key = call.resource.store_key(object.namespace(), object.name());
+        if call.dry_run {
+            if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
+                return Err(WriteFailure::Exists);
+            }
+            return Ok(Answer::Object(Box::new(object)));
+        }
+        let txn =
+            transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, &object), companions);
+        match self.commit(call, object.namespace(), object.name(), txn).await {
+            Ok(committed) => self.read_back(call, object.namespace(), object.name(), committed.revision),
+            Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
+            Err(Error::Conflict { .. }) => Err(WriteFailure::Companion),
+            Err(error) => Err(store_failure(error).into()),
+        }
+    }
+
+    /// Commits, and waits until the caches have it: whoever reads after the answer sees the write.
+    pub(super) async fn commit(
+        &self,
+        call: &Call<'_>,
+        namespace: &str,
+        name: &str,
+        txn: Txn,
+    ) -> Result<Committed, Error> {
+        let mut span = ferry_trace::span("store.commit");
+        span.object(&call.resource.stored.plural, namespace, name);
+        let committed = self.store.commit(txn).await.inspect_err(|error| {
+            span.fail(error);
+        })?;
+        span.committed(committed.revision.0);
+        self.log.reached(committed.revision).await;
+        Ok(committed)
+    }
+
+    fn read_back(
+        &self,
+        call: &Call<'_>,
+        namespace: &str,
+        name: &str,
+        revision: Revision,
+    ) -> Result<Answer, WriteFailure> {
+        // It may have changed or gone again already; the newest state answers as well.
+        call.resource.cache.get(&call.resource.key(namespace, name)).map(Answer::Entry).ok_or_else(|| {
+            Status::internal(format!("the object of revision {revision} was deleted at once")).into()
+        })
+    }
+}
+
+pub(super) enum WriteFailure {
+    Exists,
+    /// An address or port was taken by another request in the meantime.
+    Companion,
+    Refused(Box<Status>),
+}
+
+impl From<Status> for WriteFailure {
+    fn from(status: Status) -> WriteFailure {
+        WriteFailure::Refused(Box::new(status))
+    }
+}
+
+/// Records who set which fields. It never fails a request: an object whose fields cannot be tracked is
+/// written without.
+pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
+    let _ = (call, live, object);
+}
+
+fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
+    let _span = ferry_trace::span("registry.validate");
+    let strategy = call.resource.strategy;
+    let traits = strategy.traits();
+    metadata::finish_create(object, call, &traits);
+    if call.resource.stored.subresource("status").is_some() && !traits.created_with_status {
+        object.0.remove("status");
+    }
+    strategy.prepare_create(object);
+    let mut errors = ferry_api::FieldErrors::default();
+    metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
+    strategy.validate(object, &mut errors)?;
+    if !errors.is_empty() {
+        return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
+    }
+    call.warn(strategy.warnings(object));
+    Ok(())
+}
+
+pub(super) fn put(call: &Call<'_>, key: &std::sync::Arc<str>, object: &Object) -> StoreOperation {
+    let traits: Traits = call.resource.strategy.traits();
+    StoreOperation::Put { key: key.clone(), value: stored_bytes(object), ttl: traits.ttl }
+}
+
+/// What goes to the store: the JSON without its resourceVersion, which the store's revision is.
+fn stored_bytes(object: &Object) -> bytes::Bytes {
+    if object.meta("resourceVersion").is_none() {
+        return object.to_json().into();
+    }
+    let mut object = object.clone();
+    object.remove_meta("resourceVersion");
+    object.to_json().into()
+}
+
+pub(super) fn transaction(
+    call: &Call<'_>,
+    compare: Compare,
+    operation: StoreOperation,
+    companions: Vec<Companion>,
+) -> Txn {
+    let mut txn = Txn {
+        compare: vec![compare],
+        operations: vec![operation],
+        durability: if call.resource.strategy.traits().relaxed {
+            Durability::Relaxed
+        } else {
+            Durability::Sync
+        },
+    };
+    for companion in companions {
+        txn.compare.push(companion.compare);
+        txn.operations.push(companion.operation);
+    }
+    txn
+}

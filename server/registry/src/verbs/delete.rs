@@ -1,0 +1,248 @@
+//! Delete: at once, or gracefully, or when the last finalizer is gone.
+//!
+//! ```text
+//!            grace or finalizers                 grace over, last finalizer removed
+//!   alive ───────────────────────► terminating ───────────────────────────────────► gone
+//!     └───────────────── neither ──────────────────────────────────────────────────►
+//! ```
+
+use std::sync::Arc;
+
+use ferry_api::{FieldErrors, Object, Status};
+use ferry_store::{Compare, Error, Operation as StoreOperation};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::create::{put, transaction};
+use super::{Answer, Call, Operation, store_failure};
+use crate::cache::{Entry, Filter};
+use crate::metadata;
+use crate::registry::Registry;
+
+/// The DeleteOptions of a request, from its body or its query.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeleteOptions {
+    pub grace_period_seconds: Option<i64>,
+    pub preconditions: Option<Preconditions>,
+    pub orphan_dependents: Option<bool>,
+    pub propagation_policy: Option<String>,
+    pub dry_run: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Preconditions {
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+}
+
+pub enum Deleted {
+    /// The object is gone; this is how it was.
+    Gone(Answer),
+    /// It is marked and will go later.
+    Terminating(Answer),
+}
+
+const TRIES: usize = 32;
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+impl Registry {
+    pub async fn delete(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+        validate_options(options)?;
+        for _ in 0..TRIES {
+            let entry = call.current().ok_or_else(|| call.not_found())?;
+            if let Some(deleted) = self.try_delete(call, options, &entry).await? {
+                return Ok(deleted);
+            }
+        }
+        Err(Status::modified(&call.group_resource(), call.name))
+    }
+
+    /// Deletes everything that `filter` lets through; objects that go in the meantime are no error.
+    pub async fn delete_collection(
+        &self,
+        call: &Call<'_>,
+        filter: &Filter,
+        options: &DeleteOptions,
+    ) -> Result<Vec<Arc<Entry>>, Status> {
+        validate_options(options)?;
+        let entries = self.select(call.resource, filter).await?;
+        for entry in &entries {
+            let one = Call { namespace: entry.namespace(), name: entry.name(), ..*call };
+            match self.delete(&one, options).await {
+                Ok(_) => {}
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn try_delete(
+        &self,
+        call: &Call<'_>,
+        options: &DeleteOptions,
+        entry: &Arc<Entry>,
+    ) -> Result<Option<Deleted>, Status> {
+        let old = call.resource.object(&entry.json)?;
+        check_preconditions(call, options, &old)?;
+        call.admission.validate(Operation::Delete, None, Some(&old)).await?;
+        let strategy = call.resource.strategy;
+        match plan(&old, options, call, |object| strategy.grace_period(object, options.grace_period_seconds))
+        {
+            Plan::Pending => Ok(Some(Deleted::Terminating(Answer::Entry(entry.clone())))),
+            Plan::Mark(mut marked) => {
+                strategy.begin_deletion(&mut marked);
+                if call.dry_run {
+                    return Ok(Some(Deleted::Terminating(Answer::Object(marked))));
+                }
+                let key = call.resource.store_key(call.namespace, call.name);
+                let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
+                let txn = transaction(call, compare, put(call, &key, &marked), Vec::new());
+                match self.commit(call, call.namespace, call.name, txn).await {
+                    Ok(_) => {
+                        let answer = call.current().map_or(Answer::Object(marked), Answer::Entry);
+                        Ok(Some(Deleted::Terminating(answer)))
+                    }
+                    Err(Error::Conflict { .. }) => Ok(None),
+                    Err(error) => Err(store_failure(error)),
+                }
+            }
+            Plan::Remove => {
+                if call.dry_run {
+                    return Ok(Some(Deleted::Gone(Answer::Entry(entry.clone()))));
+                }
+                let companions = strategy.companions(self, None, Some(&old))?;
+                let key = call.resource.store_key(call.namespace, call.name);
+                let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
+                let txn = transaction(call, compare, StoreOperation::Delete { key }, companions);
+                match self.commit(call, call.namespace, call.name, txn).await {
+                    Ok(committed) => {
+                        let gone = Arc::new(entry.deleted_at(committed.revision));
+                        Ok(Some(Deleted::Gone(Answer::Entry(gone))))
+                    }
+                    Err(Error::Conflict { .. }) => Ok(None),
+                    Err(error) => Err(store_failure(error)),
+                }
+            }
+        }
+    }
+}
+
+enum Plan {
+    /// Nothing to do: it is terminating already.
+    Pending,
+    /// Write this, and wait for others to let go.
+    Mark(Box<Object>),
+    Remove,
+}
+
+/// What a delete does to the object as it is. Pure.
+fn plan(
+    old: &Object,
+    options: &DeleteOptions,
+    call: &Call<'_>,
+    grace_of: impl Fn(&Object) -> Option<i64>,
+) -> Plan {
+    let mut object = old.clone();
+    set_dependents_finalizer(&mut object, options, call.resource.strategy.traits().orphans_by_default);
+    let held = object.finalizers().next().is_some() || call.resource.strategy.is_retained(&object);
+    let asked = options.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let now = call.now.as_second();
+
+    if old.is_deleting() {
+        let left = old.meta("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        return match asked {
+            // Only a shorter time may be asked for.
+            Some(period) if left > 0 && period < left => {
+                let begun = metadata::seconds_of(old.meta_text("deletionTimestamp")).unwrap_or(now) - left;
+                let end = (begun + period).max(now);
+                let period = if begun + period < now && period != 0 { 1 } else { period };
+                if period == 0 && !held {
+                    return Plan::Remove;
+                }
+                object.set_meta("deletionTimestamp", metadata::timestamp(end));
+                object.set_meta("deletionGracePeriodSeconds", period);
+                Plan::Mark(Box::new(object))
+            }
+            _ if left > 0 => Plan::Pending,
+            _ if held && object == *old => Plan::Pending,
+            _ if held => Plan::Mark(Box::new(object)),
+            _ => Plan::Remove,
+        };
+    }
+
+    let grace = grace_of(&object).unwrap_or(0);
+    if grace == 0 && !held {
+        return Plan::Remove;
+    }
+    object.set_meta("deletionTimestamp", metadata::timestamp(now + grace));
+    object.set_meta("deletionGracePeriodSeconds", grace);
+    if object.generation() > 0 {
+        object.set_meta("generation", object.generation() + 1);
+    }
+    Plan::Mark(Box::new(object))
+}
+
+/// The garbage collector works on finalizers: they say what is to happen to dependents.
+fn set_dependents_finalizer(object: &mut Object, options: &DeleteOptions, orphans_by_default: bool) {
+    let policy = options.propagation_policy.as_deref();
+    let wanted = match (policy, options.orphan_dependents) {
+        (Some("Orphan"), _) | (None, Some(true)) => Some(ORPHAN),
+        (Some("Foreground"), _) => Some(FOREGROUND),
+        (Some(_), _) | (None, Some(false)) => None,
+        // Nothing asked: what the object has stays, else the kind's own rule.
+        (None, None) => match object.finalizers().find(|name| [ORPHAN, FOREGROUND].contains(name)) {
+            Some(ORPHAN) => Some(ORPHAN),
+            Some(_) => Some(FOREGROUND),
+            None if orphans_by_default => Some(ORPHAN),
+            None => None,
+        },
+    };
+    let mut finalizers: Vec<Value> =
+        object.finalizers().filter(|name| ![ORPHAN, FOREGROUND].contains(name)).map(Value::from).collect();
+    finalizers.extend(wanted.map(Value::from));
+    if finalizers.is_empty() {
+        object.remove_meta("finalizers");
+    } else {
+        object.set_meta("finalizers", finalizers);
+    }
+}
+
+fn validate_options(options: &DeleteOptions) -> Result<(), Status> {
+    let mut errors = FieldErrors::default();
+    if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
+        errors.invalid(
+            "propagationPolicy",
+            options.propagation_policy.clone(),
+            "orphanDependents and deletionPropagation cannot be both set",
+        );
+    }
+    if let Some(policy) = options.propagation_policy.as_deref()
+        && !["Foreground", "Background", "Orphan"].contains(&policy)
+    {
+        errors.not_supported("propagationPolicy", policy, &["Background", "Foreground", "Orphan"]);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
+}
+
+fn check_preconditions(call: &Call<'_>, options: &DeleteOptions, old: &Object) -> Result<(), Status> {
+    let Some(preconditions) = &options.preconditions else { return Ok(()) };
+    let refuse = |why: String| Err(Status::conflict(&call.group_resource(), call.name, why));
+    if let Some(uid) = preconditions.uid.as_deref().filter(|uid| *uid != old.uid()) {
+        return refuse(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            old.uid()
+        ));
+    }
+    if let Some(version) = preconditions.resource_version.as_deref().filter(|v| *v != old.resource_version())
+    {
+        return refuse(format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
+            old.resource_version()
+        ));
+    }
+    Ok(())
+}

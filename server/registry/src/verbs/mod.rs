@@ -1,0 +1,126 @@
+//! The verbs. Each is written once; `Call` says what it is about, the strategy what the kind adds, and
+//! the admission hook what the cluster thinks of it.
+
+pub mod create;
+pub mod delete;
+pub mod list;
+pub mod update;
+pub mod watch;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_store as store;
+use ferry_store::Revision;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use crate::cache::Entry;
+use crate::registry::Resource;
+
+/// What a verb is told about its request.
+pub struct Call<'a> {
+    pub resource: &'a Resource,
+    /// The version the client speaks.
+    pub kind: &'a Kind,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub subresource: &'a str,
+    /// Who owns the fields that this request sets.
+    pub manager: &'a str,
+    pub dry_run: bool,
+    pub now: Timestamp,
+    pub admission: &'a dyn Admission,
+    /// Said to the client though the request is accepted.
+    pub warnings: &'a Mutex<Vec<String>>,
+}
+
+/// The cluster's opinion of a write: plugins, webhooks and policies stand behind it.
+#[async_trait]
+pub trait Admission: Send + Sync {
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<(), Status>;
+
+    /// `object` is absent when it is being deleted.
+    async fn validate(
+        &self,
+        operation: Operation,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+/// An object as an answer: an entry of the cache, or one that was never stored (dry-run).
+#[derive(Clone)]
+pub enum Answer {
+    Entry(Arc<Entry>),
+    Object(Box<Object>),
+}
+
+impl Call<'_> {
+    pub fn group_resource(&self) -> GroupResource {
+        self.kind.group_resource()
+    }
+
+    pub fn not_found(&self) -> Status {
+        Status::not_found(&self.group_resource(), self.name)
+    }
+
+    pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
+        let mut said = self.warnings.lock();
+        for warning in warnings {
+            if !said.contains(&warning) {
+                said.push(warning);
+            }
+        }
+    }
+
+    fn current(&self) -> Option<Arc<Entry>> {
+        self.resource.cache.get(&self.resource.key(self.namespace, self.name))
+    }
+}
+
+/// What the store refuses, as the API says it. Conflicts are handled where they are understood.
+pub fn store_failure(error: store::Error) -> Status {
+    match error {
+        store::Error::Compacted { .. } => {
+            Status::expired("The resourceVersion for the provided list is too old.")
+        }
+        store::Error::FutureRevision { requested, current } => too_large_revision(requested, current),
+        store::Error::NoSpace { what } => {
+            Status::new(507, "InsufficientStorage", format!("the store is full: {what}"))
+        }
+        store::Error::TooLarge { limit, .. } => Status::too_large(limit),
+        store::Error::Unavailable { .. } => Status::unavailable(error.to_string()),
+        store::Error::Conflict { .. }
+        | store::Error::InvalidTransaction { .. }
+        | store::Error::Corrupt { .. } => Status::internal(error),
+    }
+}
+
+/// A revision that has not happened: the client is ahead of this server, or made it up.
+pub fn too_large_revision(requested: Revision, current: Revision) -> Status {
+    let mut status = Status::timeout(format!("Too large resource version: {requested}, current: {current}"));
+    status.details = Some(ferry_api::status::Details {
+        causes: vec![ferry_api::status::Cause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }],
+        retry_after_seconds: 1,
+        ..Default::default()
+    });
+    status
+}

@@ -1,0 +1,201 @@
+//! Update: whatever the client sends (a whole object, a patch, an applied configuration), it is a
+//! function from the object as it is to the object as it should be. It is tried again when another write
+//! came first, unless the client named the revision it had seen.
+
+use std::sync::Arc;
+
+use ferry_api::{FieldErrors, Object, Status};
+use ferry_store::{Compare, Error, Operation as StoreOperation};
+
+use super::create::{put, track, transaction};
+use super::{Answer, Call, Operation, store_failure};
+use crate::cache::Entry;
+use crate::metadata;
+use crate::registry::Registry;
+use crate::strategy::UpdateScope;
+
+/// How often an update without a revision is tried again.
+const TRIES: usize = 32;
+
+/// What the client wants done with the object as it is; `None` when there is none.
+pub type Transform<'a> = dyn Fn(Option<&Object>) -> Result<Object, Status> + Send + Sync + 'a;
+
+pub struct Change<'a> {
+    pub transform: &'a Transform<'a>,
+    /// Field ownership was settled by the transform itself (server-side apply).
+    pub tracked: bool,
+    /// An absent object is created.
+    pub may_create: bool,
+    /// Only the object of this uid may be changed.
+    pub uid: Option<&'a str>,
+}
+
+impl Registry {
+    /// Answers with the object, and whether it was created.
+    pub async fn update(&self, call: &Call<'_>, change: Change<'_>) -> Result<(Answer, bool), Status> {
+        for _ in 0..TRIES {
+            let Some(entry) = call.current() else {
+                if !change.may_create {
+                    return Err(call.not_found());
+                }
+                let object = (change.transform)(None)?;
+                if !object.resource_version().is_empty() {
+                    return Err(call.not_found());
+                }
+                return Ok((self.create(call, object, change.tracked).await?, true));
+            };
+            match self.try_update(call, &change, &entry).await? {
+                Some(answer) => return Ok((answer, false)),
+                // Someone was faster: look again.
+                None => continue,
+            }
+        }
+        Err(Status::modified(&call.group_resource(), call.name))
+    }
+
+    /// `None`: the object changed under us and the client did not insist on a revision.
+    async fn try_update(
+        &self,
+        call: &Call<'_>,
+        change: &Change<'_>,
+        entry: &Arc<Entry>,
+    ) -> Result<Option<Answer>, Status> {
+        let old = call.resource.object(&entry.json)?;
+        let mut new = (change.transform)(Some(&old))?;
+        let asked = new.resource_version().to_string();
+        let insisted = !asked.is_empty() && asked != old.resource_version();
+        if insisted {
+            return Err(Status::modified(&call.group_resource(), call.name));
+        }
+        if asked.is_empty() && !call.resource.strategy.traits().unconditional_update {
+            let mut errors = FieldErrors::default();
+            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            return Err(Status::invalid(&call.kind.group, &call.kind.kind, call.name, &errors));
+        }
+        if change.uid.is_some_and(|uid| uid != old.uid()) || (!new.uid().is_empty() && new.uid() != old.uid())
+        {
+            let wanted = change.uid.unwrap_or(new.uid()).to_string();
+            return Err(Status::conflict(
+                &call.group_resource(),
+                call.name,
+                format!(
+                    "Precondition failed: UID in precondition: {wanted}, UID in object meta: {}",
+                    old.uid()
+                ),
+            ));
+        }
+        let scope = UpdateScope::of(call.subresource);
+        metadata::begin_update(&mut new, &old, call)?;
+        keep_the_other_side(&mut new, &old, call, scope);
+        if !change.tracked {
+            track(call, Some(&old), &mut new);
+        }
+        call.admission.mutate(Operation::Update, &mut new, Some(&old)).await?;
+        prepare(call, &mut new, &old, scope)?;
+        call.admission.validate(Operation::Update, Some(&new), Some(&old)).await?;
+        self.write_changed(call, entry, &old, new).await
+    }
+
+    async fn write_changed(
+        &self,
+        call: &Call<'_>,
+        entry: &Arc<Entry>,
+        old: &Object,
+        mut new: Object,
+    ) -> Result<Option<Answer>, Status> {
+        let strategy = call.resource.strategy;
+        let gone = new.is_deleting() && metadata::may_vanish(&new) && !strategy.is_retained(&new);
+        let companions = match gone {
+            true => strategy.companions(self, None, Some(old))?,
+            false => strategy.companions(self, Some(&mut new), Some(old))?,
+        };
+        if new == *old && !gone {
+            return Ok(Some(Answer::Entry(entry.clone())));
+        }
+        if call.dry_run {
+            return Ok(Some(Answer::Object(Box::new(new))));
+        }
+        let key = call.resource.store_key(call.namespace, call.name);
+        let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
+        // The last finalizer of a deleted object is gone: so is the object.
+        let operation =
+            if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
+        let txn = transaction(call, compare, operation, companions);
+        match self.commit(call, call.namespace, call.name, txn).await {
+            Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
+            Ok(_) => match call.current() {
+                Some(entry) => Ok(Some(Answer::Entry(entry))),
+                // Deleted again at once: answer with what was written.
+                None => Ok(Some(Answer::Object(Box::new(new)))),
+            },
+            Err(Error::Conflict { .. }) => Ok(None),
+            Err(error) => Err(store_failure(error)),
+        }
+    }
+}
+
+/// A write of the object leaves its status alone, and a write of the status everything else.
+fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: UpdateScope<'_>) {
+    if call.resource.stored.subresource("status").is_none() {
+        return;
+    }
+    match scope {
+        UpdateScope::Action(_) => {}
+        UpdateScope::Main => match old.0.get("status") {
+            Some(status) => {
+                new.0.insert("status".into(), status.clone());
+            }
+            None => {
+                new.0.remove("status");
+            }
+        },
+        UpdateScope::Status => {
+            let (metadata, status) = (new.0.remove("metadata"), new.0.remove("status"));
+            let keeps_labels = call.resource.strategy.traits().status_keeps_labels;
+            new.0.clone_from(&old.0);
+            if let Some(metadata) = metadata {
+                new.0.insert("metadata".into(), metadata);
+            }
+            if keeps_labels {
+                metadata::copy(new, old, "labels");
+            }
+            metadata::copy(new, old, "ownerReferences");
+            match status {
+                Some(status) => new.0.insert("status".into(), status),
+                None => new.0.remove("status"),
+            };
+        }
+    }
+}
+
+fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'_>) -> Result<(), Status> {
+    let _span = ferry_trace::span("registry.validate");
+    let strategy = call.resource.strategy;
+    let traits = strategy.traits();
+    metadata::finish_update(new, old);
+    match scope {
+        UpdateScope::Main => strategy.prepare_update(new, old),
+        UpdateScope::Status => {}
+        UpdateScope::Action(subresource) => strategy.prepare_action(subresource, new, old),
+    }
+    // A binding is no change of what the pod should be.
+    let counts = !matches!(scope, UpdateScope::Status | UpdateScope::Action("binding"));
+    if traits.generation && counts && spec_changed(new, old) {
+        new.set_meta("generation", old.generation() + 1);
+    }
+    let mut errors = FieldErrors::default();
+    metadata::validate_update(new, old, &mut errors);
+    strategy.validate_update(new, old, scope, &mut errors)?;
+    if !errors.is_empty() {
+        return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));
+    }
+    if scope == UpdateScope::Main {
+        call.warn(strategy.warnings(new));
+    }
+    Ok(())
+}
+
+fn spec_changed(new: &Object, old: &Object) -> bool {
+    let counts = |key: &String| !matches!(key.as_str(), "metadata" | "status" | "apiVersion" | "kind");
+    new.0.iter().filter(|(key, _)| counts(key)).ne(old.0.iter().filter(|(key, _)| counts(key)))
+}

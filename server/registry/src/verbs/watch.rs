@@ -1,0 +1,50 @@
+//! Watch: what is there, if asked for, then every change.
+
+use ferry_api::Status;
+use ferry_store::Revision;
+
+use super::list::Freshness;
+use crate::cache::{Filter, Snapshot, Watcher};
+use crate::registry::{Registry, Resource};
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Every change after this revision.
+    After(Revision),
+    /// All current objects first, at least this new; then every change.
+    Now(Freshness),
+    /// Changes alone, from at least this new a revision on.
+    ChangesOnly(Freshness),
+}
+
+pub struct Watching {
+    /// What to send first: the objects, of this revision.
+    pub initial: Option<(Snapshot, Revision)>,
+    pub watcher: Watcher,
+}
+
+impl Registry {
+    pub async fn watch(&self, resource: &Resource, filter: Filter, start: Start) -> Result<Watching, Status> {
+        match start {
+            Start::After(revision) => {
+                if revision > self.log.applied() {
+                    self.settle(Freshness::NotOlderThan(revision)).await?;
+                }
+                let watcher = resource.cache.watch_from(revision, filter).map_err(|gone| {
+                    Status::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
+                })?;
+                Ok(Watching { initial: None, watcher })
+            }
+            Start::ChangesOnly(freshness) => {
+                self.settle(freshness).await?;
+                Ok(Watching { initial: None, watcher: resource.cache.watch_now(filter).2 })
+            }
+            Start::Now(freshness) => {
+                let applied = self.settle(freshness).await?;
+                let (snapshot, touched, watcher) = resource.cache.watch_now(filter);
+                Ok(Watching { initial: Some((snapshot, applied.max(touched))), watcher })
+            }
+        }
+    }
+}
