@@ -6,6 +6,7 @@
 //!
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`].
 
+pub mod convert;
 pub mod decode;
 pub mod defaulting;
 pub mod discovery;
@@ -18,6 +19,7 @@ pub mod protobuf;
 pub mod quantity;
 pub mod selector;
 pub mod status;
+pub mod table;
 pub mod time;
 pub mod types;
 pub mod yaml;
