@@ -6,11 +6,13 @@
 //! conflicts, and the caller turns those into a `Status`. A value whose patch failed halfway is not
 //! restored; callers patch a copy.
 //!
-//! Start reading at [`strategic`] for what `kubectl patch` and `kubectl apply` send.
+//! Start reading at [`strategic`] for what `kubectl patch` and `kubectl apply` send, and at
+//! [`managed_fields`] for server-side apply.
 
 pub mod error;
 mod go_words;
 pub mod json_patch;
+pub mod managed_fields;
 pub mod merge;
 pub mod strategic;
 
