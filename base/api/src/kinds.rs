@@ -72,6 +72,11 @@ pub fn builtin() -> &'static [Arc<Kind>] {
     &BUILTIN
 }
 
+/// The built-in row of a kind in one version.
+pub fn builtin_row(gvk: &GroupVersionKind) -> Option<&'static Arc<Kind>> {
+    builtin().iter().find(|row| row.group == gvk.group && row.version == gvk.version && row.kind == gvk.kind)
+}
+
 const ALL_VERBS: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 

@@ -1,1 +1,38 @@
-//! ferry-apiserver
+//! The API server: HTTP only. Filters, verbs, negotiation, discovery, OpenAPI; everything about objects
+//! is the registry's.
+//!
+//! No kind has a route or a handler here: one grammar reads the URL ([`request_info`]), one function finds
+//! the verb ([`verbs`]), and the rows of the table say what exists.
+//!
+//! Start reading at [`filters::handle`], then [`verbs`], then [`respond`].
+
+pub mod admission;
+pub mod api;
+pub mod body;
+pub mod bootstrap;
+mod compress;
+mod continue_token;
+mod documents;
+pub mod filters;
+pub mod health;
+mod impersonation;
+pub mod in_process;
+mod metrics;
+mod negotiate;
+pub mod node_connection;
+mod paths;
+mod policy;
+mod request;
+mod request_info;
+mod respond;
+pub mod run;
+pub mod server;
+mod subresources;
+mod table;
+mod tokens;
+mod verbs;
+pub mod version;
+mod websocket;
+
+pub use api::{Api, Limits, Parts, RuntimeConfig};
+pub use in_process::InProcess;

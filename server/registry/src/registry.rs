@@ -51,7 +51,7 @@ impl Registry {
                 }
                 // A beta kind whose stored version is not served: it is stored all the same.
                 None => {
-                    if let Some(builtin) = stored_row(row) {
+                    if let Some(builtin) = ferry_api::kinds::builtin_row(&row.storage_version).cloned() {
                         let resource = registry.add(builtin);
                         registry.resources.write().insert(row.group_resource(), resource);
                     }
@@ -89,10 +89,6 @@ impl Registry {
     pub fn resources(&self) -> Vec<Arc<Resource>> {
         self.resources.read().values().cloned().collect()
     }
-}
-
-fn stored_row(row: &Kind) -> Option<Arc<Kind>> {
-    ferry_api::kinds::builtin().iter().find(|candidate| candidate.gvk() == row.storage_version).cloned()
 }
 
 impl Resource {
@@ -140,7 +136,9 @@ impl Reader for StoredObjects {
         object.remove_meta("resourceVersion");
         let from = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
         if from != self.kind.gvk() {
-            object.set_type(&self.kind.api_version(), &self.kind.kind);
+            let row = ferry_api::kinds::builtin_row(&from)
+                .ok_or_else(|| Status::internal(format!("{from} is stored but unknown")))?;
+            object = ferry_api::convert::convert(object, row, &self.kind)?;
         }
         Ok(object.to_json().into())
     }

@@ -30,6 +30,11 @@ enum FieldRef {
 }
 
 impl Filter {
+    /// Every object of a namespace.
+    pub fn in_namespace(namespace: &str) -> Filter {
+        Filter { namespace: Some(namespace.into()), ..Filter::default() }
+    }
+
     /// Fails where the selector names a field that this kind cannot be selected by.
     pub fn new(
         namespace: Option<&str>,

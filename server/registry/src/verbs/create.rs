@@ -1,7 +1,8 @@
 //! Create: name it, track who set what, let admission change it, prepare, validate, let admission
 //! judge it, write.
 
-use ferry_api::{Object, Status};
+use ferry_api::{Object, Schema, Status};
+use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
 use super::{Answer, Call, Operation, store_failure};
@@ -116,7 +117,33 @@ impl From<Status> for WriteFailure {
 /// Records who set which fields. It never fails a request: an object whose fields cannot be tracked is
 /// written without.
 pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
-    let _ = (call, live, object);
+    let Some(schema) = &call.resource.stored.schema else { return };
+    let _span = ferry_trace::span("registry.managedFields");
+    let api_version = call.kind.api_version();
+    managed_fields::update(live, object, &managed_write(call, &api_version, schema));
+}
+
+/// A write as field ownership sees it. What a subresource does not write, it does not own.
+pub fn managed_write<'a>(
+    call: &Call<'a>,
+    api_version: &'a str,
+    schema: &'a Schema,
+) -> managed_fields::Write<'a> {
+    let has_status = call.resource.stored.subresource("status").is_some();
+    let reset = match call.subresource {
+        "" if has_status => managed_fields::Reset::Fields(&[&["status"]]),
+        "status" => managed_fields::Reset::Fields(&[&["spec"]]),
+        _ => managed_fields::Reset::Nothing,
+    };
+    managed_fields::Write {
+        manager: call.manager,
+        subresource: call.subresource,
+        api_version,
+        now: call.now,
+        schema,
+        reset,
+        versions: &managed_fields::OneVersion,
+    }
 }
 
 fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {

@@ -1,0 +1,93 @@
+//! `ferry apiserver`: the API server alone, with upstream's flag names.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use ferry_apiserver::RuntimeConfig;
+use ferry_apiserver::run::{Config, start};
+use ferry_store::{Embedded, Store, embedded};
+
+#[derive(Args)]
+pub struct Flags {
+    /// Where the store, keys and the administrator's kubeconfig are
+    #[arg(long, default_value = "/var/lib/ferry")]
+    pub data_dir: PathBuf,
+    #[arg(long, visible_alias = "port", default_value_t = 6443)]
+    pub secure_port: u16,
+    #[arg(long, default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
+    #[arg(long, default_value = "10.96.0.0/16")]
+    pub service_cluster_ip_range: String,
+    /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
+    #[arg(long, default_value = "")]
+    pub runtime_config: String,
+    #[arg(long, value_delimiter = ',', default_value = "RBAC")]
+    pub authorization_mode: Vec<String>,
+    #[arg(long)]
+    pub token_auth_file: Option<PathBuf>,
+    #[arg(long)]
+    pub basic_auth_file: Option<PathBuf>,
+    #[arg(long)]
+    pub service_account_issuer: Option<String>,
+    #[arg(long, value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
+}
+
+pub fn run(flags: Flags) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(serve(flags))
+}
+
+async fn serve(flags: Flags) -> anyhow::Result<()> {
+    let store = open_store(&flags)?;
+    let data_dir = flags.data_dir.clone();
+    let running = start(config(flags)?, store).await?;
+    tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
+    wait_for_signal().await?;
+    tracing::info!("stopping");
+    running.stop().await;
+    Ok(())
+}
+
+fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
+    let directory = flags.data_dir.join("store");
+    std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
+    let store = Embedded::open(embedded::Config::new(&directory))
+        .with_context(|| format!("open the store in {}", directory.display()))?;
+    Ok(Arc::new(store))
+}
+
+fn config(flags: Flags) -> anyhow::Result<Config> {
+    Ok(Config {
+        bind: SocketAddr::new(flags.bind_address, flags.secure_port),
+        advertise: flags.advertise_address,
+        service_cidr: flags.service_cluster_ip_range,
+        runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
+        authorization_modes: flags.authorization_mode,
+        token_auth_file: flags.token_auth_file,
+        basic_auth_file: flags.basic_auth_file,
+        service_account_issuer: flags.service_account_issuer,
+        enable_admission_plugins: flags.enable_admission_plugins,
+        disable_admission_plugins: flags.disable_admission_plugins,
+        ..Config::new(flags.data_dir)
+    })
+}
+
+async fn wait_for_signal() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

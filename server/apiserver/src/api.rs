@@ -1,0 +1,181 @@
+//! The server's shared state: what every request is answered from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_api::Kind;
+use ferry_auth::authenticate::ServiceAccounts;
+use ferry_auth::{Authentication, Authorization};
+use ferry_registry::Registry;
+use parking_lot::RwLock;
+use tokio::sync::Semaphore;
+
+use crate::admission::AdmissionChain;
+use crate::documents::Documents;
+use crate::metrics::Metrics;
+
+pub struct Api {
+    pub registry: Arc<Registry>,
+    pub authentication: Authentication,
+    pub authorization: Authorization,
+    pub admission: AdmissionChain,
+    pub metrics: Metrics,
+    pub limits: Limits,
+    pub health: crate::health::Health,
+    pub node_connection: crate::node_connection::NodeConnection,
+    pub service_accounts: Arc<ServiceAccounts>,
+    pub jwks_uri: String,
+    /// The address and port that discovery names.
+    pub advertised: String,
+    served: RwLock<Arc<Served>>,
+}
+
+/// What the server answers for, as one immutable picture; a new CRD makes a new one.
+pub struct Served {
+    pub rows: Vec<Arc<Kind>>,
+    by_place: HashMap<(String, String, String), Arc<Kind>>,
+    pub documents: Documents,
+}
+
+pub struct Limits {
+    /// Requests in flight that read, and that write; watches do not count.
+    pub reading: Semaphore,
+    pub writing: Semaphore,
+    pub body_bytes: usize,
+    pub request_timeout: Duration,
+    /// A watch ends by itself after this time and up to as much again, so that clients spread out.
+    pub min_watch: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            reading: Semaphore::new(400),
+            writing: Semaphore::new(200),
+            body_bytes: 3 << 20,
+            request_timeout: Duration::from_secs(60),
+            min_watch: Duration::from_secs(1800),
+        }
+    }
+}
+
+impl Served {
+    pub fn new(rows: Vec<Arc<Kind>>) -> Served {
+        let by_place = rows
+            .iter()
+            .map(|row| {
+                ((row.group.to_string(), row.version.to_string(), row.plural.to_string()), row.clone())
+            })
+            .collect();
+        Served { by_place, documents: Documents::new(&rows), rows }
+    }
+
+    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+        self.by_place.get(&(group.to_string(), version.to_string(), plural.to_string()))
+    }
+}
+
+/// The parts that an [`Api`] is made of.
+pub struct Parts {
+    pub registry: Arc<Registry>,
+    pub authentication: Authentication,
+    pub authorization: Authorization,
+    pub admission: AdmissionChain,
+    pub limits: Limits,
+    pub node_connection: crate::node_connection::NodeConnection,
+    pub service_accounts: Arc<ServiceAccounts>,
+    /// Where others find the keys that verify service account tokens.
+    pub jwks_uri: String,
+    pub advertised: String,
+    pub rows: Vec<Arc<Kind>>,
+}
+
+impl Api {
+    pub fn new(parts: Parts) -> Api {
+        Api {
+            registry: parts.registry,
+            authentication: parts.authentication,
+            authorization: parts.authorization,
+            admission: parts.admission,
+            limits: parts.limits,
+            node_connection: parts.node_connection,
+            service_accounts: parts.service_accounts,
+            jwks_uri: parts.jwks_uri,
+            advertised: parts.advertised,
+            metrics: Metrics::default(),
+            health: Default::default(),
+            served: RwLock::new(Arc::new(Served::new(parts.rows))),
+        }
+    }
+
+    pub fn served(&self) -> Arc<Served> {
+        self.served.read().clone()
+    }
+
+    pub fn serve_rows(&self, rows: Vec<Arc<Kind>>) {
+        *self.served.write() = Arc::new(Served::new(rows));
+    }
+}
+
+/// `--runtime-config`: which versions are served besides, or not, the usual ones.
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeConfig(BTreeMap<String, bool>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("runtime-config: {0:?} is not KEY=true|false")]
+pub struct BadRuntimeConfig(String);
+
+impl RuntimeConfig {
+    /// `api/all=true,resource.k8s.io/v1beta1=true,batch/v1/cronjobs=false`
+    pub fn parse(text: &str) -> Result<RuntimeConfig, BadRuntimeConfig> {
+        text.split(',')
+            .filter(|entry| !entry.is_empty())
+            .map(|entry| {
+                let (key, value) = entry.split_once('=').unwrap_or((entry, "true"));
+                match value {
+                    "true" | "" => Ok((key.to_string(), true)),
+                    "false" => Ok((key.to_string(), false)),
+                    _ => Err(BadRuntimeConfig(entry.to_string())),
+                }
+            })
+            .collect::<Result<_, _>>()
+            .map(RuntimeConfig)
+    }
+
+    pub fn serves(&self, row: &Kind) -> bool {
+        let stage = match () {
+            () if row.version.contains("alpha") => "api/alpha",
+            () if row.version.contains("beta") => "api/beta",
+            () => "api/ga",
+        };
+        let group_version =
+            if row.group.is_empty() { format!("api/{}", row.version) } else { row.api_version() };
+        let resource = format!("{}/{}", row.api_version(), row.plural);
+        // The most exact word counts.
+        [resource.as_str(), &group_version, stage, "api/all"]
+            .iter()
+            .find_map(|key| self.0.get(*key).copied())
+            .unwrap_or(row.by_default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_exact_word_of_the_runtime_config_counts() {
+        let config = RuntimeConfig::parse("api/beta=true,storage.k8s.io/v1beta1=false").expect("well formed");
+        let served = |group: &str, version: &str| {
+            ferry_api::kinds::builtin()
+                .iter()
+                .any(|row| row.group == group && row.version == version && config.serves(row))
+        };
+        assert!(served("networking.k8s.io", "v1beta1"));
+        assert!(!served("storage.k8s.io", "v1beta1"));
+        assert!(!served("scheduling.k8s.io", "v1alpha2"));
+        assert!(served("", "v1"));
+        assert!(RuntimeConfig::parse("a=maybe").is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! What a new cluster starts with: its namespaces, the `kubernetes` Service and its endpoints. Made through
+//! the API like everything else, by the server's own identity; what exists is left alone.
+
+use std::net::IpAddr;
+
+use kube::Client;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+pub struct Bootstrap {
+    pub service_ip: IpAddr,
+    /// Where this server is reached.
+    pub advertise: IpAddr,
+    pub port: u16,
+}
+
+const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+impl Bootstrap {
+    pub async fn run(&self, client: &Client) -> Result<(), kube::Error> {
+        let mut span = ferry_trace::span("apiserver.bootstrap");
+        for name in NAMESPACES {
+            ensure(client, "", "v1", "Namespace", None, name, json!({})).await?;
+        }
+        ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service()).await?;
+        ensure(
+            client,
+            "discovery.k8s.io",
+            "v1",
+            "EndpointSlice",
+            Some("default"),
+            "kubernetes",
+            self.slice(),
+        )
+        .await?;
+        ensure(client, "", "v1", "Endpoints", Some("default"), "kubernetes", self.endpoints()).await?;
+        span.set("namespaces", NAMESPACES.len() as i64);
+        Ok(())
+    }
+
+    fn labels(&self) -> Value {
+        json!({"component": "apiserver", "provider": "kubernetes"})
+    }
+
+    fn service(&self) -> Value {
+        json!({
+            "metadata": {"labels": self.labels()},
+            "spec": {
+                "clusterIP": self.service_ip.to_string(), "clusterIPs": [self.service_ip.to_string()],
+                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port}],
+                "sessionAffinity": "None", "type": "ClusterIP",
+            },
+        })
+    }
+
+    fn slice(&self) -> Value {
+        let family = if self.advertise.is_ipv4() { "IPv4" } else { "IPv6" };
+        json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": family,
+            "endpoints": [{"addresses": [self.advertise.to_string()], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
+        })
+    }
+
+    fn endpoints(&self) -> Value {
+        json!({
+            "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+            "subsets": [{
+                "addresses": [{"ip": self.advertise.to_string()}],
+                "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
+            }],
+        })
+    }
+}
+
+/// Creates the object, or brings what is there to the same content.
+async fn ensure(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &str,
+    namespace: Option<&str>,
+    name: &str,
+    mut content: Value,
+) -> Result<(), kube::Error> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    content["metadata"]["name"] = name.into();
+    content["apiVersion"] = resource.api_version.as_str().into();
+    content["kind"] = kind.into();
+    let object: DynamicObject = serde_json::from_value(content).map_err(kube::Error::SerdeError)?;
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => refresh(&api, name, object).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// The server's address may have changed since the last start.
+async fn refresh(api: &Api<DynamicObject>, name: &str, wanted: DynamicObject) -> Result<(), kube::Error> {
+    if !["EndpointSlice", "Endpoints"].contains(&wanted.types.as_ref().map_or("", |types| &types.kind)) {
+        return Ok(());
+    }
+    let mut live = api.get(name).await?;
+    if live.data == wanted.data {
+        return Ok(());
+    }
+    live.data = wanted.data;
+    api.replace(name, &PostParams::default(), &live).await.map(|_| ())
+}

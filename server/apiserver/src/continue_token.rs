@@ -1,0 +1,49 @@
+//! The `continue` token of a list: opaque to clients, upstream's form inside, so that a client may go
+//! from one server to the other in the middle of a list.
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use ferry_api::Status;
+use ferry_registry::verbs::list::Continue;
+use ferry_store::Revision;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Token {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+pub fn encode(next: &Continue) -> String {
+    // Upstream names the key to start at: the first that can follow the last one sent.
+    let token = Token { v: "meta.k8s.io/v1".into(), rv: next.revision.0, start: format!("{}\0", next.after) };
+    BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("a token writes to memory"))
+}
+
+pub fn decode(text: &str) -> Result<Continue, Status> {
+    let bad = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+    let bytes =
+        BASE64_URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| bad(&error.to_string()))?;
+    let token: Token = serde_json::from_slice(&bytes).map_err(|error| bad(&error.to_string()))?;
+    if token.v != "meta.k8s.io/v1" {
+        return Err(bad("server does not recognize this encoded version"));
+    }
+    if token.rv <= 0 || token.start.is_empty() {
+        return Err(bad("incorrect encoded start resourceVersion"));
+    }
+    Ok(Continue { revision: Revision(token.rv), after: token.start.trim_end_matches('\0').to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_and_a_made_up_one_does_not() {
+        let next = Continue { revision: Revision(7), after: "ns/a".into() };
+        assert_eq!(decode(&encode(&next)).expect("our own"), next);
+        assert_eq!(decode("%%%").expect_err("no base64").code, 400);
+        assert_eq!(decode("e30").expect_err("no token").code, 400);
+    }
+}

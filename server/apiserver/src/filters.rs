@@ -1,0 +1,243 @@
+//! The filter chain: what every request goes through before a verb sees it. `handle` lists the steps in
+//! their order; each is one function below.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bytes::Bytes;
+use ferry_api::{GroupResource, Status};
+use ferry_auth::authenticate::Headers;
+use ferry_auth::{Attributes, Credentials, Decision, User, forbidden_message};
+use ferry_trace::Span;
+use futures::FutureExt;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderValue, WARNING};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use rustls_pki_types::CertificateDer;
+use tokio::sync::SemaphorePermit;
+
+use crate::api::Api;
+use crate::body::Response;
+use crate::negotiate::{View, Wanted, wanted};
+use crate::request::Request;
+use crate::request_info::{Query, RequestInfo};
+use crate::{compress, paths, respond, verbs};
+
+/// What a connection brings to each of its requests.
+#[derive(Clone, Default)]
+pub struct Connection {
+    pub peer: Option<std::net::SocketAddr>,
+    pub client_certificates: Arc<[CertificateDer<'static>]>,
+    /// A component in this process: it is who it was made as.
+    pub identity: Option<Arc<User>>,
+}
+
+pub async fn handle<B>(api: Arc<Api>, connection: Connection, request: http::Request<B>) -> Response
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let started = Instant::now();
+    let (parts, body) = request.into_parts();
+    let wanted =
+        wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]).unwrap_or(Wanted::JSON);
+    let accept_gzip = compress::accepts(&parts.headers);
+    let span = trace(&parts);
+    let chain = async {
+        let query = Query::parse(parts.uri.query().unwrap_or(""));
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query)
+            .map_err(|_| Status::bad_request("the path cannot be read"))?;
+        let _place = limit_in_flight(&api, &info)?;
+        let user = authenticate(&api, &connection, &parts, &info).await?;
+        let user = impersonate(&api, &parts.headers, user).await?;
+        authorize(&api, &info, &user).await?;
+        let body = read_body(&api, body).await?;
+        let mut parts = parts;
+        let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+        parts.headers.remove(AUTHORIZATION);
+        let deadline = (!info.is_long_running()).then_some(api.limits.request_timeout);
+        let request = Request {
+            method: parts.method,
+            info,
+            query,
+            headers: parts.headers,
+            body,
+            user,
+            peer: connection.peer,
+            warnings: Default::default(),
+            annotations: Default::default(),
+            upgrade: parking_lot::Mutex::new(upgrade),
+        };
+        let answer = within(deadline, answer(&api, &request)).await;
+        let mut response = answer.unwrap_or_else(|status| respond::status_as(&status, wanted));
+        add_warnings(&mut response, &request);
+        api.metrics.finished(&request, response.status(), started.elapsed());
+        Ok(response)
+    };
+    // A panic is a defect of ours; it ends one request and no other.
+    let caught = std::panic::AssertUnwindSafe(span.instrument(chain)).catch_unwind().await;
+    let result = caught.unwrap_or_else(|_| {
+        Err(Status::internal("This request caused apiserver to panic. Look in the logs for details."))
+    });
+    let response = result.unwrap_or_else(|status: Status| respond::status_as(&status, wanted));
+    if accept_gzip { compress::gzip(response) } else { response }
+}
+
+async fn answer(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    if request.info.is_resource {
+        verbs::dispatch(api, request).await
+    } else {
+        paths::dispatch(api, request).await
+    }
+}
+
+fn trace(parts: &http::request::Parts) -> Span {
+    let remote = parts
+        .headers
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse().ok());
+    let mut span = Span::root("apiserver.request", remote);
+    span.set("method", parts.method.as_str().to_string());
+    span.set("path", parts.uri.path().to_string());
+    if let Some(cause) = cause_of(&parts.headers) {
+        span.caused_by(cause);
+    }
+    // Reads change nothing: they are traced only as part of a trace that someone else began.
+    if remote.is_none() && (parts.method == http::Method::GET || parts.method == http::Method::HEAD) {
+        return span.unsampled();
+    }
+    span
+}
+
+/// The revision that a controller was woken by, as its client says.
+fn cause_of(headers: &HeaderMap) -> Option<i64> {
+    let baggage = headers.get("baggage")?.to_str().ok()?;
+    baggage.split(',').find_map(|entry| entry.trim().strip_prefix("ferry-cause=")?.parse().ok())
+}
+
+fn limit_in_flight<'a>(api: &'a Api, info: &RequestInfo) -> Result<Option<SemaphorePermit<'a>>, Status> {
+    if info.is_long_running() || !info.is_resource {
+        return Ok(None);
+    }
+    let places = if info.is_mutating() { &api.limits.writing } else { &api.limits.reading };
+    places
+        .try_acquire()
+        .map(Some)
+        .map_err(|_| Status::too_many_requests("Too many requests, please try again later.", 1))
+}
+
+async fn authenticate(
+    api: &Api,
+    connection: &Connection,
+    parts: &http::request::Parts,
+    info: &RequestInfo,
+) -> Result<Arc<User>, Status> {
+    if let Some(identity) = &connection.identity {
+        return Ok(identity.clone());
+    }
+    let mut span = ferry_trace::span("filter.authentication");
+    let websocket_bearer = crate::websocket::bearer(&parts.headers);
+    let credentials = Credentials {
+        authorization: parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()),
+        websocket_bearer: websocket_bearer.as_deref(),
+        client_certificates: &connection.client_certificates,
+        headers: &PlainHeaders(&parts.headers),
+        path: &info.path,
+        peer: connection.peer,
+        now: SystemTime::now(),
+    };
+    match api.authentication.authenticate(&credentials).await {
+        Ok(identity) => {
+            span.set("user", identity.user.name.clone());
+            Ok(identity.user)
+        }
+        Err(unauthorized) => {
+            span.fail(&unauthorized);
+            tracing::debug!(path = %info.path, error = %unauthorized, "unauthorized");
+            Err(Status::unauthorized())
+        }
+    }
+}
+
+struct PlainHeaders<'a>(&'a HeaderMap);
+
+impl Headers for PlainHeaders<'_> {
+    fn values(&self, name: &str) -> Vec<&str> {
+        self.0.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.keys().map(http::HeaderName::as_str).collect()
+    }
+}
+
+/// `Impersonate-User` and its kin: acting as another, where one may.
+async fn impersonate(api: &Api, headers: &HeaderMap, user: Arc<User>) -> Result<Arc<User>, Status> {
+    let Some(wanted) = crate::impersonation::wanted(headers)? else { return Ok(user) };
+    let _span = ferry_trace::span("filter.impersonation");
+    crate::impersonation::check(&api.authorization, &user, &wanted).await?;
+    Ok(Arc::new(wanted.into_user()))
+}
+
+async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Result<(), Status> {
+    let mut span = ferry_trace::span("filter.authorization");
+    let attributes = Attributes {
+        api_group: &info.group,
+        api_version: &info.version,
+        resource: &info.resource,
+        subresource: &info.subresource,
+        namespace: &info.namespace,
+        name: &info.name,
+        is_resource_request: info.is_resource,
+        ..Attributes::path(user, info.verb, &info.path)
+    };
+    let decision = api.authorization.authorize(&attributes).await;
+    match decision {
+        Decision::Allow { .. } => Ok(()),
+        Decision::Failed { error } => {
+            span.fail(&error);
+            Err(Status::internal(error))
+        }
+        Decision::Deny { reason } | Decision::NoOpinion { reason } => {
+            let message = forbidden_message(&attributes, &reason);
+            span.fail(&message);
+            let resource = GroupResource::new(info.group.clone(), info.resource.clone());
+            Err(Status::new(403, "Forbidden", message).about(&resource, &info.name))
+        }
+    }
+}
+
+async fn read_body<B>(api: &Api, body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, api.limits.body_bytes).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(api.limits.body_bytes)),
+        Err(error) => Err(Status::bad_request(format!("the body cannot be read: {error}"))),
+    }
+}
+
+async fn within(
+    deadline: Option<std::time::Duration>,
+    answer: impl Future<Output = Result<Response, Status>>,
+) -> Result<Response, Status> {
+    match deadline {
+        None => answer.await,
+        Some(limit) => tokio::time::timeout(limit, answer)
+            .await
+            .unwrap_or_else(|_| Err(Status::timeout("request did not complete within the allotted timeout"))),
+    }
+}
+
+/// RFC 7234's form, which kubectl prints: `299 - "text"`.
+fn add_warnings(response: &mut Response, request: &Request) {
+    for warning in request.warnings.lock().iter() {
+        let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Content negotiation: in which form a client wants its answer, and in which it sent its body.
+
+use ferry_api::Status;
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+
+pub const JSON: &str = "application/json";
+pub const YAML: &str = "application/yaml";
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// How an object is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+/// What is written of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    Whole,
+    Table,
+    PartialMetadata,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    pub encoding: Encoding,
+    pub view: View,
+    pub pretty: bool,
+}
+
+impl Wanted {
+    pub const JSON: Wanted = Wanted { encoding: Encoding::Json, view: View::Whole, pretty: false };
+
+    pub fn content_type(self) -> &'static str {
+        match self.encoding {
+            Encoding::Json => JSON,
+            Encoding::Yaml => YAML,
+            Encoding::Protobuf => PROTOBUF,
+        }
+    }
+
+    pub fn watch_content_type(self) -> &'static str {
+        match self.encoding {
+            Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+            _ => JSON,
+        }
+    }
+}
+
+/// The first acceptable form. Upstream takes clauses in the order they are given, weights ignored.
+pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
+    let accept =
+        headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
+    if accept.is_empty() {
+        return Ok(Wanted::JSON);
+    }
+    for clause in accept.split(',') {
+        let mut parts = clause.split(';').map(str::trim);
+        let encoding = match parts.next().unwrap_or("") {
+            "application/json" | "*/*" | "application/*" | "" => Encoding::Json,
+            "application/yaml" => Encoding::Yaml,
+            "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
+            _ => continue,
+        };
+        let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+        let parameter = |name: &str| parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        let view = match (parameter("as"), parameter("g"), parameter("v")) {
+            (None, _, _) => View::Whole,
+            (Some("Table"), Some("meta.k8s.io"), Some("v1" | "v1beta1")) => View::Table,
+            (
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList"),
+                Some("meta.k8s.io"),
+                Some("v1" | "v1beta1"),
+            ) => View::PartialMetadata,
+            _ => continue,
+        };
+        if views.contains(&view) {
+            return Ok(Wanted { encoding, view, pretty: parameter("pretty") == Some("1") });
+        }
+    }
+    Err(Status::not_acceptable(&[JSON, YAML, PROTOBUF]))
+}
+
+/// The form of a request's body; absent means JSON.
+pub fn body_encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or(JSON);
+    match content_type.split(';').next().unwrap_or("").trim() {
+        "application/json" | "" => Ok(Encoding::Json),
+        "application/yaml" => Ok(Encoding::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
+        _ => Err(Status::unsupported_media_type(&[JSON, YAML, PROTOBUF])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(accept: &str, expected: Option<(Encoding, View)>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().expect("a header"));
+        let found = wanted(&headers, &[View::Whole, View::Table, View::PartialMetadata]).ok();
+        assert_eq!(found.map(|wanted| (wanted.encoding, wanted.view)), expected, "{accept}");
+    }
+
+    #[test]
+    fn the_first_acceptable_clause_wins() {
+        check("application/json", Some((Encoding::Json, View::Whole)));
+        check(
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+            Some((Encoding::Json, View::Table)),
+        );
+        check(
+            "application/vnd.kubernetes.protobuf,application/json",
+            Some((Encoding::Protobuf, View::Whole)),
+        );
+        check("text/html, */*", Some((Encoding::Json, View::Whole)));
+        check("application/json;as=Table;v=v2;g=meta.k8s.io", None);
+        check("image/png", None);
+    }
+}

@@ -1,0 +1,420 @@
+//! Connections to nodes: logs, exec, attach, port-forward and the proxies. The request is passed on to the
+//! kubelet (or pod, or service endpoint) and, when it asks for an upgrade, the two connections are joined
+//! byte for byte, so that every streaming protocol passes unchanged.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ferry_api::{GroupResource, Object, Status};
+use futures::StreamExt;
+use http::header::{CONNECTION, HOST, UPGRADE};
+use http::{HeaderMap, Method, Uri};
+use http_body_util::{BodyStream, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::api::Api;
+use crate::body::{Body, Response};
+use crate::respond;
+use crate::verbs::Target;
+
+pub struct NodeConnection {
+    /// How the server shows itself to kubelets, and whom it believes.
+    pub kubelet_tls: Arc<rustls::ClientConfig>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Where a request goes.
+struct Destination {
+    host: String,
+    port: u16,
+    tls: bool,
+    path_and_query: String,
+}
+
+impl NodeConnection {
+    pub async fn connect(&self, target: Target<'_>) -> Result<Response, Status> {
+        let mut span = ferry_trace::span("apiserver.node");
+        let destination = destination(target)?;
+        span.set("host", destination.host.clone());
+        let stream = self.open(&destination).await.map_err(|error| {
+            Status::internal(format!(
+                "error dialing backend: dial tcp {}:{}: {error}",
+                destination.host, destination.port
+            ))
+        })?;
+        forward(target, destination, stream).await
+    }
+
+    async fn open(&self, destination: &Destination) -> std::io::Result<Box<dyn Stream>> {
+        let tcp = TcpStream::connect((destination.host.as_str(), destination.port)).await?;
+        tcp.set_nodelay(true)?;
+        if !destination.tls {
+            return Ok(Box::new(tcp));
+        }
+        let name = ServerName::try_from(destination.host.clone()).map_err(std::io::Error::other)?;
+        let tls = TlsConnector::from(self.kubelet_tls.clone()).connect(name, tcp).await?;
+        Ok(Box::new(tls))
+    }
+}
+
+fn destination(target: Target<'_>) -> Result<Destination, Status> {
+    let info = &target.request.info;
+    match (&*target.kind.plural, info.subresource.as_str()) {
+        ("pods", "proxy") => pod_proxy(target),
+        ("services", "proxy") => service_proxy(target),
+        ("nodes", "proxy") => {
+            let (name, port) = info.name.split_once(':').unwrap_or((&info.name, ""));
+            let node = object(target, &GroupResource::new("", "nodes"), "", name)?;
+            let (host, kubelet_port) = kubelet_address(&node)?;
+            let port = if port.is_empty() { kubelet_port } else { parse_port(port)? };
+            Ok(Destination { host, port, tls: port == kubelet_port, path_and_query: rest(target) })
+        }
+        _ => kubelet(target),
+    }
+}
+
+/// Logs, exec, attach and port-forward are the kubelet's own paths.
+fn kubelet(target: Target<'_>) -> Result<Destination, Status> {
+    let info = &target.request.info;
+    let pods = GroupResource::new("", "pods");
+    let pod = object(target, &pods, &info.namespace, &info.name)?;
+    let node_name = pod.text_at(&["spec", "nodeName"]);
+    if node_name.is_empty() {
+        return Err(Status::bad_request(format!("pod {} does not have a host assigned", pod.name())));
+    }
+    let node = object(target, &GroupResource::new("", "nodes"), "", node_name)?;
+    let (host, port) = kubelet_address(&node)?;
+    let query = &target.request.query;
+    let path = match info.subresource.as_str() {
+        "portforward" => format!("/portForward/{}/{}", pod.namespace(), pod.name()),
+        action => {
+            let container = container(&pod, query.text("container"), action)?;
+            let action = if action == "log" { "containerLogs" } else { action };
+            format!("/{action}/{}/{}/{container}", pod.namespace(), pod.name())
+        }
+    };
+    let query = query
+        .iter()
+        .filter(|(key, _)| *key != "container")
+        .map(|(key, value)| kubelet_parameter(key, value))
+        .collect::<Vec<_>>()
+        .join("&");
+    let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
+    Ok(Destination { host, port, tls: true, path_and_query })
+}
+
+/// The kubelet calls the streams of exec by other names than the API does.
+fn kubelet_parameter(key: &str, value: &str) -> String {
+    let on = matches!(value, "true" | "1");
+    let (key, value) = match key {
+        "stdin" => ("input", if on { "1" } else { "0" }),
+        "stdout" => ("output", if on { "1" } else { "0" }),
+        "stderr" => ("error", if on { "1" } else { "0" }),
+        "tty" => ("tty", if on { "1" } else { "0" }),
+        _ => (key, value),
+    };
+    format!("{key}={}", percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC))
+}
+
+/// The container that is meant: the one named, or the pod's default, or its only one.
+fn container(pod: &Object, asked: &str, action: &str) -> Result<String, Status> {
+    let names = |list: &str| -> Vec<String> {
+        pod.get(&["spec", list])
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|container| Some(container.get("name")?.as_str()?.to_string()))
+            .collect()
+    };
+    let (containers, init, ephemeral) =
+        (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    if !asked.is_empty() {
+        return match containers.iter().chain(&init).chain(&ephemeral).any(|name| name == asked) {
+            true => Ok(asked.to_string()),
+            false => {
+                Err(Status::bad_request(format!("container {asked} is not valid for pod {}", pod.name())))
+            }
+        };
+    }
+    match containers.as_slice() {
+        [only] if init.is_empty() || action != "log" => Ok(only.clone()),
+        [only] => Ok(only.clone()),
+        [] => Err(Status::bad_request(format!("a container name must be specified for pod {}", pod.name()))),
+        many => {
+            let also = if init.is_empty() {
+                String::new()
+            } else {
+                format!(" or one of the init containers: [{}]", init.join(" "))
+            };
+            Err(Status::bad_request(format!(
+                "a container name must be specified for pod {}, choose one of: [{}]{also}",
+                pod.name(),
+                many.join(" ")
+            )))
+        }
+    }
+}
+
+fn pod_proxy(target: Target<'_>) -> Result<Destination, Status> {
+    let info = &target.request.info;
+    let (tls, name, port) = split_proxy_name(&info.name);
+    let pod = object(target, &GroupResource::new("", "pods"), &info.namespace, name)?;
+    let host = pod.text_at(&["status", "podIP"]).to_string();
+    if host.is_empty() {
+        return Err(Status::internal(format!("pod {name} has no address")));
+    }
+    let port = match port {
+        "" => first_port(&pod).unwrap_or(80),
+        port => parse_port(port)?,
+    };
+    Ok(Destination { host, port, tls, path_and_query: rest(target) })
+}
+
+fn first_port(pod: &Object) -> Option<u16> {
+    let containers = pod.get(&["spec", "containers"])?.as_array()?;
+    let port = containers
+        .iter()
+        .find_map(|container| container.get("ports")?.as_array()?.first()?.get("containerPort"))?;
+    u16::try_from(port.as_u64()?).ok()
+}
+
+fn service_proxy(target: Target<'_>) -> Result<Destination, Status> {
+    let info = &target.request.info;
+    let (tls, name, port) = split_proxy_name(&info.name);
+    let service = object(target, &GroupResource::new("", "services"), &info.namespace, name)?;
+    let ports = service.get(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let wanted = ports
+        .iter()
+        .find(|candidate| match port {
+            "" => ports.len() == 1,
+            port => {
+                candidate.get("name").and_then(Value::as_str) == Some(port)
+                    || candidate
+                        .get("port")
+                        .and_then(Value::as_u64)
+                        .map(|number| number.to_string())
+                        .as_deref()
+                        == Some(port)
+            }
+        })
+        .ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
+    let wanted_name = wanted.get("name").and_then(Value::as_str).unwrap_or("");
+    let (host, port) = endpoint(target, &info.namespace, name, wanted_name)?
+        .ok_or_else(|| Status::unavailable(format!("no endpoints available for service {name:?}")))?;
+    Ok(Destination { host, port, tls, path_and_query: rest(target) })
+}
+
+/// A ready endpoint of the service's port, any one.
+fn endpoint(
+    target: Target<'_>,
+    namespace: &str,
+    service: &str,
+    port: &str,
+) -> Result<Option<(String, u16)>, Status> {
+    let slices = resource(target.api, &GroupResource::new("discovery.k8s.io", "endpointslices"))?;
+    let (snapshot, _) = slices.cache.snapshot();
+    let mut found = Vec::new();
+    for entry in snapshot.values().filter(|entry| {
+        entry.namespace() == namespace && entry.label("kubernetes.io/service-name") == Some(service)
+    }) {
+        let slice = slices.object(&entry.json)?;
+        let number =
+            slice.get(&["ports"]).and_then(Value::as_array).into_iter().flatten().find_map(|candidate| {
+                let same = candidate.get("name").and_then(Value::as_str).unwrap_or("") == port;
+                same.then(|| candidate.get("port")?.as_u64()).flatten()
+            });
+        let Some(number) = number.and_then(|number| u16::try_from(number).ok()) else { continue };
+        for endpoint in slice.get(&["endpoints"]).and_then(Value::as_array).into_iter().flatten() {
+            let ready = endpoint.pointer("/conditions/ready").and_then(Value::as_bool) != Some(false);
+            if let Some(address) = endpoint.pointer("/addresses/0").and_then(Value::as_str).filter(|_| ready)
+            {
+                found.push((address.to_string(), number));
+            }
+        }
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let pick = rand::random_range(0..found.len());
+    Ok(Some(found.swap_remove(pick)))
+}
+
+/// `https:name:port`, `name:port` or `name`.
+fn split_proxy_name(name: &str) -> (bool, &str, &str) {
+    let mut parts = name.split(':');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(scheme), Some(name), Some(port)) => (scheme == "https", name, port),
+        (Some(name), Some(port), None) => (false, name, port),
+        _ => (false, name, ""),
+    }
+}
+
+fn parse_port(text: &str) -> Result<u16, Status> {
+    text.parse().map_err(|_| Status::bad_request(format!("invalid port: {text:?}")))
+}
+
+fn rest(target: Target<'_>) -> String {
+    let info = &target.request.info;
+    // The path as it was sent, behind "/proxy".
+    let marker = format!("/{}/proxy", info.name);
+    let path = info.path.split_once(&marker).map_or("", |(_, rest)| rest);
+    let path = if path.is_empty() { "/" } else { path };
+    let query: Vec<String> = target
+        .request
+        .query
+        .iter()
+        .map(|(key, value)| {
+            let encode = |text: &str| {
+                percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+            };
+            format!("{}={}", encode(key), encode(value))
+        })
+        .collect();
+    if query.is_empty() { path.to_string() } else { format!("{path}?{}", query.join("&")) }
+}
+
+fn resource(api: &Api, resource: &GroupResource) -> Result<Arc<ferry_registry::Resource>, Status> {
+    api.registry.resource(resource).ok_or_else(|| Status::internal(format!("{resource} are not served")))
+}
+
+fn object(
+    target: Target<'_>,
+    group_resource: &GroupResource,
+    namespace: &str,
+    name: &str,
+) -> Result<Object, Status> {
+    let resource = resource(target.api, group_resource)?;
+    let entry = resource
+        .cache
+        .get(&resource.key(namespace, name))
+        .ok_or_else(|| Status::not_found(group_resource, name))?;
+    resource.object(&entry.json)
+}
+
+fn kubelet_address(node: &Object) -> Result<(String, u16), Status> {
+    let addresses = node.get(&["status", "addresses"]).and_then(Value::as_array);
+    let of_kind = |kind: &str| {
+        addresses.into_iter().flatten().find_map(|address| {
+            (address.get("type")?.as_str()? == kind).then(|| address.get("address")?.as_str()).flatten()
+        })
+    };
+    let host = ["InternalIP", "ExternalIP", "Hostname"]
+        .into_iter()
+        .find_map(of_kind)
+        .ok_or_else(|| Status::internal(format!("no preferred addresses found for node {}", node.name())))?;
+    let port = node
+        .get(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"])
+        .and_then(Value::as_u64)
+        .and_then(|port| u16::try_from(port).ok())
+        .unwrap_or(10250);
+    Ok((host.to_string(), port))
+}
+
+/// Headers that belong to one connection and are not passed on.
+const HOP_BY_HOP: [&str; 7] =
+    ["connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"];
+
+async fn forward(
+    target: Target<'_>,
+    destination: Destination,
+    stream: Box<dyn Stream>,
+) -> Result<Response, Status> {
+    let unavailable =
+        |error: hyper::Error| Status::unavailable(format!("error trying to reach service: {error}"));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(unavailable)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to a node ended");
+        }
+    });
+    let uri: Uri = destination
+        .path_and_query
+        .parse()
+        .map_err(|error| Status::bad_request(format!("the path cannot be passed on: {error}")))?;
+    let upgrade = target.request.headers.get(UPGRADE).cloned();
+    let mut request = http::Request::builder()
+        .method(if upgrade.is_some() { Method::GET } else { target.request.method.clone() })
+        .uri(uri)
+        .body(Full::new(target.request.body.clone()))
+        .map_err(|error| Status::internal(error.to_string()))?;
+    if upgrade.is_some() {
+        *request.method_mut() = target.request.method.clone();
+    }
+    copy_headers(&target.request.headers, request.headers_mut());
+    if let Ok(host) = format!("{}:{}", destination.host, destination.port).parse() {
+        request.headers_mut().insert(HOST, host);
+    }
+    if let Some(upgrade) = upgrade {
+        request.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
+        request.headers_mut().insert(UPGRADE, upgrade);
+    }
+    let mut response = sender.send_request(request).await.map_err(unavailable)?;
+    if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+        let client = target.request.upgrade.lock().take();
+        let node = hyper::upgrade::on(&mut response);
+        if let Some(client) = client {
+            tokio::spawn(join(client, node));
+        }
+        let mut builder = http::Response::builder().status(101);
+        for (name, value) in response.headers() {
+            builder = builder.header(name, value);
+        }
+        return Ok(respond::finish(builder, Body::Empty));
+    }
+    let (parts, body) = response.into_parts();
+    let mut builder = http::Response::builder().status(parts.status);
+    if let Some(headers) = builder.headers_mut() {
+        copy_headers(&parts.headers, headers);
+    }
+    let stream = BodyStream::new(body).filter_map(|frame| async move {
+        frame.ok().and_then(|frame| frame.into_data().ok()).filter(|data: &Bytes| !data.is_empty())
+    });
+    Ok(respond::finish(builder, Body::stream(stream)))
+}
+
+fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        if !HOP_BY_HOP.contains(&name.as_str()) && *name != HOST {
+            to.append(name.clone(), value.clone());
+        }
+    }
+}
+
+/// Two upgraded connections become one, until either side is done.
+async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade) {
+    let joined = async {
+        let (client, node) = tokio::try_join!(client, node).map_err(std::io::Error::other)?;
+        copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(node)).await
+    };
+    if let Err(error) = joined.await {
+        tracing::debug!(%error, "a stream to a node ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_container_that_is_meant_is_found() {
+        let pod = |value: Value| Object::from_value(value).expect("an object");
+        let one = pod(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}}));
+        assert_eq!(container(&one, "", "log").expect("its only one"), "a");
+        assert!(container(&one, "b", "log").is_err());
+        let two =
+            pod(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}));
+        assert_eq!(
+            container(&two, "", "log").expect_err("two").message,
+            "a container name must be specified for pod p, choose one of: [a b]"
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Paths that are no resources: discovery, OpenAPI, health, version, metrics, keys of service accounts.
+
+use std::sync::Arc;
+
+use ferry_api::Status;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use serde_json::json;
+
+use crate::api::Api;
+use crate::body::Response;
+use crate::request::Request;
+use crate::{documents, health, respond, version};
+
+pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    if ![Method::GET, Method::HEAD].contains(&request.method) {
+        return Err(Status::method_not_allowed());
+    }
+    let path = request.info.path.trim_end_matches('/');
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    match parts.as_slice() {
+        [] | [""] => Ok(root(api)),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts)),
+        ["version"] => Ok(respond::json_bytes(200, version::document().into())),
+        ["metrics"] => {
+            let text = api.metrics.text(api);
+            let builder =
+                http::Response::builder().header(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+            Ok(respond::finish(builder, text.into_bytes().into()))
+        }
+        ["api" | "apis" | "openapi", ..] => documents::answer(api, request, &parts),
+        [".well-known", "openid-configuration"] => api.openid_configuration(),
+        ["openid", "v1", "jwks"] => api.openid_keys(),
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn root(api: &Api) -> Response {
+    let served = api.served();
+    let mut paths: Vec<String> = vec![
+        "/.well-known/openid-configuration".into(),
+        "/api".into(),
+        "/api/v1".into(),
+        "/apis".into(),
+        "/apis/".into(),
+    ];
+    for row in served.rows.iter().filter(|row| !row.group.is_empty()) {
+        paths.push(format!("/apis/{}", row.group));
+        paths.push(format!("/apis/{}", row.api_version()));
+    }
+    paths.extend(
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openid/v1/jwks",
+            "/readyz",
+            "/version",
+        ]
+        .map(String::from),
+    );
+    paths.sort();
+    paths.dedup();
+    respond::json_bytes(200, json!({"paths": paths}).to_string().into())
+}

@@ -1,0 +1,253 @@
+//! A request after the filters: who asks for what, with which body.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ferry_api::{FieldValidation, Kind, Object, Status, convert, defaulting, json, protobuf, yaml};
+use ferry_auth::User;
+use ferry_registry::Resource;
+use ferry_registry::verbs::Call;
+use ferry_store::Revision;
+use http::{HeaderMap, Method};
+use hyper::upgrade::OnUpgrade;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::admission::Admitting;
+use crate::api::Api;
+use crate::negotiate::{self, Encoding};
+use crate::request_info::{Query, RequestInfo};
+
+pub struct Request {
+    pub method: Method,
+    pub info: RequestInfo,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub user: Arc<User>,
+    pub peer: Option<SocketAddr>,
+    pub warnings: Mutex<Vec<String>>,
+    /// Said to the audit log by admission.
+    pub annotations: Mutex<Vec<(String, String)>>,
+    /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
+    pub upgrade: Mutex<Option<OnUpgrade>>,
+}
+
+/// Query parameters that all writes share.
+pub struct WriteOptions {
+    pub dry_run: bool,
+    pub validation: FieldValidation,
+    pub manager: String,
+    pub force: bool,
+    /// The options object that admission sees.
+    pub value: Value,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    pub fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
+        let dry_run: Vec<&str> = self.query.all("dryRun").filter(|value| !value.is_empty()).collect();
+        if let Some(unknown) = dry_run.iter().find(|value| **value != "All") {
+            let mut errors = ferry_api::FieldErrors::default();
+            errors.not_supported("dryRun", *unknown, &["All"]);
+            return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
+        }
+        let validation = match self.query.text("fieldValidation") {
+            "Strict" => FieldValidation::Strict,
+            "Warn" | "" => FieldValidation::Warn,
+            "Ignore" => FieldValidation::Ignore,
+            other => {
+                let mut errors = ferry_api::FieldErrors::default();
+                errors.not_supported("fieldValidation", other, &["Ignore", "Strict", "Warn"]);
+                return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
+            }
+        };
+        let manager = match self.query.text("fieldManager") {
+            "" => manager_of(self.header("user-agent")).to_string(),
+            manager if manager.len() > 128 => {
+                let mut errors = ferry_api::FieldErrors::default();
+                errors.too_long("fieldManager", 128);
+                return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
+            }
+            manager => manager.to_string(),
+        };
+        let mut value = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind});
+        if !dry_run.is_empty() {
+            value["dryRun"] = json!(["All"]);
+        }
+        for name in ["fieldManager", "fieldValidation"] {
+            if let Some(text) = self.query.get(name) {
+                value[name] = text.into();
+            }
+        }
+        Ok(WriteOptions {
+            dry_run: !dry_run.is_empty(),
+            validation,
+            manager,
+            force: self.query.flag("force"),
+            value,
+        })
+    }
+
+    pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
+        self.warnings.lock().extend(warnings);
+    }
+
+    /// The body as an object of `kind`, with defaults, in the stored version of its resource.
+    pub fn decode(
+        &self,
+        kind: &Kind,
+        resource: &Resource,
+        validation: FieldValidation,
+    ) -> Result<Object, Status> {
+        let object = self.decode_as(kind, validation)?;
+        complete(object, kind, resource)
+    }
+
+    /// The body as an object of `kind`, as it was sent.
+    pub fn decode_as(&self, kind: &Kind, validation: FieldValidation) -> Result<Object, Status> {
+        let _span = ferry_trace::span("apiserver.decode");
+        let encoding = negotiate::body_encoding(&self.headers)?;
+        let decoded = match (encoding, &kind.schema) {
+            (Encoding::Protobuf, Some(schema)) => {
+                let object = protobuf::decode_as(&self.body, schema)?;
+                json::Decoded { object, warnings: Vec::new() }
+            }
+            (Encoding::Protobuf, None) => {
+                return Err(Status::unsupported_media_type(&[negotiate::JSON, negotiate::YAML]));
+            }
+            (Encoding::Json, Some(schema)) => json::decode(&self.body, schema, validation)?,
+            (Encoding::Json, None) => json::decode_untyped(&self.body, validation)?,
+            (Encoding::Yaml, Some(schema)) => yaml::decode(&self.body, schema, validation)?,
+            (Encoding::Yaml, None) => yaml::decode_untyped(&self.body, validation)?,
+        };
+        self.warn(decoded.warnings);
+        let mut object = decoded.object;
+        check_type(&mut object, kind)?;
+        Ok(object)
+    }
+}
+
+/// Sets defaults and brings an object into the stored version.
+pub fn complete(mut object: Object, kind: &Kind, resource: &Resource) -> Result<Object, Status> {
+    let _span = ferry_trace::span("apiserver.default");
+    if let Some(schema) = &kind.schema {
+        defaulting::apply(&mut object, schema);
+    }
+    if !kind.is_storage_version() {
+        object = convert::convert(object, kind, &resource.stored)?;
+        if let Some(schema) = &resource.stored.schema {
+            defaulting::apply(&mut object, schema);
+        }
+    }
+    resource.strategy.default(&mut object);
+    Ok(object)
+}
+
+/// The object says which kind it is, or leaves it to the URL; it must not say something else.
+fn check_type(object: &mut Object, kind: &Kind) -> Result<(), Status> {
+    let (api_version, wanted) = (kind.api_version(), kind.kind.as_ref());
+    let (have_version, have) = (object.api_version(), object.kind());
+    let kind_fits = have.is_empty() || have == wanted;
+    if kind_fits && !have_version.is_empty() && have_version != api_version {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({have_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if !kind_fits {
+        let gvk = ferry_api::GroupVersionKind::from_api_version(have_version, have);
+        let why = match ferry_api::Types::builtin().by_kind(&gvk) {
+            Some(_) => format!("converting ({have}) to ({wanted}): unknown conversion"),
+            None => format!("no kind {have:?} is registered for version {have_version:?}"),
+        };
+        return Err(Status::bad_request(format!(
+            "{have} in version {have_version:?} cannot be handled as a {wanted}: {why}"
+        )));
+    }
+    object.set_type(&api_version, wanted);
+    Ok(())
+}
+
+/// `kubectl` of `kubectl/v1.36.4 (linux/amd64) …`.
+fn manager_of(user_agent: &str) -> &str {
+    let manager = user_agent.split('/').next().unwrap_or("");
+    let end = manager.char_indices().map(|(at, _)| at).nth(128).unwrap_or(manager.len());
+    if manager.is_empty() { "unknown" } else { &manager[..end] }
+}
+
+/// A resourceVersion parameter.
+pub fn revision(text: &str) -> Result<Revision, Status> {
+    text.parse::<i64>().ok().filter(|number| *number >= 0).map(Revision).ok_or_else(|| {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.invalid(
+            "resourceVersion",
+            text,
+            &format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
+        );
+        Status::invalid("meta.k8s.io", "ListOptions", "", &errors)
+    })
+}
+
+/// What one write needs to hand to the registry; lives as long as the request.
+pub struct Writing<'a> {
+    pub admitting: Admitting<'a>,
+    pub options: &'a WriteOptions,
+    pub now: Timestamp,
+}
+
+impl<'a> Writing<'a> {
+    pub fn new(api: &'a Api, request: &'a Request, kind: &'a Kind, options: &'a WriteOptions) -> Writing<'a> {
+        Writing {
+            admitting: Admitting {
+                chain: &api.admission,
+                kind,
+                namespace: namespace_of(kind, &request.info),
+                name: &request.info.name,
+                subresource: &request.info.subresource,
+                user: &request.user,
+                dry_run: options.dry_run,
+                options: &options.value,
+                warnings: &request.warnings,
+                annotations: &request.annotations,
+            },
+            options,
+            now: Timestamp::now(),
+        }
+    }
+
+    pub fn call<'c>(&'c self, request: &'c Request, kind: &'c Kind, resource: &'c Resource) -> Call<'c> {
+        Call {
+            resource,
+            kind,
+            namespace: namespace_of(kind, &request.info),
+            name: &request.info.name,
+            subresource: &request.info.subresource,
+            manager: &self.options.manager,
+            dry_run: self.options.dry_run,
+            now: self.now,
+            admission: &self.admitting,
+            warnings: &request.warnings,
+        }
+    }
+}
+
+/// A namespace itself is no object of the namespace that its URL names.
+pub fn namespace_of<'a>(kind: &Kind, info: &'a RequestInfo) -> &'a str {
+    if kind.is_namespaced() { &info.namespace } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manager_of_a_request_is_the_program_that_sent_it() {
+        assert_eq!(manager_of("kubectl/v1.36.4 (linux/amd64)"), "kubectl");
+        assert_eq!(manager_of(""), "unknown");
+    }
+}

@@ -1,0 +1,354 @@
+//! Answers: an object, a list or a Status, in the form the client asked for. Bytes of the cache are
+//! copied, never decoded, wherever the form is the stored version's JSON.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use ferry_api::{Kind, Object, Status, convert, protobuf, yaml};
+use ferry_patch::PatchError;
+use ferry_registry::cache::{Encoding as FormEncoding, Entry, Form};
+use ferry_registry::verbs::Answer;
+use ferry_registry::verbs::list::Listed;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use serde_json::{Value, json};
+
+use crate::body::{Body, Response};
+use crate::compress::FiniteStream;
+use crate::negotiate::{Encoding, JSON, View, Wanted};
+use crate::table;
+use crate::{continue_token, request::Request};
+
+/// Chunks of this size keep both the memory of a list and the number of writes small.
+const CHUNK: usize = 64 * 1024;
+
+pub fn status(status: &Status) -> Response {
+    status_as(status, Wanted::JSON)
+}
+
+pub fn status_as(status: &Status, wanted: Wanted) -> Response {
+    let mut response = http::Response::builder().status(status.code);
+    if let Some(seconds) =
+        status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0)
+    {
+        response = response.header(RETRY_AFTER, seconds);
+    }
+    let object = || serde_json::to_value(status).ok().and_then(Object::from_value);
+    let (content_type, body): (_, Vec<u8>) = match (wanted.encoding, object()) {
+        (Encoding::Yaml, Some(object)) => (wanted.content_type(), yaml::encode(&object).into_bytes()),
+        (Encoding::Protobuf, Some(object)) => match status_protobuf(&object) {
+            Some(bytes) => (wanted.content_type(), bytes),
+            None => (JSON, status.to_json()),
+        },
+        _ => (JSON, status.to_json()),
+    };
+    finish(response.header(CONTENT_TYPE, content_type), body.into())
+}
+
+fn status_protobuf(object: &Object) -> Option<Vec<u8>> {
+    let schema = ferry_api::Schema::builtin(&ferry_api::GroupVersionKind::new("", "v1", "Status"))?;
+    protobuf::encode(object, &schema).ok()
+}
+
+pub fn plain(code: u16, text: impl Into<String>) -> Response {
+    let text: String = text.into();
+    finish(
+        http::Response::builder().status(code).header(CONTENT_TYPE, "text/plain; charset=utf-8"),
+        text.into_bytes().into(),
+    )
+}
+
+pub fn json_bytes(code: u16, bytes: Bytes) -> Response {
+    finish(http::Response::builder().status(code).header(CONTENT_TYPE, JSON), bytes.into())
+}
+
+pub fn finish(builder: http::response::Builder, body: Body) -> Response {
+    builder.body(body).expect("the server's own headers are well formed")
+}
+
+/// One object, in the version `kind`.
+pub fn answer(
+    request: &Request,
+    code: u16,
+    kind: &Kind,
+    answer: &Answer,
+    wanted: Wanted,
+) -> Result<Response, Status> {
+    let _span = ferry_trace::span("apiserver.encode");
+    let builder = http::Response::builder().status(code).header(CONTENT_TYPE, wanted.content_type());
+    let body: Body = match wanted.view {
+        View::Table => {
+            let object = whole(kind, answer)?;
+            let table = table::of_objects(request, kind, &[object], json!({}))?;
+            return Ok(encode_value(code, table, wanted));
+        }
+        View::PartialMetadata => {
+            let object = partial(&whole(kind, answer)?);
+            return Ok(encode_value(code, object.into_value(), wanted));
+        }
+        View::Whole => match (wanted.encoding, answer) {
+            (Encoding::Json, Answer::Entry(entry)) => json_of(kind, entry)?.into(),
+            (Encoding::Protobuf, Answer::Entry(entry)) => protobuf_of(kind, entry)?.into(),
+            (Encoding::Yaml, _) => yaml::encode(&whole(kind, answer)?).into_bytes().into(),
+            (Encoding::Json, Answer::Object(_)) => whole(kind, answer)?.to_json().into(),
+            (Encoding::Protobuf, Answer::Object(_)) => encode_protobuf(kind, &whole(kind, answer)?)?.into(),
+        },
+    };
+    Ok(finish(builder, body))
+}
+
+/// An object that has no kind of the table's behind it (reviews, scales, tables).
+pub fn object(code: u16, object: Object, wanted: Wanted) -> Response {
+    encode_value(code, object.into_value(), wanted)
+}
+
+fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
+    let object = Object::from_value(value).expect("answers are objects");
+    let gvk = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
+    let (content_type, bytes) = match wanted.encoding {
+        Encoding::Yaml => (wanted.content_type(), yaml::encode(&object).into_bytes()),
+        Encoding::Protobuf => {
+            match ferry_api::Schema::builtin(&gvk).map(|schema| protobuf::encode(&object, &schema)) {
+                Some(Ok(bytes)) => (wanted.content_type(), bytes),
+                _ => (JSON, object.to_json()),
+            }
+        }
+        Encoding::Json => (JSON, object.to_json()),
+    };
+    finish(http::Response::builder().status(code).header(CONTENT_TYPE, content_type), bytes.into())
+}
+
+/// The object of an answer, in the version `kind`.
+pub fn whole(kind: &Kind, answer: &Answer) -> Result<Object, Status> {
+    match answer {
+        Answer::Entry(entry) => parse(&json_of(kind, entry)?),
+        Answer::Object(object) if kind.is_storage_version() => Ok((**object).clone()),
+        Answer::Object(object) => from_storage((**object).clone(), kind),
+    }
+}
+
+/// An object as stored, in the version `kind`.
+pub fn from_storage(object: Object, kind: &Kind) -> Result<Object, Status> {
+    if kind.is_storage_version() {
+        return Ok(object);
+    }
+    let stored = ferry_api::kinds::builtin_row(&kind.storage_version)
+        .ok_or_else(|| Status::internal(format!("{} is no kind", kind.storage_version)))?;
+    convert::convert(object, stored, kind)
+}
+
+fn parse(json: &[u8]) -> Result<Object, Status> {
+    serde_json::from_slice(json)
+        .ok()
+        .and_then(Object::from_value)
+        .ok_or_else(|| Status::internal("an object of the cache cannot be read"))
+}
+
+/// An entry's JSON in the version `kind`.
+pub fn json_of(kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
+    if kind.is_storage_version() {
+        return Ok(entry.json.clone());
+    }
+    entry.form(&form(kind, FormEncoding::Json), || {
+        Ok(from_storage(parse(&entry.json)?, kind)?.to_json().into())
+    })
+}
+
+/// An entry's protobuf envelope in the version `kind`.
+pub fn protobuf_of(kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
+    entry.form(&form(kind, FormEncoding::Protobuf), || {
+        Ok(encode_protobuf(kind, &parse(&json_of(kind, entry)?)?)?.into())
+    })
+}
+
+fn form(kind: &Kind, encoding: FormEncoding) -> Form {
+    Form { version: kind.api_version().into(), encoding }
+}
+
+fn internal(error: protobuf::Error) -> Status {
+    Status::internal(error.to_string())
+}
+
+fn not_in_protobuf() -> Status {
+    Status::not_acceptable(&[JSON, crate::negotiate::YAML])
+}
+
+fn encode_protobuf(kind: &Kind, object: &Object) -> Result<Vec<u8>, Status> {
+    let schema = kind.schema.as_ref().ok_or_else(not_in_protobuf)?;
+    protobuf::encode(object, schema).map_err(internal)
+}
+
+/// `{"apiVersion":"v1","kind":"Pod",`: items of a list leave it off, their kind is the list's.
+pub fn type_head(kind: &Kind) -> String {
+    format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind)
+}
+
+pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
+    let mut meta = json!({"resourceVersion": listed.revision.to_string()});
+    if let Some(next) = &listed.next {
+        meta["continue"] = continue_token::encode(next).into();
+        if let Some(remaining) = listed.remaining {
+            meta["remainingItemCount"] = remaining.into();
+        }
+    }
+    match wanted.view {
+        View::Table => {
+            let objects: Vec<Object> =
+                listed.entries.iter().map(|entry| parse(&json_of(kind, entry)?)).collect::<Result<_, _>>()?;
+            Ok(encode_value(200, table::of_objects(request, kind, &objects, meta)?, wanted))
+        }
+        View::PartialMetadata => {
+            let items: Vec<Value> = listed
+                .entries
+                .iter()
+                .map(|entry| Ok(partial(&parse(&json_of(kind, entry)?)?).into_value()))
+                .collect::<Result<_, Status>>()?;
+            let list = json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items,
+            });
+            Ok(encode_value(200, list, wanted))
+        }
+        View::Whole => whole_list(kind, listed, &meta, wanted),
+    }
+}
+
+fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) -> Result<Response, Status> {
+    let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.content_type());
+    match wanted.encoding {
+        Encoding::Json => {
+            let head = format!(
+                r#"{{"kind":"{}","apiVersion":"{}","metadata":{meta},"items":["#,
+                kind.list_kind,
+                kind.api_version()
+            );
+            if listed.entries.len() < 16 {
+                let mut bytes = BytesMut::from(head.as_bytes());
+                let mut writer = ItemWriter::new(kind.clone());
+                for entry in &listed.entries {
+                    writer.write(&mut bytes, entry)?;
+                }
+                bytes.extend_from_slice(b"]}");
+                return Ok(finish(builder, bytes.freeze().into()));
+            }
+            let builder = builder.extension(FiniteStream);
+            Ok(finish(builder, Body::stream(item_chunks(head, kind.clone(), listed.entries))))
+        }
+        Encoding::Yaml => {
+            let items: Vec<Value> = listed
+                .entries
+                .iter()
+                .map(|entry| Ok(parse(&json_of(kind, entry)?)?.into_value()))
+                .collect::<Result<_, Status>>()?;
+            let list = json!({
+                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
+            });
+            Ok(encode_value(200, list, wanted))
+        }
+        Encoding::Protobuf => {
+            let items: Vec<Bytes> =
+                listed.entries.iter().map(|entry| protobuf_of(kind, entry)).collect::<Result<_, _>>()?;
+            let messages: Vec<&[u8]> = items
+                .iter()
+                .map(|item| protobuf::message_of(item))
+                .collect::<Result<_, _>>()
+                .map_err(internal)?;
+            let metadata = meta.as_object().cloned().unwrap_or_default();
+            let bytes =
+                protobuf::encode_list(&kind.api_version(), &kind.list_kind, &metadata, messages.into_iter())
+                    .map_err(internal)?;
+            Ok(finish(builder, bytes.into()))
+        }
+    }
+}
+
+/// Writes items of a JSON list one after the other.
+struct ItemWriter {
+    kind: Arc<Kind>,
+    head: String,
+    first: bool,
+}
+
+impl ItemWriter {
+    fn new(kind: Arc<Kind>) -> ItemWriter {
+        ItemWriter { head: type_head(&kind), kind, first: true }
+    }
+
+    fn write(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Status> {
+        let json = json_of(&self.kind, entry)?;
+        if !std::mem::take(&mut self.first) {
+            out.extend_from_slice(b",");
+        }
+        match json.strip_prefix(self.head.as_bytes()) {
+            // Built-in kinds: the list's kind says it all. Custom ones keep theirs, as clients expect.
+            Some(rest) if self.kind.schema.as_ref().is_some_and(is_builtin) => {
+                out.extend_from_slice(b"{");
+                out.extend_from_slice(rest);
+            }
+            _ => out.extend_from_slice(&json),
+        }
+        Ok(())
+    }
+}
+
+fn is_builtin(schema: &ferry_api::Schema) -> bool {
+    Arc::ptr_eq(&schema.types, ferry_api::Types::builtin())
+}
+
+/// The list, written while it is being sent: no second copy of it exists.
+fn item_chunks(
+    head: String,
+    kind: Arc<Kind>,
+    entries: Vec<Arc<Entry>>,
+) -> impl futures::Stream<Item = Bytes> {
+    let state = (Some(head), entries.into_iter(), ItemWriter::new(kind), false);
+    futures::stream::unfold(state, |(mut head, mut entries, mut writer, ended)| async move {
+        if ended {
+            return None;
+        }
+        let mut chunk = BytesMut::with_capacity(CHUNK + 8 * 1024);
+        if let Some(head) = head.take() {
+            chunk.extend_from_slice(head.as_bytes());
+        }
+        while chunk.len() < CHUNK {
+            match entries.next() {
+                Some(entry) => {
+                    if let Err(error) = writer.write(&mut chunk, &entry) {
+                        // The head is sent already: cutting the JSON short is the only way to say so.
+                        tracing::error!(key = %entry.key, %error, "an object of a list cannot be written");
+                        return None;
+                    }
+                }
+                None => {
+                    chunk.extend_from_slice(b"]}");
+                    return Some((chunk.freeze(), (head, entries, writer, true)));
+                }
+            }
+        }
+        Some((chunk.freeze(), (head, entries, writer, false)))
+    })
+}
+
+/// The metadata of an object alone.
+pub fn partial(object: &Object) -> Object {
+    let mut partial = Object::default();
+    partial.set_type("meta.k8s.io/v1", "PartialObjectMetadata");
+    if let Some(metadata) = object.0.get("metadata") {
+        partial.0.insert("metadata".into(), metadata.clone());
+    }
+    partial
+}
+
+/// Why a patch was refused.
+pub fn patch_failure(error: PatchError, group: &str, kind: &str, name: &str) -> Status {
+    match error {
+        PatchError::Malformed(why) => Status::bad_request(why),
+        PatchError::TooLarge(why) => Status::new(413, "RequestEntityTooLarge", why),
+        PatchError::UnsupportedMediaType => {
+            Status::unsupported_media_type(&["application/json-patch+json", "application/merge-patch+json"])
+        }
+        PatchError::DoesNotApply(why) => {
+            tracing::debug!(%group, %kind, %name, %why, "a patch does not apply");
+            Status::new(422, "Invalid", PatchError::UNPROCESSABLE)
+        }
+        PatchError::Contradicts(why) => Status::new(500, "InternalError", why),
+    }
+}

@@ -1,0 +1,378 @@
+//! Puts a server together from its configuration, starts it, and says when it is ready.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ferry_admission::{Chain, plugins};
+use ferry_auth::authenticate::service_account::ServiceAccountConfig;
+use ferry_auth::authenticate::{
+    Anonymous, Authenticator, BasicFile, RequestHeader, RequestHeaderConfig, ServiceAccounts,
+    TokenAuthenticator, TokenFile, Tokens, X509,
+};
+use ferry_auth::pki::{Pki, PkiConfig};
+use ferry_auth::tls::AnyClientCertificate;
+use ferry_auth::user::MASTERS;
+use ferry_auth::{AlwaysAllow, AlwaysDeny, Authentication, Authorization, Authorizer, Rbac, User};
+use ferry_registry::Registry;
+use ferry_store::Store;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Api, Limits, Parts, RuntimeConfig};
+use crate::bootstrap::Bootstrap;
+use crate::in_process::InProcess;
+use crate::node_connection::NodeConnection;
+use crate::tokens::CachedObjects;
+use crate::{policy, server};
+
+/// Everything a server needs to know, with upstream's defaults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub bind: SocketAddr,
+    /// Where others reach this server; found out when not given.
+    pub advertise: Option<IpAddr>,
+    /// Further names and addresses for the serving certificate.
+    pub names: Vec<String>,
+    pub cluster_domain: String,
+    /// The first address of this range is the `kubernetes` Service's.
+    pub service_cidr: String,
+    pub runtime_config: RuntimeConfig,
+    pub authorization_modes: Vec<String>,
+    pub token_auth_file: Option<PathBuf>,
+    pub basic_auth_file: Option<PathBuf>,
+    pub service_account_issuer: Option<String>,
+    pub enable_admission_plugins: Vec<String>,
+    pub disable_admission_plugins: Vec<String>,
+}
+
+impl Config {
+    pub fn new(data_dir: impl Into<PathBuf>) -> Config {
+        Config {
+            data_dir: data_dir.into(),
+            bind: SocketAddr::from(([0, 0, 0, 0], 6443)),
+            advertise: None,
+            names: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            service_cidr: "10.96.0.0/16".into(),
+            runtime_config: RuntimeConfig::default(),
+            authorization_modes: vec!["RBAC".into()],
+            token_auth_file: None,
+            basic_auth_file: None,
+            service_account_issuer: None,
+            enable_admission_plugins: Vec::new(),
+            disable_admission_plugins: Vec::new(),
+        }
+    }
+}
+
+/// A server that serves.
+pub struct Running {
+    pub api: Arc<Api>,
+    pub pki: Arc<Pki>,
+    pub address: SocketAddr,
+    /// `https://…`, as the admin kubeconfig names it.
+    pub url: String,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+    store: Arc<dyn Store>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}")]
+    Config(String),
+    #[error("listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("write {}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Pki(#[from] ferry_auth::pki::PkiError),
+    #[error("read the store: {0}")]
+    Store(#[from] ferry_store::Error),
+    #[error("make the objects that every cluster has: {0}")]
+    Bootstrap(#[from] kube::Error),
+}
+
+fn config_error(error: impl std::fmt::Display) -> StartError {
+    StartError::Config(error.to_string())
+}
+
+/// Starts serving. When this returns the server is ready: caches filled, default objects there.
+pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, StartError> {
+    let mut span = ferry_trace::span("apiserver.start");
+    let listener = TcpListener::bind(config.bind)
+        .await
+        .map_err(|source| StartError::Listen { address: config.bind, source })?;
+    let address =
+        listener.local_addr().map_err(|source| StartError::Listen { address: config.bind, source })?;
+    let advertise = config.advertise.unwrap_or_else(|| advertised(config.bind.ip()));
+    let service_ip = first_address(&config.service_cidr)?;
+    let mut names = config.names.clone();
+    names.extend([advertise.to_string(), service_ip.to_string()]);
+    let pki = Arc::new(Pki::open_or_create(
+        config.data_dir.join("pki"),
+        PkiConfig::new(&config.cluster_domain, names),
+    )?);
+
+    let rows: Vec<_> =
+        ferry_api::kinds::builtin().iter().filter(|row| config.runtime_config.serves(row)).cloned().collect();
+    let registry = Arc::new(Registry::new(store.clone(), &rows));
+    let stop = CancellationToken::new();
+    fill_caches(&registry, stop.clone()).await?;
+
+    let host =
+        if config.bind.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { config.bind.ip() };
+    let url = format!("https://{}", SocketAddr::new(host, address.port()));
+    let api =
+        Arc::new(api(&config, &pki, registry.clone(), rows, SocketAddr::new(advertise, address.port()))?);
+    api.health.caches_filled();
+
+    let tls = tls_config(&pki)?;
+    let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
+
+    let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
+    Bootstrap { service_ip, advertise, port: address.port() }.run(&client).await?;
+    if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
+        policy::bootstrap(&client).await?;
+    }
+    write_kubeconfig(&config, &pki, &url)?;
+    api.health.started();
+    span.set("address", address.to_string());
+    Ok(Running { api, pki, address, url, stop, serving, store })
+}
+
+impl Running {
+    /// A client that acts as `user`, inside this process.
+    pub fn client(&self, user: User) -> kube::Client {
+        ferry_client::connect::over(InProcess::new(self.api.clone(), user))
+    }
+
+    /// Stops taking requests, lets the open ones finish, and makes everything durable.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.serving.await {
+            tracing::error!(%error, "the listener failed");
+        }
+        if let Err(error) = self.store.close().await {
+            tracing::error!(%error, "the store could not be closed");
+        }
+    }
+
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+}
+
+/// The server's own hand.
+fn server_identity() -> User {
+    User::new("system:apiserver").with_groups([MASTERS])
+}
+
+/// Follows the store for as long as the server lives; returns when the caches are filled.
+async fn fill_caches(registry: &Arc<Registry>, stop: CancellationToken) -> Result<(), StartError> {
+    let (ready, filled) = tokio::sync::oneshot::channel();
+    let log = registry.log.clone();
+    let (failed, failure) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut ready = Some(ready);
+        let mut failed = Some(failed);
+        let mut pause = std::time::Duration::from_millis(50);
+        loop {
+            let ended = tokio::select! {
+                error = log.run(|| {
+                    if let Some(ready) = ready.take() {
+                        // Whoever started us may have given up.
+                        let _ = ready.send(());
+                    }
+                }) => error,
+                () = stop.cancelled() => return,
+            };
+            if ready.is_some() {
+                if let Some(failed) = failed.take() {
+                    let _ = failed.send(ended);
+                }
+                return;
+            }
+            // The store went away; reads go on from the caches until it is back.
+            tracing::error!(error = %ended, "the store cannot be followed, trying again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(std::time::Duration::from_secs(5));
+        }
+    });
+    tokio::select! {
+        _ = filled => Ok(()),
+        Ok(error) = failure => Err(StartError::Store(error)),
+    }
+}
+
+fn api(
+    config: &Config,
+    pki: &Pki,
+    registry: Arc<Registry>,
+    rows: Vec<Arc<ferry_api::Kind>>,
+    advertise: SocketAddr,
+) -> Result<Api, StartError> {
+    let issuer = config
+        .service_account_issuer
+        .clone()
+        .unwrap_or_else(|| format!("https://kubernetes.default.svc.{}", config.cluster_domain));
+    let service_accounts = ServiceAccounts::new(
+        ServiceAccountConfig {
+            issuers: vec![issuer.clone()],
+            api_audiences: vec![issuer],
+            signing_key: pki.service_account_key().to_string(),
+            verifying_keys: Vec::new(),
+        },
+        Arc::new(CachedObjects(registry.clone())),
+    )
+    .map_err(config_error)?;
+    let service_accounts = Arc::new(service_accounts);
+    let admission = Chain::new(
+        &plugins::Context { registry: registry.clone() },
+        &config.enable_admission_plugins,
+        &config.disable_admission_plugins,
+    )
+    .map_err(config_error)?;
+    Ok(Api::new(Parts {
+        authentication: authentication(config, pki, service_accounts.clone())?,
+        authorization: authorization(config, &registry)?,
+        admission,
+        limits: Limits::default(),
+        node_connection: NodeConnection { kubelet_tls: kubelet_tls(pki)? },
+        service_accounts,
+        advertised: advertise.to_string(),
+        jwks_uri: format!("https://{advertise}/openid/v1/jwks"),
+        registry,
+        rows,
+    }))
+}
+
+fn authentication(
+    config: &Config,
+    pki: &Pki,
+    accounts: Arc<ServiceAccounts>,
+) -> Result<Authentication, StartError> {
+    let mut members: Vec<Arc<dyn Authenticator>> = vec![
+        Arc::new(
+            RequestHeader::new(&pki.front_proxy_ca_bundle(), RequestHeaderConfig::default())
+                .map_err(config_error)?,
+        ),
+        Arc::new(X509::new(&pki.ca_bundle()).map_err(config_error)?),
+    ];
+    if let Some(path) = &config.basic_auth_file {
+        members.push(Arc::new(BasicFile::open(path).map_err(config_error)?));
+    }
+    let mut tokens: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
+    if let Some(path) = &config.token_auth_file {
+        tokens.push(Arc::new(TokenFile::open(path).map_err(config_error)?));
+    }
+    let accounts_audiences = accounts.api_audiences().to_vec();
+    tokens.push(accounts);
+    members.push(Arc::new(Tokens::new(accounts_audiences, tokens)));
+    Ok(Authentication::new(members, Some(Anonymous::on_health_and_version())))
+}
+
+fn authorization(config: &Config, registry: &Registry) -> Result<Authorization, StartError> {
+    let mut members: Vec<Arc<dyn Authorizer>> = Vec::new();
+    for mode in &config.authorization_modes {
+        members.push(match mode.as_str() {
+            "RBAC" => {
+                let rbac = Arc::new(Rbac::new());
+                policy::follow(registry, &rbac);
+                rbac
+            }
+            "AlwaysAllow" => Arc::new(AlwaysAllow),
+            "AlwaysDeny" => Arc::new(AlwaysDeny),
+            other => return Err(StartError::Config(format!("{other:?} is no authorization mode"))),
+        });
+    }
+    Ok(Authorization::new(members))
+}
+
+fn tls_config(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(config_error)?
+        .with_client_cert_verifier(Arc::new(AnyClientCertificate::new(&pki.ca_bundle())))
+        .with_cert_resolver(pki.serving());
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // Large answers are written in large records.
+    config.max_fragment_size = None;
+    Ok(Arc::new(config))
+}
+
+/// Kubelets are believed when their certificate is of the cluster's CA; the server shows its own.
+fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(pki.ca_bundle());
+    let pair = pki.kubelet_client();
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(config_error)?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(config_error)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(config_error)?;
+    Ok(Arc::new(config))
+}
+
+fn write_kubeconfig(config: &Config, pki: &Pki, url: &str) -> Result<(), StartError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = config.data_dir.join("admin.kubeconfig");
+    let text = pki.admin_kubeconfig(url)?;
+    let write = || {
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        file.write_all(text.as_bytes())
+    };
+    write().map_err(|source| StartError::Write { path: path.clone(), source })
+}
+
+/// The address that leads to the outside: what the kernel would send from. Nothing is sent.
+fn advertised(bind: IpAddr) -> IpAddr {
+    if !bind.is_unspecified() {
+        return bind;
+    }
+    let probe = || {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    };
+    probe().map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
+}
+
+/// 10.96.0.1 of 10.96.0.0/16.
+fn first_address(cidr: &str) -> Result<IpAddr, StartError> {
+    let bad = || StartError::Config(format!("service-cluster-ip-range: {cidr:?} is no CIDR"));
+    let (address, bits) = cidr.split_once('/').ok_or_else(bad)?;
+    let bits: u32 = bits.parse().map_err(|_| bad())?;
+    match address.parse().map_err(|_| bad())? {
+        IpAddr::V4(address) if bits <= 30 => Ok(IpAddr::V4((u32::from(address) + 1).into())),
+        IpAddr::V6(address) if bits <= 126 => Ok(IpAddr::V6((u128::from(address) + 1).into())),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_service_address_follows_the_range() {
+        assert_eq!(first_address("10.96.0.0/16").expect("a range").to_string(), "10.96.0.1");
+        assert_eq!(first_address("fd00::/108").expect("a range").to_string(), "fd00::1");
+        assert!(first_address("10.96.0.0").is_err());
+        assert!(first_address("10.96.0.0/99").is_err());
+    }
+}

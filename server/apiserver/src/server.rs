@@ -1,0 +1,100 @@
+//! The listener: TLS, HTTP/1.1 and HTTP/2, a graceful stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+use crate::filters::{self, Connection};
+
+/// A client that does not finish its handshake, or its headers, in this time is not waited for.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Open requests get this long to finish when the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+const MAX_HEADERS: usize = 256;
+
+pub async fn serve(
+    api: Arc<Api>,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    stop: CancellationToken,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let (api, acceptor, watcher) = (api.clone(), acceptor.clone(), graceful.watcher());
+                tokio::spawn(async move {
+                    if let Err(error) = connection(api, acceptor, stream, peer, watcher).await {
+                        tracing::debug!(%peer, %error, "a connection ended");
+                    }
+                });
+            }
+            // Out of descriptors, most likely: others may be closed in a moment.
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    api.health.stop();
+    if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::info!("some requests did not finish in time");
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn connection(
+    api: Arc<Api>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+    watcher: hyper_util::server::graceful::Watcher,
+) -> Result<(), Failure> {
+    stream.set_nodelay(true)?;
+    let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let certificates = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
+    let connection = Connection {
+        peer: Some(peer),
+        client_certificates: certificates
+            .into_iter()
+            .map(rustls_pki_types::CertificateDer::into_owned)
+            .collect(),
+        identity: None,
+    };
+    let service = service_fn(move |request| {
+        let (api, connection) = (api.clone(), connection.clone());
+        async move { Ok::<_, std::convert::Infallible>(filters::handle(api, connection, request).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE)
+        .max_headers(MAX_HEADERS)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(250)
+        .max_header_list_size(64 * 1024)
+        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(2 << 20);
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+    watcher.watch(serving).await?;
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! `pods/NAME/binding`: the scheduler's word. It sets the node once, and nothing else can.
+
+use std::sync::Arc;
+
+use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
+use ferry_registry::verbs::update::Change;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::body::Response;
+use crate::request::{Request, Writing};
+use crate::respond;
+use crate::verbs::Target;
+
+pub async fn bind(target: Target<'_>) -> Result<Response, Status> {
+    let binding = read(target.request, target.kind)?;
+    bind_pod(target, &binding).await
+}
+
+/// The old form: POST of a Binding that names its pod.
+pub async fn bind_by_body(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
+    let binding = read(request, kind)?;
+    let served = api.served();
+    let pods = served.kind("", "v1", "pods").ok_or_else(Status::no_such_path)?;
+    let resource = api.registry.resource(&GroupResource::new("", "pods")).ok_or_else(Status::no_such_path)?;
+    bind_pod(Target { api, request, kind: pods, resource: &resource }, &binding).await
+}
+
+fn read(request: &Request, kind: &Kind) -> Result<Object, Status> {
+    let gvk = GroupVersionKind::new("", "v1", "Binding");
+    let row =
+        Kind { kind: "Binding".into(), schema: Schema::builtin(&gvk), storage_version: gvk, ..kind.clone() };
+    let validation = request.write_options("CreateOptions")?.validation;
+    request.decode_as(&row, validation)
+}
+
+async fn bind_pod(target: Target<'_>, binding: &Object) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let mut errors = ferry_api::FieldErrors::default();
+    let node_kind = binding.text_at(&["target", "kind"]);
+    if !["", "Node", "Minion"].contains(&node_kind) {
+        errors.not_supported("target.kind", node_kind, &["Node", "<empty>"]);
+    }
+    let node = binding.text_at(&["target", "name"]);
+    if node.is_empty() {
+        errors.required("target.name", "");
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "Binding", binding.name(), &errors));
+    }
+
+    let options = target.request.write_options("CreateOptions")?;
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let mut call = writing.call(target.request, target.kind, target.resource);
+    if call.name.is_empty() {
+        call.name = binding.name();
+    }
+    // The pod's own update rules forbid to set the node; the binding is the one way past them.
+    call.subresource = "binding";
+    let transform = |live: Option<&Object>| {
+        let live = live.ok_or_else(|| call.not_found())?;
+        bound(live, binding, node)
+            .map_err(|why| Status::conflict(&GroupResource::new("", "pods/binding"), live.name(), why))
+    };
+    let uid = Some(binding.uid()).filter(|uid| !uid.is_empty());
+    let change = Change { transform: &transform, tracked: false, may_create: false, uid };
+    target.api.registry.update(&call, change).await?;
+    let mut status = Status::success();
+    status.code = 201;
+    Ok(respond::status_as(&status, wanted))
+}
+
+/// The pod on its node. Pure; refuses a pod that is bound, deleted or gated.
+fn bound(pod: &Object, binding: &Object, node: &str) -> Result<Object, String> {
+    if pod.is_deleting() {
+        return Err(format!("pod {} is being deleted, cannot be assigned to a host", pod.name()));
+    }
+    let have = pod.text_at(&["spec", "nodeName"]);
+    if !have.is_empty() {
+        return Err(format!("pod {} is already assigned to node {have:?}", pod.name()));
+    }
+    if pod.get(&["spec", "schedulingGates"]).and_then(Value::as_array).is_some_and(|gates| !gates.is_empty())
+    {
+        return Err(format!("pod {} has non-empty .spec.schedulingGates", pod.name()));
+    }
+    let mut pod = pod.clone();
+    pod.section_mut("spec").insert("nodeName".into(), node.into());
+    if let Some(annotations) = binding.meta("annotations").and_then(Value::as_object) {
+        let mut merged = pod.meta("annotations").and_then(Value::as_object).cloned().unwrap_or_default();
+        merged.extend(annotations.clone());
+        pod.set_meta("annotations", merged);
+    }
+    set_scheduled(&mut pod);
+    Ok(pod)
+}
+
+fn set_scheduled(pod: &mut Object) {
+    let now = ferry_registry::metadata::timestamp(jiff::Timestamp::now().as_second());
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": pod.generation()});
+    let mut condition = condition;
+    condition.as_object_mut().map(|fields| fields.remove("lastProbeTime"));
+    let status = pod.section_mut("status");
+    let conditions = status.entry("conditions").or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(list) = conditions {
+        list.retain(|have| have.get("type").and_then(Value::as_str) != Some("PodScheduled"));
+        list.push(condition);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_bound_once() {
+        let pod = Object::from_value(json!({"metadata": {"name": "p"}, "spec": {}})).expect("an object");
+        let binding = Object::from_value(json!({"target": {"name": "n"}})).expect("an object");
+        let first = bound(&pod, &binding, "n").expect("free");
+        assert_eq!(first.text_at(&["spec", "nodeName"]), "n");
+        assert_eq!(first.get(&["status", "conditions"]).and_then(Value::as_array).map(Vec::len), Some(1));
+        assert_eq!(
+            bound(&first, &binding, "m").expect_err("taken"),
+            "pod p is already assigned to node \"n\""
+        );
+    }
+}

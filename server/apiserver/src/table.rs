@@ -1,0 +1,76 @@
+//! `kubectl get`'s tables: columns and cells of objects, made by the kind's strategy.
+
+use ferry_api::{Kind, Object, Status};
+use ferry_registry::columns::Column;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::request::Request;
+use crate::respond::partial;
+
+/// What a row carries besides its cells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+pub fn of_objects(request: &Request, kind: &Kind, objects: &[Object], meta: Value) -> Result<Value, Status> {
+    let include = Include::parse(request.query.text("includeObject"))?;
+    let columns = ferry_registry::kinds::strategy(kind).columns();
+    let now = Timestamp::now();
+    let rows: Vec<Value> = objects.iter().map(|object| row(object, columns, include, now)).collect();
+    Ok(json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
+        "columnDefinitions": definitions(columns), "rows": rows,
+    }))
+}
+
+/// A watch event as a table of one row; only the first brings the columns.
+pub fn of_event(kind: &Kind, object: &Object, include: &str, with_columns: bool) -> Result<Value, Status> {
+    let include = Include::parse(include)?;
+    let columns = ferry_registry::kinds::strategy(kind).columns();
+    Ok(json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": object.resource_version()},
+        "columnDefinitions": if with_columns { Value::from(definitions(columns)) } else { Value::Null },
+        "rows": [row(object, columns, include, Timestamp::now())],
+    }))
+}
+
+impl Include {
+    fn parse(text: &str) -> Result<Include, Status> {
+        match text {
+            "None" => Ok(Include::None),
+            "" | "Metadata" => Ok(Include::Metadata),
+            "Object" => Ok(Include::Object),
+            other => Err(Status::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+        }
+    }
+}
+
+fn definitions(columns: &[Column]) -> Vec<Value> {
+    let name = json!({
+        "name": "Name", "type": "string", "format": "name", "priority": 0,
+        "description": "The name of the object, unique among those of its kind and namespace.",
+    });
+    let others = columns.iter().map(|column| {
+        json!({
+            "name": column.name, "type": column.kind, "format": column.format, "priority": column.priority,
+            "description": "",
+        })
+    });
+    std::iter::once(name).chain(others).collect()
+}
+
+fn row(object: &Object, columns: &[Column], include: Include, now: Timestamp) -> Value {
+    let cells: Vec<Value> = std::iter::once(Value::from(object.name()))
+        .chain(columns.iter().map(|column| (column.cell)(object, now)))
+        .collect();
+    match include {
+        Include::None => json!({"cells": cells, "object": null}),
+        Include::Metadata => json!({"cells": cells, "object": partial(object).into_value()}),
+        Include::Object => json!({"cells": cells, "object": object.clone().into_value()}),
+    }
+}

@@ -1,0 +1,264 @@
+//! Service account tokens: requests for them, reviews of them, and the documents by which others verify
+//! them. What a token refers to is looked up in the registry's caches.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ferry_api::{FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
+use ferry_auth::Answer;
+use ferry_auth::authenticate::service_account::{
+    BoundKind, BoundObject, BoundObjects, BoundTo, Reference, TokenRequest,
+};
+use ferry_auth::authenticate::{Credentials, NoHeaders};
+use ferry_registry::{Registry, metadata};
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::body::Response;
+use crate::respond;
+use crate::verbs::Target;
+
+const SHORTEST: i64 = 600;
+const LONGEST: i64 = 1 << 32;
+
+/// Looks up what tokens are bound to.
+pub struct CachedObjects(pub Arc<Registry>);
+
+impl BoundObjects for CachedObjects {
+    fn find<'a>(
+        &'a self,
+        kind: BoundKind,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Option<BoundObject>> {
+        let (plural, namespace) = match kind {
+            BoundKind::ServiceAccount => ("serviceaccounts", namespace),
+            BoundKind::Pod => ("pods", namespace),
+            BoundKind::Secret => ("secrets", namespace),
+            BoundKind::Node => ("nodes", ""),
+        };
+        Answer::Now(lookup(&self.0, plural, namespace, name).map(|object| bound_object(&object)))
+    }
+}
+
+fn lookup(registry: &Registry, plural: &'static str, namespace: &str, name: &str) -> Option<Object> {
+    let resource = registry.resource(&GroupResource::new("", plural))?;
+    let entry = resource.cache.get(&resource.key(namespace, name))?;
+    resource.object(&entry.json).ok()
+}
+
+fn bound_object(object: &Object) -> BoundObject {
+    use base64::Engine;
+    let deleted = metadata::seconds_of(object.meta_text("deletionTimestamp"))
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+    let token = base64::prelude::BASE64_STANDARD
+        .decode(object.text_at(&["data", "token"]))
+        .unwrap_or_else(|_| Vec::new());
+    BoundObject {
+        uid: object.uid().to_string(),
+        deleted,
+        token,
+        invalidated: object.label("kubernetes.io/legacy-token-invalid-since").is_some(),
+    }
+}
+
+impl Api {
+    pub(crate) fn openid_configuration(&self) -> Result<Response, Status> {
+        let document = self.service_accounts.openid_configuration(&self.jwks_uri);
+        Ok(respond::json_bytes(200, document.into()))
+    }
+
+    pub(crate) fn openid_keys(&self) -> Result<Response, Status> {
+        let builder =
+            http::Response::builder().header(http::header::CONTENT_TYPE, "application/jwk-set+json");
+        Ok(respond::finish(builder, self.service_accounts.jwks().into_bytes().into()))
+    }
+
+    /// The status of a TokenReview: who the token is.
+    pub(crate) async fn review_token(&self, review: &Object) -> Result<Value, Status> {
+        let token = review.text_at(&["spec", "token"]);
+        if token.is_empty() {
+            return Err(Status::bad_request("token is required for TokenReview in authentication"));
+        }
+        let header = format!("Bearer {token}");
+        let credentials = Credentials {
+            authorization: Some(&header),
+            websocket_bearer: None,
+            client_certificates: &[],
+            headers: &NoHeaders,
+            path: "",
+            peer: None,
+            now: SystemTime::now(),
+        };
+        match self.authentication.authenticate(&credentials).await {
+            Ok(identity) => {
+                let asked = texts(review.get(&["spec", "audiences"]));
+                let held: Vec<String> = identity.audiences.iter().map(ToString::to_string).collect();
+                let audiences: Vec<&String> = if asked.is_empty() {
+                    held.iter().collect()
+                } else {
+                    asked.iter().filter(|a| held.contains(a)).collect()
+                };
+                if !asked.is_empty() && audiences.is_empty() {
+                    return Ok(
+                        json!({"error": format!("token audiences {held:?} is invalid for the target audiences {asked:?}")}),
+                    );
+                }
+                let mut status = json!({"authenticated": true, "user": user(&identity.user)});
+                if !audiences.is_empty() {
+                    status["audiences"] = json!(audiences);
+                }
+                Ok(status)
+            }
+            Err(error) if error.errors.is_empty() => Ok(json!({})),
+            Err(error) => Ok(json!({"error": error.to_string()})),
+        }
+    }
+
+    /// TokenRequest: a new token for the account of the URL.
+    pub(crate) async fn request_token(&self, target: Target<'_>) -> Result<Object, Status> {
+        let gvk = GroupVersionKind::new("authentication.k8s.io", "v1", "TokenRequest");
+        let row = Kind {
+            group: "authentication.k8s.io".into(),
+            kind: "TokenRequest".into(),
+            schema: Schema::builtin(&gvk),
+            storage_version: gvk,
+            ..(**target.kind).clone()
+        };
+        let options = target.request.write_options("CreateOptions")?;
+        let mut request = target.request.decode_as(&row, options.validation)?;
+        let info = &target.request.info;
+        let account = lookup(&self.registry, "serviceaccounts", &info.namespace, &info.name)
+            .ok_or_else(|| Status::not_found(&GroupResource::new("", "serviceaccounts"), &info.name))?;
+        let mut audiences = texts(request.get(&["spec", "audiences"]));
+        if audiences.is_empty() {
+            audiences = self.service_accounts.api_audiences().to_vec();
+        }
+        let seconds = request.get(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(3600);
+        check_lifetime(seconds, &info.name)?;
+
+        let reference = BoundReference::find(self, &request, &info.namespace)?;
+        let issued = self
+            .service_accounts
+            .issue(
+                &TokenRequest {
+                    namespace: &info.namespace,
+                    service_account: Reference { name: account.name(), uid: account.uid() },
+                    bound_to: reference.bound_to(),
+                    audiences: &audiences,
+                    lifetime: Duration::from_secs(seconds as u64),
+                    warn_after: None,
+                },
+                SystemTime::now(),
+            )
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let expires = issued.expires.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        request.set_meta("name", info.name.as_str());
+        request.set_meta("namespace", info.namespace.as_str());
+        request.set_meta("creationTimestamp", metadata::timestamp(jiff::Timestamp::now().as_second()));
+        let spec = request.section_mut("spec");
+        spec.insert("audiences".into(), json!(audiences));
+        spec.insert("expirationSeconds".into(), seconds.into());
+        let status =
+            json!({"token": issued.token, "expirationTimestamp": metadata::timestamp(expires as i64)});
+        request.0.insert("status".into(), status);
+        Ok(request)
+    }
+}
+
+fn check_lifetime(seconds: i64, name: &str) -> Result<(), Status> {
+    let mut errors = FieldErrors::default();
+    if seconds < SHORTEST {
+        errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes");
+    }
+    if seconds > LONGEST {
+        errors.invalid(
+            "spec.expirationSeconds",
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        );
+    }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Status::invalid("authentication.k8s.io", "TokenRequest", name, &errors))
+    }
+}
+
+/// The object that a token is bound to, as it is now.
+enum BoundReference {
+    Nothing,
+    Pod(Object, Option<Object>),
+    Secret(Object),
+    Node(Object),
+}
+
+impl BoundReference {
+    fn find(api: &Api, request: &Object, namespace: &str) -> Result<BoundReference, Status> {
+        let Some(reference) = request.get(&["spec", "boundObjectRef"]) else {
+            return Ok(BoundReference::Nothing);
+        };
+        let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or("");
+        let (plural, place) = match text("kind") {
+            "Pod" => ("pods", namespace),
+            "Secret" => ("secrets", namespace),
+            "Node" => ("nodes", ""),
+            other => {
+                return Err(Status::bad_request(format!(
+                    "cannot bind token for serviceaccount to object of type {}, Kind={other}",
+                    text("apiVersion")
+                )));
+            }
+        };
+        let name = text("name");
+        let object = lookup(&api.registry, plural, place, name)
+            .ok_or_else(|| Status::not_found(&GroupResource::new("", plural), name))?;
+        if !text("uid").is_empty() && text("uid") != object.uid() {
+            return Err(Status::conflict(
+                &GroupResource::new("", plural),
+                name,
+                format!(
+                    "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+                    text("uid")
+                ),
+            ));
+        }
+        Ok(match plural {
+            "pods" => {
+                let node = object.text_at(&["spec", "nodeName"]);
+                let node = (!node.is_empty()).then(|| lookup(&api.registry, "nodes", "", node)).flatten();
+                BoundReference::Pod(object, node)
+            }
+            "secrets" => BoundReference::Secret(object),
+            _ => BoundReference::Node(object),
+        })
+    }
+
+    fn bound_to(&self) -> BoundTo<'_> {
+        fn reference(object: &Object) -> Reference<'_> {
+            Reference { name: object.name(), uid: object.uid() }
+        }
+        match self {
+            BoundReference::Nothing => BoundTo::Nothing,
+            BoundReference::Pod(pod, node) => {
+                BoundTo::Pod { pod: reference(pod), node: node.as_ref().map(reference) }
+            }
+            BoundReference::Secret(secret) => BoundTo::Secret(reference(secret)),
+            BoundReference::Node(node) => BoundTo::Node(reference(node)),
+        }
+    }
+}
+
+fn texts(value: Option<&Value>) -> Vec<String> {
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|text| Some(text.as_str()?.to_string()))
+        .collect()
+}
+
+fn user(user: &ferry_auth::User) -> Value {
+    crate::subresources::user_info(user)
+}

@@ -1,0 +1,18 @@
+//! POST: a new object.
+
+use ferry_api::Status;
+
+use super::Target;
+use crate::body::Response;
+use crate::request::Writing;
+use crate::respond;
+
+pub async fn create(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let options = target.request.write_options("CreateOptions")?;
+    let object = target.request.decode(target.kind, target.resource, options.validation)?;
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let call = writing.call(target.request, target.kind, target.resource);
+    let answer = target.api.registry.create(&call, object, false).await?;
+    respond::answer(target.request, 201, target.kind, &answer, wanted)
+}

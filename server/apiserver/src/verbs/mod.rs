@@ -1,0 +1,95 @@
+//! HTTP's side of the verbs: read the request, call the registry, write the answer. One function finds
+//! the verb; no kind has a handler of its own.
+
+mod create;
+mod delete;
+mod patch;
+mod read;
+mod scale;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use ferry_api::{Kind, Status};
+use ferry_registry::Resource;
+
+use crate::api::Api;
+use crate::body::Response;
+use crate::negotiate::{View, Wanted, wanted};
+use crate::request::Request;
+use crate::subresources;
+
+pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
+
+pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    let info = &request.info;
+    let served = api.served();
+    let kind = served.kind(&info.group, &info.version, &info.resource).ok_or_else(Status::no_such_path)?;
+    if kind.is_namespaced() && info.namespace.is_empty() && (!info.name.is_empty() || info.verb == "create") {
+        return Err(Status::no_such_path());
+    }
+    if !kind.is_namespaced() && !info.namespace.is_empty() && kind.plural != "namespaces" {
+        return Err(Status::no_such_path());
+    }
+    if !info.subresource.is_empty() {
+        let sub = kind.subresource(&info.subresource).ok_or_else(Status::no_such_path)?;
+        let connects = ["attach", "exec", "portforward", "proxy"].contains(&info.subresource.as_str());
+        if !connects && !sub.verbs.iter().any(|verb| verb == info.verb) {
+            return Err(Status::method_not_allowed());
+        }
+        return subresources::dispatch(api, request, kind).await;
+    }
+    if info.verb == "create" && !info.name.is_empty() {
+        return Err(Status::method_not_allowed());
+    }
+    if !kind.has_verb(info.verb) {
+        return Err(Status::method_not_allowed());
+    }
+    if kind.is_virtual() {
+        return subresources::review(api, request, kind).await;
+    }
+    let resource = api.registry.resource(&kind.group_resource()).ok_or_else(Status::no_such_path)?;
+    let target = Target { api, request, kind, resource: &resource };
+    match info.verb {
+        "get" => read::get(target).await,
+        "list" => read::list(target).await,
+        "watch" => watch::watch(target).await,
+        "create" => create::create(target).await,
+        "update" => update::update(target).await,
+        "patch" => patch::patch(target).await,
+        "delete" => delete::delete(target).await,
+        "deletecollection" => delete::delete_collection(target).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// What a verb works on.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    pub api: &'a Arc<Api>,
+    pub request: &'a Request,
+    /// The version the client speaks.
+    pub kind: &'a Arc<Kind>,
+    pub resource: &'a Arc<Resource>,
+}
+
+impl Target<'_> {
+    pub fn wanted(&self) -> Result<Wanted, Status> {
+        let mut wanted = wanted(&self.request.headers, ALL_VIEWS)?;
+        wanted.pretty |= self.request.query.flag("pretty");
+        Ok(wanted)
+    }
+}
+
+/// A plain read or write of an object's main or status side, for subresources that are the object itself.
+pub async fn whole_object(target: Target<'_>) -> Result<Response, Status> {
+    match target.request.info.verb {
+        "get" => read::get(target).await,
+        "update" => update::update(target).await,
+        "patch" => patch::patch(target).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+pub use scale::scale;

@@ -1,0 +1,219 @@
+//! PATCH: JSON patch, merge patch, strategic merge patch, and server-side apply. Each is a function from
+//! the object as it is to the object as it should be; the registry's update does the rest.
+
+use ferry_api::status::{Cause, Details};
+use ferry_api::{FieldValidation, Object, Status, json, yaml};
+use ferry_patch::managed_fields::ApplyError;
+use ferry_patch::{PatchError, json_patch, managed_fields, merge, strategic};
+use ferry_registry::verbs::Call;
+use ferry_registry::verbs::create::managed_write;
+use ferry_registry::verbs::update::Change;
+use http::header::CONTENT_TYPE;
+use serde_json::Value;
+
+use super::Target;
+use crate::body::Response;
+use crate::request::{WriteOptions, Writing, complete};
+use crate::respond;
+
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+const APPLY_YAML: &str = "application/apply-patch+yaml";
+const APPLY_JSON: &str = "application/apply-patch+json";
+
+pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let options = target.request.write_options("PatchOptions")?;
+    let content_type =
+        target.request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let content_type = content_type.split(';').next().unwrap_or("").trim();
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let call = writing.call(target.request, target.kind, target.resource);
+
+    let (answer, created) = if [APPLY_YAML, APPLY_JSON].contains(&content_type) {
+        let applied = applied_configuration(target, &options)?;
+        let transform = |live: Option<&Object>| apply(target, &options, &applied, live, &call);
+        let may_create = target.request.info.subresource.is_empty();
+        let change = Change { transform: &transform, tracked: true, may_create, uid: None };
+        target.api.registry.update(&call, change).await?
+    } else {
+        if options.force {
+            return Err(force_without_apply());
+        }
+        let patch = Patch::parse(content_type, target)?;
+        let transform = |live: Option<&Object>| patched(target, &options, &patch, live);
+        let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
+        target.api.registry.update(&call, change).await?
+    };
+    respond::answer(target.request, if created { 201 } else { 200 }, target.kind, &answer, wanted)
+}
+
+enum Patch<'a> {
+    Json(&'a [u8]),
+    Merge(Value),
+    Strategic(Value),
+}
+
+impl<'a> Patch<'a> {
+    fn parse(content_type: &str, target: Target<'a>) -> Result<Patch<'a>, Status> {
+        let body = &target.request.body;
+        let value = || -> Result<Value, Status> {
+            serde_json::from_slice(body)
+                .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
+        };
+        match content_type {
+            JSON_PATCH => Ok(Patch::Json(body)),
+            MERGE_PATCH => Ok(Patch::Merge(value()?)),
+            STRATEGIC_PATCH if target.kind.schema.as_ref().is_some_and(strategic::is_supported) => {
+                Ok(Patch::Strategic(value()?))
+            }
+            _ => {
+                let mut accepted = vec![JSON_PATCH, MERGE_PATCH];
+                if target.kind.schema.as_ref().is_some_and(strategic::is_supported) {
+                    accepted.push(STRATEGIC_PATCH);
+                }
+                accepted.push(APPLY_YAML);
+                Err(Status::unsupported_media_type(&accepted))
+            }
+        }
+    }
+}
+
+/// The patch, applied to the object in the version the client speaks.
+fn patched(
+    target: Target<'_>,
+    options: &WriteOptions,
+    patch: &Patch<'_>,
+    live: Option<&Object>,
+) -> Result<Object, Status> {
+    let _span = ferry_trace::span("apiserver.patch");
+    let Some(live) = live else {
+        return Err(Status::not_found(&target.kind.group_resource(), &target.request.info.name));
+    };
+    let mut value = respond::from_storage(live.clone(), target.kind)?.into_value();
+    match patch {
+        Patch::Json(patch) => json_patch::apply(&mut value, patch),
+        Patch::Merge(patch) => {
+            merge::apply(&mut value, patch);
+            Ok(())
+        }
+        Patch::Strategic(patch) => match &target.kind.schema {
+            Some(schema) => strategic::apply(&mut value, patch.clone(), schema),
+            None => Ok(()),
+        },
+    }
+    .map_err(|error| patch_failure(target, error))?;
+    let object = read_back(target, value, options.validation)?;
+    complete(object, target.kind, target.resource)
+}
+
+/// What a patch made of an object has to be an object of the kind again.
+fn read_back(target: Target<'_>, value: Value, validation: FieldValidation) -> Result<Object, Status> {
+    let decoded = match &target.kind.schema {
+        Some(schema) => json::decode_value(value, schema, validation)?,
+        None => json::Decoded {
+            object: Object::from_value(value)
+                .ok_or_else(|| Status::bad_request("the patched value is no object"))?,
+            warnings: Vec::new(),
+        },
+    };
+    target.request.warn(decoded.warnings);
+    let mut object = decoded.object;
+    if object.name() != target.request.info.name && !object.name().is_empty() && object.name() != "" {
+        let name = object.name().to_string();
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.request.info.name
+        )));
+    }
+    object.set_type(&target.kind.api_version(), &target.kind.kind);
+    Ok(object)
+}
+
+fn applied_configuration(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
+    if target.request.query.text("fieldManager").is_empty() {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.required("fieldManager", "is required for apply patch");
+        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", &errors));
+    }
+    let decoded = match &target.kind.schema {
+        Some(schema) => yaml::decode_applied(&target.request.body, schema, options.validation)?,
+        None => yaml::decode_untyped(&target.request.body, options.validation)?,
+    };
+    target.request.warn(decoded.warnings);
+    let mut object = decoded.object;
+    if object.api_version() != target.kind.api_version() {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            object.api_version(),
+            target.kind.api_version()
+        )));
+    }
+    if object
+        .meta("managedFields")
+        .is_some_and(|fields| fields.as_array().is_some_and(|list| !list.is_empty()))
+    {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    if object.name().is_empty() {
+        object.set_meta("name", target.request.info.name.as_str());
+    }
+    Ok(object)
+}
+
+fn apply(
+    target: Target<'_>,
+    options: &WriteOptions,
+    applied: &Object,
+    live: Option<&Object>,
+    call: &Call<'_>,
+) -> Result<Object, Status> {
+    let _span = ferry_trace::span("apiserver.apply");
+    let Some(schema) = &target.kind.schema else {
+        return Err(Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH]));
+    };
+    let live = live.map(|live| respond::from_storage(live.clone(), target.kind)).transpose()?;
+    let api_version = target.kind.api_version();
+    let write = managed_write(call, &api_version, schema);
+    let mut merged =
+        managed_fields::apply(live.as_ref(), applied, options.force, &write).map_err(apply_failure)?;
+    if let Some(live) = &live
+        && applied.resource_version().is_empty()
+    {
+        merged.set_meta("resourceVersion", live.resource_version());
+    }
+    let object = read_back(target, merged.into_value(), FieldValidation::Ignore)?;
+    complete(object, target.kind, target.resource)
+}
+
+fn patch_failure(target: Target<'_>, error: PatchError) -> Status {
+    respond::patch_failure(error, &target.kind.group, &target.kind.kind, &target.request.info.name)
+}
+
+fn apply_failure(error: ApplyError) -> Status {
+    match error {
+        ApplyError::Conflicts(conflicts) => {
+            let mut status = Status::new(409, "Conflict", conflicts.to_string());
+            let causes = conflicts
+                .0
+                .iter()
+                .map(|conflict| Cause {
+                    reason: "FieldManagerConflict".into(),
+                    message: format!("conflict with {}", conflict.manager),
+                    field: conflict.path.clone(),
+                })
+                .collect();
+            status.details = Some(Details { causes, ..Details::default() });
+            status
+        }
+        ApplyError::BadRequest(why) => Status::bad_request(why),
+        ApplyError::Invalid(why) => Status::new(500, "InternalError", why),
+    }
+}
+
+fn force_without_apply() -> Status {
+    let mut errors = ferry_api::FieldErrors::default();
+    errors.forbidden("force", "may not be specified for non-apply patch");
+    Status::invalid("meta.k8s.io", "PatchOptions", "", &errors)
+}

@@ -1,0 +1,117 @@
+//! GET of one object and of many.
+
+use ferry_api::Status;
+use ferry_api::selector::{FieldSelector, LabelSelector};
+use ferry_registry::cache::Filter;
+use ferry_registry::verbs::Answer;
+use ferry_registry::verbs::list::Freshness;
+
+use super::Target;
+use crate::body::Response;
+use crate::request::{Writing, namespace_of, revision};
+use crate::{continue_token, respond};
+
+pub async fn get(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let freshness = match target.request.query.text("resourceVersion") {
+        "" => Freshness::Current,
+        "0" => Freshness::Any,
+        text => Freshness::NotOlderThan(revision(text)?),
+    };
+    let options = target.request.write_options("GetOptions")?;
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let call = writing.call(target.request, target.kind, target.resource);
+    let entry = target.api.registry.get(&call, freshness).await?;
+    respond::answer(target.request, 200, target.kind, &Answer::Entry(entry), wanted)
+}
+
+pub async fn list(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let query = &target.request.query;
+    let limit = match query.text("limit") {
+        "" | "0" => None,
+        text => {
+            Some(text.parse::<usize>().map_err(|_| Status::bad_request(format!("invalid limit: {text:?}")))?)
+        }
+    };
+    let from = match query.text("continue") {
+        "" => None,
+        token => Some(continue_token::decode(token)?),
+    };
+    let freshness =
+        freshness(query.text("resourceVersion"), query.text("resourceVersionMatch"), limit, from.is_some())?;
+    let filter = filter(target)?;
+    let listed = target.api.registry.list(target.resource, &filter, freshness, limit, from).await?;
+    respond::list(target.request, target.kind, listed, wanted)
+}
+
+/// The rules of resourceVersion and resourceVersionMatch for lists.
+fn freshness(version: &str, rule: &str, limit: Option<usize>, continued: bool) -> Result<Freshness, Status> {
+    let invalid = |why: &str| {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.forbidden("resourceVersionMatch", why);
+        Status::invalid("meta.k8s.io", "ListOptions", "", &errors)
+    };
+    if continued && !rule.is_empty() {
+        return Err(invalid("resourceVersionMatch is forbidden when continue is provided"));
+    }
+    if continued && !version.is_empty() && version != "0" {
+        return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+    }
+    if version.is_empty() && !rule.is_empty() {
+        return Err(invalid("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+    }
+    match (version, rule) {
+        ("", _) => Ok(Freshness::Current),
+        ("0", "Exact") => {
+            Err(invalid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""))
+        }
+        ("0", _) => Ok(Freshness::Any),
+        (text, "Exact") => Ok(Freshness::Exactly(revision(text)?)),
+        // A limit without a match rule means the exact revision, for old clients' sake.
+        (text, "") if limit.is_some() => Ok(Freshness::Exactly(revision(text)?)),
+        (text, "NotOlderThan" | "") => Ok(Freshness::NotOlderThan(revision(text)?)),
+        (_, other) => {
+            let mut errors = ferry_api::FieldErrors::default();
+            errors.not_supported("resourceVersionMatch", other, &["Exact", "NotOlderThan", ""]);
+            Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
+        }
+    }
+}
+
+/// What the request selects: its namespace, labels and fields.
+pub fn filter(target: Target<'_>) -> Result<Filter, Status> {
+    let info = &target.request.info;
+    let labels = LabelSelector::parse(target.request.query.text("labelSelector"))
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    let mut fields = FieldSelector::parse(target.request.query.text("fieldSelector"))
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    // The old watch of one object: /api/v1/watch/namespaces/a/pods/b.
+    if !info.name.is_empty() {
+        fields = FieldSelector::parse(&format!("{fields},metadata.name={}", info.name))
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+    }
+    let namespace = Some(namespace_of(target.kind, info)).filter(|namespace| !namespace.is_empty());
+    Filter::new(namespace, labels, &fields, target.resource.strategy.selectable())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferry_store::Revision;
+
+    #[test]
+    fn a_list_is_as_new_as_its_parameters_say() {
+        let check = |version, rule, limit, expected| {
+            assert_eq!(freshness(version, rule, limit, false).ok(), expected, "{version} {rule} {limit:?}");
+        };
+        check("", "", None, Some(Freshness::Current));
+        check("0", "", Some(5), Some(Freshness::Any));
+        check("7", "", None, Some(Freshness::NotOlderThan(Revision(7))));
+        check("7", "", Some(5), Some(Freshness::Exactly(Revision(7))));
+        check("7", "NotOlderThan", Some(5), Some(Freshness::NotOlderThan(Revision(7))));
+        check("0", "Exact", None, None);
+        check("", "Exact", None, None);
+        check("x", "", None, None);
+    }
+}

@@ -1,0 +1,29 @@
+//! PUT: the whole object, as it should be.
+
+use ferry_api::Status;
+use ferry_registry::verbs::update::Change;
+
+use super::Target;
+use crate::body::Response;
+use crate::request::Writing;
+use crate::respond;
+
+pub async fn update(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let options = target.request.write_options("UpdateOptions")?;
+    let object = target.request.decode(target.kind, target.resource, options.validation)?;
+    if object.name().is_empty() {
+        return Err(Status::bad_request("name must be provided"));
+    }
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let call = writing.call(target.request, target.kind, target.resource);
+    let change = Change {
+        transform: &|_| Ok(object.clone()),
+        tracked: false,
+        may_create: target.resource.strategy.traits().create_on_update
+            && target.request.info.subresource.is_empty(),
+        uid: None,
+    };
+    let (answer, created) = target.api.registry.update(&call, change).await?;
+    respond::answer(target.request, if created { 201 } else { 200 }, target.kind, &answer, wanted)
+}

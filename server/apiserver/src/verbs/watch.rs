@@ -1,0 +1,346 @@
+//! WATCH: a stream of events, each written once for all watchers of its sort.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ferry_api::{Kind, Status, protobuf};
+use ferry_registry::Registry;
+use ferry_registry::cache::{
+    Change, Delivered, Encoding as FormEncoding, Entry, Filter, Form, FrameKind, Snapshot, Watcher,
+};
+use ferry_registry::verbs::list::Freshness;
+use ferry_registry::verbs::watch::Start;
+use ferry_store::Revision;
+use futures::Stream;
+use http::header::CONTENT_TYPE;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{Target, read};
+use crate::body::{Body, Response};
+use crate::negotiate::{Encoding, View, Wanted};
+use crate::request::revision;
+use crate::{respond, table, websocket};
+
+/// How often a quiet watch hears how far the server has come.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
+    let wanted = target.wanted()?;
+    let query = &target.request.query;
+    let bookmarks = query.flag("allowWatchBookmarks");
+    let send_initial = match query.get("sendInitialEvents") {
+        None | Some("") => None,
+        Some(_) => Some(query.flag("sendInitialEvents")),
+    };
+    let (start, ends_initial) =
+        start(query.text("resourceVersion"), query.text("resourceVersionMatch"), send_initial, bookmarks)?;
+    let filter = read::filter(target)?;
+    let watching = target.api.registry.watch(target.resource, filter.clone(), start).await?;
+
+    let frames = Frames {
+        registry: target.api.registry.clone(),
+        kind: target.kind.clone(),
+        wanted,
+        table_query: wanted.view == View::Table,
+        include_object: query.text("includeObject").to_string(),
+        columns_sent: false,
+    };
+    let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
+    let stream = events(EventStream {
+        frames,
+        filter,
+        initial: watching.initial,
+        ends_initial,
+        watcher: watching.watcher,
+        bookmarks,
+        next_bookmark: Instant::now() + BOOKMARK_EVERY,
+        deadline,
+        last_sent: Revision(0),
+        ended: false,
+        stopping: target.api.health.stopping(),
+    });
+    if websocket::is_upgrade(&target.request.headers) {
+        return websocket::serve_text(target.request, stream);
+    }
+    let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.watch_content_type());
+    Ok(respond::finish(builder, Body::stream(stream)))
+}
+
+/// Where the watch begins, and whether a bookmark tells the end of the first objects.
+fn start(
+    version: &str,
+    rule: &str,
+    send_initial: Option<bool>,
+    bookmarks: bool,
+) -> Result<(Start, bool), Status> {
+    let invalid = |path: &str, why: &str| {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.forbidden(path, why);
+        Status::invalid("meta.k8s.io", "ListOptions", "", &errors)
+    };
+    match send_initial {
+        Some(_) if rule != "NotOlderThan" => {
+            return Err(invalid(
+                "resourceVersionMatch",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
+        }
+        None if !rule.is_empty() => {
+            return Err(invalid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
+        }
+        _ => {}
+    }
+    let at_least = match version {
+        "" => Freshness::Current,
+        "0" => Freshness::Any,
+        text => Freshness::NotOlderThan(revision(text)?),
+    };
+    Ok(match (send_initial, at_least) {
+        (Some(true), freshness) => (Start::Now(freshness), bookmarks),
+        (_, Freshness::NotOlderThan(revision)) => (Start::After(revision), false),
+        // Without a revision, a watch begins with everything there is.
+        (None, freshness) => (Start::Now(freshness), false),
+        (Some(false), freshness) => (Start::ChangesOnly(freshness), false),
+    })
+}
+
+fn watch_duration(target: Target<'_>, asked: &str) -> Result<Duration, Status> {
+    match asked {
+        "" | "0" => {
+            let least = target.api.limits.min_watch;
+            Ok(least + least.mul_f64(rand::random::<f64>()))
+        }
+        text => match text.parse::<u64>() {
+            Ok(seconds) => Ok(Duration::from_secs(seconds)),
+            Err(_) => Err(Status::bad_request(format!("invalid timeoutSeconds: {text:?}"))),
+        },
+    }
+}
+
+struct EventStream {
+    frames: Frames,
+    filter: Filter,
+    initial: Option<(Snapshot, Revision)>,
+    ends_initial: bool,
+    watcher: Watcher,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    last_sent: Revision,
+    ended: bool,
+    stopping: tokio_util::sync::CancellationToken,
+}
+
+fn events(stream: EventStream) -> impl Stream<Item = Bytes> + Send {
+    futures::stream::unfold(stream, |mut stream| async move {
+        if stream.ended {
+            return None;
+        }
+        let bytes = match stream.next().await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return None,
+            Err(status) => {
+                stream.ended = true;
+                stream.frames.error(&status)
+            }
+        };
+        Some((bytes, stream))
+    })
+}
+
+impl EventStream {
+    /// The next bytes to send; `None` when the watch is over.
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        if let Some((snapshot, revision)) = self.initial.take() {
+            self.last_sent = revision;
+            let first = self.frames.initial(&snapshot, &self.filter)?;
+            let mut out = BytesMut::from(&first[..]);
+            if self.ends_initial {
+                out.extend_from_slice(&self.frames.bookmark(revision, true)?);
+            }
+            if !out.is_empty() {
+                return Ok(Some(out.freeze()));
+            }
+        }
+        loop {
+            tokio::select! {
+                biased;
+                delivered = self.watcher.next() => {
+                    let delivered = delivered.map_err(|gone| {
+                        Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
+                    })?;
+                    if let Some((_, event)) = delivered.last() {
+                        self.last_sent = event.revision;
+                    }
+                    return self.frames.batch(&delivered).map(Some);
+                }
+                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
+                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                    let applied = self.frames.registry.log.applied();
+                    if applied > self.last_sent {
+                        self.last_sent = applied;
+                    }
+                    return self.frames.bookmark(self.last_sent, false).map(Some);
+                }
+                () = tokio::time::sleep_until(self.deadline) => return Ok(None),
+                () = self.stopping.cancelled() => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Writes events in the form one watcher asked for.
+struct Frames {
+    registry: Arc<Registry>,
+    kind: Arc<Kind>,
+    wanted: Wanted,
+    table_query: bool,
+    include_object: String,
+    columns_sent: bool,
+}
+
+impl Frames {
+    fn initial(&mut self, snapshot: &Snapshot, filter: &Filter) -> Result<Bytes, Status> {
+        let mut out = BytesMut::new();
+        for entry in snapshot.values().filter(|entry| filter.matches(entry)) {
+            out.extend_from_slice(&self.frame(Change::Added, entry)?);
+        }
+        Ok(out.freeze())
+    }
+
+    fn batch(&mut self, delivered: &[Delivered]) -> Result<Bytes, Status> {
+        if let [(change, event)] = delivered {
+            return self.shared_frame(*change, event);
+        }
+        let mut out = BytesMut::new();
+        for (change, event) in delivered {
+            out.extend_from_slice(&self.shared_frame(*change, event)?);
+        }
+        Ok(out.freeze())
+    }
+
+    /// Whole objects are written once per event; tables and partial objects per watcher.
+    fn shared_frame(
+        &mut self,
+        change: Change,
+        event: &Arc<ferry_registry::cache::Event>,
+    ) -> Result<Bytes, Status> {
+        if self.wanted.view != View::Whole {
+            return self.frame(change, &event.shown(change));
+        }
+        let encoding = match self.wanted.encoding {
+            Encoding::Protobuf => FormEncoding::Protobuf,
+            _ => FormEncoding::Json,
+        };
+        let form = Form { version: self.kind.api_version().into(), encoding };
+        event.frame(FrameKind { change, form: Some(form) }, |entry| self.whole_frame(change.as_str(), entry))
+    }
+
+    fn frame(&mut self, change: Change, entry: &Entry) -> Result<Bytes, Status> {
+        if self.wanted.view == View::Whole {
+            return self.whole_frame(change.as_str(), entry);
+        }
+        let object = serde_json::from_slice(&respond::json_of(&self.kind, entry)?)
+            .ok()
+            .and_then(ferry_api::Object::from_value)
+            .ok_or_else(|| Status::internal("an object of the cache cannot be read"))?;
+        let shown = match self.wanted.view {
+            View::Table => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                table::of_event(&self.kind, &object, &self.include_object, columns)?
+            }
+            _ => respond::partial(&object).into_value(),
+        };
+        self.value_frame(change.as_str(), shown)
+    }
+
+    fn whole_frame(&self, change: &str, entry: &Entry) -> Result<Bytes, Status> {
+        match self.wanted.encoding {
+            Encoding::Protobuf => Ok(protobuf_frame(change, &respond::protobuf_of(&self.kind, entry)?)),
+            _ => Ok(json_frame(change, &respond::json_of(&self.kind, entry)?)),
+        }
+    }
+
+    fn value_frame(&self, change: &str, value: serde_json::Value) -> Result<Bytes, Status> {
+        if self.wanted.encoding != Encoding::Protobuf {
+            return Ok(json_frame(change, value.to_string().as_bytes()));
+        }
+        let object =
+            ferry_api::Object::from_value(value).ok_or_else(|| Status::internal("no object to send"))?;
+        let gvk = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
+        let schema = ferry_api::Schema::builtin(&gvk)
+            .ok_or_else(|| Status::internal(format!("{gvk} has no protobuf form")))?;
+        let bytes =
+            protobuf::encode(&object, &schema).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(protobuf_frame(change, &bytes))
+    }
+
+    fn bookmark(&self, revision: Revision, ends_initial: bool) -> Result<Bytes, Status> {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if ends_initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        if self.table_query {
+            let table = json!({
+                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": revision.to_string()},
+                "columnDefinitions": null,
+                "rows": [{"cells": [], "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}}],
+            });
+            return self.value_frame("BOOKMARK", table);
+        }
+        let (api_version, kind) = match self.wanted.view {
+            View::PartialMetadata => ("meta.k8s.io/v1".to_string(), "PartialObjectMetadata"),
+            _ => (self.kind.api_version(), &*self.kind.kind),
+        };
+        metadata.as_object_mut().map(|metadata| metadata.remove("creationTimestamp"));
+        self.value_frame("BOOKMARK", json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}))
+    }
+
+    fn error(&self, status: &Status) -> Bytes {
+        let value = serde_json::to_value(status).expect("a Status is JSON");
+        self.value_frame("ERROR", value).unwrap_or_else(|_| json_frame("ERROR", &status.to_json()))
+    }
+}
+
+/// A length of four bytes, then the event.
+fn protobuf_frame(change: &str, object: &[u8]) -> Bytes {
+    let event = protobuf::encode_watch_event(change, object);
+    let mut frame = Vec::with_capacity(event.len() + 4);
+    frame.extend_from_slice(&(event.len() as u32).to_be_bytes());
+    frame.extend_from_slice(&event);
+    frame.into()
+}
+
+fn json_frame(change: &str, object: &[u8]) -> Bytes {
+    let mut frame = Vec::with_capacity(object.len() + 40);
+    frame.extend_from_slice(b"{\"type\":\"");
+    frame.extend_from_slice(change.as_bytes());
+    frame.extend_from_slice(b"\",\"object\":");
+    frame.extend_from_slice(object);
+    frame.extend_from_slice(b"}\n");
+    frame.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_begins_where_its_parameters_say() {
+        let check = |version, rule, initial, expected| {
+            assert_eq!(start(version, rule, initial, true).ok(), expected, "{version} {rule} {initial:?}");
+        };
+        check("", "", None, Some((Start::Now(Freshness::Current), false)));
+        check("0", "", None, Some((Start::Now(Freshness::Any), false)));
+        check("5", "", None, Some((Start::After(Revision(5)), false)));
+        check("", "NotOlderThan", Some(true), Some((Start::Now(Freshness::Current), true)));
+        check("5", "", Some(true), None);
+        check("5", "NotOlderThan", None, None);
+        check("x", "", None, None);
+    }
+}
