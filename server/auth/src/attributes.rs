@@ -93,6 +93,28 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// A refusal with all that a 403 `Status` says about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Forbidden {
+    /// The details' `group`, `kind` and `name`.
+    pub api_group: String,
+    pub resource: String,
+    pub name: String,
+    pub message: String,
+}
+
+impl Forbidden {
+    pub fn new(attributes: &Attributes<'_>, reason: &str) -> Self {
+        Forbidden {
+            api_group: attributes.api_group.to_owned(),
+            resource: attributes.resource.to_owned(),
+            name: attributes.name.to_owned(),
+            message: forbidden_message(attributes, reason),
+        }
+    }
+}
+
 /// The message of a 403 `Status`, in the words clients and people search for.
 pub fn forbidden_message(attributes: &Attributes<'_>, reason: &str) -> String {
     let what = escape_markup(&refusal(attributes));

@@ -19,14 +19,19 @@ pub mod bootstrap_policy;
 mod cache;
 pub mod certificate;
 mod csv;
+pub mod impersonate;
 pub mod jws;
 pub mod kubeconfig;
+mod outbound;
 pub mod pki;
+#[cfg(test)]
+mod test_server;
 pub mod tls;
 pub mod user;
 
 pub use answer::Answer;
-pub use attributes::{Attributes, forbidden_message};
+pub use attributes::{Attributes, Forbidden, forbidden_message};
 pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Outcome};
 pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
+pub use outbound::{OutboundError, Retry};
 pub use user::User;

@@ -6,10 +6,12 @@
 mod anonymous;
 mod basic_file;
 pub mod bootstrap_token;
+pub mod oidc;
 mod request_header;
 pub mod service_account;
 mod token_file;
 mod tokens;
+mod webhook_token;
 mod websocket;
 mod x509;
 
@@ -28,10 +30,12 @@ use crate::{Answer, csv::CsvError, user::User};
 pub use anonymous::Anonymous;
 pub use basic_file::BasicFile;
 pub use bootstrap_token::BootstrapTokens;
+pub use oidc::{Oidc, OidcConfig};
 pub use request_header::{RequestHeader, RequestHeaderConfig, unescape_key};
 pub use service_account::ServiceAccounts;
 pub use token_file::TokenFile;
 pub use tokens::{TokenAuthenticator, Tokens};
+pub use webhook_token::{WebhookTokenConfig, WebhookTokens};
 pub use websocket::{WebSocketBearer, websocket_bearer};
 pub use x509::X509;
 

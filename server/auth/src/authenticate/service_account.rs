@@ -26,6 +26,7 @@ use crate::{
 
 pub use claims::{BoundTo, Reference, TokenRequest};
 use claims::{Claims, Issuer};
+pub(crate) use claims::{NumericDate, one_or_many};
 pub use discovery::{JWKS_PATH, OPENID_CONFIGURATION_PATH};
 
 /// The issuer of tokens kept in Secrets.

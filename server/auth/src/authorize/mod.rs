@@ -1,12 +1,18 @@
 //! May they? A union of authorizers in the order `--authorization-mode` names them.
 
+mod abac;
+pub mod node;
 pub mod rbac;
+mod webhook;
 
 use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::{Answer, attributes::Attributes, user};
 
+pub use abac::{Abac, AbacError};
+pub use node::NodeAuthorizer;
 pub use rbac::Rbac;
+pub use webhook::{WebhookAuthorizer, WebhookAuthorizerConfig};
 
 /// What one authorizer, or the union of all, says about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +139,11 @@ impl Rules {
             non_resource_rules: vec![NonResourceRule { verbs: all(), non_resource_urls: all() }],
             ..Rules::default()
         }
+    }
+
+    /// Rules that an authorizer cannot list.
+    pub(crate) fn unknown(why: &str) -> Self {
+        Rules { incomplete: true, errors: vec![why.to_owned()], ..Rules::default() }
     }
 
     fn merge(&mut self, other: Rules) {
