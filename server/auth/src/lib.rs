@@ -2,7 +2,7 @@
 //!
 //! This room turns credentials into a [`User`](user::User) and a request's attributes into a
 //! [`Decision`](authorize::Decision). It also keeps the cluster's keys and certificates
-//! ([`pki`]).
+//! ([`pki`]) and writes down what happened ([`audit`]).
 //!
 //! It deliberately knows no HTTP: the API server's filters hand in plain data and make the 401
 //! or 403 themselves. It opens no store: roles, bindings, pods and tokens come in as changes from
@@ -13,12 +13,14 @@
 
 mod answer;
 pub mod attributes;
+pub mod audit;
 pub mod authenticate;
 pub mod authorize;
 pub mod bootstrap_policy;
 mod cache;
 pub mod certificate;
 mod csv;
+pub mod feed;
 pub mod impersonate;
 pub mod jws;
 pub mod kubeconfig;
