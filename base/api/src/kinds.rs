@@ -56,6 +56,8 @@ pub struct Kind {
     /// The version that discovery's storage hash names, where it differs from the one stored.
     pub hash_version: Option<Text>,
     pub schema: Option<Schema>,
+    /// A delete answers with the object itself, not with a Status.
+    pub returns_deleted: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -110,6 +112,7 @@ fn kind(
         schema: Schema::builtin(&gvk),
         storage_version: gvk,
         hash_version: None,
+        returns_deleted: false,
     }
 }
 
@@ -183,6 +186,11 @@ impl Kind {
 
     fn hashed_as(mut self, version: &'static str) -> Kind {
         self.hash_version = Some(version.into());
+        self
+    }
+
+    fn returns_deleted(mut self) -> Kind {
+        self.returns_deleted = true;
         self
     }
 

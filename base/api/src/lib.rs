@@ -15,6 +15,7 @@ pub mod json;
 pub mod kinds;
 pub mod names;
 pub mod object;
+pub mod openapi;
 pub mod protobuf;
 pub mod quantity;
 pub mod selector;

@@ -50,6 +50,8 @@ pub struct Type {
     pub kinds: Vec<GroupVersionKind>,
     /// In JSON it is either a schema or something else; the wire message has a field for each.
     pub either: Option<Either>,
+    /// One of the fields is set, and the discriminator says which; OpenAPI publishes it.
+    pub union: Option<Union>,
     /// Defaults that hold only where the object itself is of this type, by the path of the field.
     pub assumptions: Vec<(Vec<Box<str>>, Value)>,
     /// The fields that are written even when empty, as indexes into `fields`; [`Types::add`] sets it.
@@ -57,6 +59,13 @@ pub struct Type {
     /// The fields that have a default, and those below which there may be one; [`Types::add`] sets both.
     pub defaulted: Vec<u32>,
     pub nested: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Union {
+    pub discriminator: Option<Box<str>>,
+    /// Each field with the name that the discriminator has for it.
+    pub fields: Vec<(Box<str>, Box<str>)>,
 }
 
 /// A JSON schema or something simpler in its place (apiextensions' `JSONSchemaPropsOr…`).
@@ -85,6 +94,8 @@ pub struct Field {
     pub list: ListType,
     /// A map or struct that server-side apply owns as a whole.
     pub atomic: bool,
+    /// A map that server-side apply owns by its entries, and says so; without a word it does as well.
+    pub granular: bool,
     pub patch: PatchStrategy,
     pub values: Vec<Box<str>>,
     /// A default that OpenAPI publishes.
@@ -283,6 +294,7 @@ impl Field {
             required: false,
             list: ListType::Unset,
             atomic: false,
+            granular: false,
             patch: PatchStrategy::default(),
             values: Vec::new(),
             default: None,
@@ -372,6 +384,15 @@ fn parse(text: &str) -> Result<Types, BadRow> {
                     ["gvk", group_version, kind] => {
                         draft.ty.kinds.push(GroupVersionKind::from_api_version(group_version, kind))
                     }
+                    ["union", discriminator, fields] => {
+                        let fields = fields.split(',').map(|pair| {
+                            pair.split_once(':').map(|(field, name)| (field.into(), name.into()))
+                        });
+                        draft.ty.union = Some(Union {
+                            discriminator: (*discriminator != "-").then(|| (*discriminator).into()),
+                            fields: fields.collect::<Option<_>>().ok_or_else(|| bad("unknown union"))?,
+                        });
+                    }
                     ["assume", path, value] => {
                         let path = path.split('.').map(Box::from).collect();
                         let value = serde_json::from_str(value).map_err(|_| bad("no JSON"))?;
@@ -451,6 +472,7 @@ fn assemble<'a>(
             kinds: draft.ty.kinds.clone(),
             either: draft.ty.either,
             assumptions: draft.ty.assumptions.clone(),
+            union: draft.ty.union.clone(),
             ..Type::default()
         });
     }
@@ -536,14 +558,17 @@ fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
                 _ => return None,
             }
         }
-        "map" => field.atomic = value == "atomic",
+        "map" => {
+            field.atomic = value == "atomic";
+            field.granular = value == "granular";
+        }
         "patch" => {
             field.patch.merge = value.contains("merge");
             field.patch.retain_keys = value.contains("retainKeys");
             field.patch.replace = value.contains("replace");
         }
         "key" => field.patch.merge_key = Some(value.into()),
-        "enum" => field.values = words(&value.replace('+', " ")),
+        "enum" => field.values = words(&value.replace('~', " ")),
         "milli" => field.milli = true,
         "assume" => field.assume = Some(serde_json::from_str(value).ok()?),
         "default" => field.default = Some(serde_json::from_str(value).ok()?),

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ferry_api::openapi::Documents;
 use ferry_api::{Kind, discovery, kinds};
 use serde_json::Value;
 
@@ -22,25 +23,32 @@ fn by_default() -> Vec<Arc<Kind>> {
     kinds::builtin().iter().filter(|kind| kind.by_default).cloned().collect()
 }
 
-/// Panics at the first place where two documents differ.
+/// Panics with the places where two documents differ.
 fn assert_same(ours: &Value, theirs: &Value, path: &str) {
+    let mut differences = Vec::new();
+    compare(ours, theirs, path, &mut differences);
+    let shown = &differences[..differences.len().min(20)];
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), shown.join("\n"));
+}
+
+fn compare(ours: &Value, theirs: &Value, path: &str, differences: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
-            for key in a.keys().chain(b.keys()) {
+            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
                 let place = format!("{path}/{key}");
                 match (a.get(key), b.get(key)) {
-                    (Some(a), Some(b)) => assert_same(a, b, &place),
-                    (ours, theirs) => panic!("{place}: ours {ours:?}, theirs {theirs:?}"),
+                    (Some(a), Some(b)) => compare(a, b, &place, differences),
+                    (ours, theirs) => differences.push(format!("{place}: ours {ours:?}, theirs {theirs:?}")),
                 }
             }
         }
-        (Value::Array(a), Value::Array(b)) => {
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
             for (index, (a, b)) in a.iter().zip(b).enumerate() {
-                assert_same(a, b, &format!("{path}[{index}]"));
+                compare(a, b, &format!("{path}[{index}]"), differences);
             }
-            assert_eq!(a.len(), b.len(), "{path}: ours {ours}\ntheirs {theirs}");
         }
-        _ => assert_eq!(ours, theirs, "{path}"),
+        _ if ours == theirs => {}
+        _ => differences.push(format!("{path}: ours {ours}, theirs {theirs}")),
     }
 }
 
@@ -90,4 +98,75 @@ fn the_aggregated_documents_are_as_served() {
     assert_same(&discovery::aggregated(&kinds, false, v2, Vec::new()), &theirs, "/apis");
     let theirs = served("aggregated-api.json").expect("aggregated-api");
     assert_same(&discovery::aggregated(&kinds, true, v2, Vec::new()), &theirs, "/api");
+}
+
+/// Takes prose out, and what prose makes necessary: a reference stands in an allOf only when a
+/// description stands beside it.
+fn without_prose(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut map: serde_json::Map<String, Value> = map
+                .into_iter()
+                .filter(|(key, value)| key != "description" || !value.is_string())
+                .map(|(key, value)| (key, without_prose(value)))
+                .collect();
+            let reference = map.get("allOf").and_then(|all| all[0].get("$ref")).cloned();
+            match reference {
+                Some(reference) if map.len() == 1 => {
+                    map.clear();
+                    map.insert("$ref".into(), reference);
+                }
+                _ => {}
+            }
+            Value::Object(map)
+        }
+        Value::Array(items) => items.into_iter().map(without_prose).collect(),
+        other => other,
+    }
+}
+
+/// Puts shared parameters in where they are referred to; how they are called is nobody's business.
+fn with_parameters(mut document: Value) -> Value {
+    fn resolve(value: &mut Value, shared: &Value) {
+        let name = value.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix("#/parameters/"));
+        if let Some(parameter) = name.map(|name| shared[name].clone()) {
+            *value = parameter;
+            return;
+        }
+        match value {
+            Value::Object(map) => map.values_mut().for_each(|value| resolve(value, shared)),
+            Value::Array(items) => items.iter_mut().for_each(|item| resolve(item, shared)),
+            _ => {}
+        }
+    }
+    let shared = document.as_object_mut().expect("an object").remove("parameters").expect("parameters");
+    resolve(&mut document["paths"], &shared);
+    document
+}
+
+#[test]
+fn every_document_of_openapi_v3_is_as_served() {
+    let Some(index) = served("openapi-v3-index.json") else { return };
+    let documents = Documents::new(by_default());
+    let ours = documents.v3_index();
+    let listed: Vec<&String> = ours["paths"].as_object().expect("paths").keys().collect();
+    let theirs: Vec<&str> = index.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert_eq!(listed, theirs);
+    for path in theirs {
+        let document = documents.v3(path).expect(path);
+        assert_eq!(documents.v3_hash(path), Some(document.hash.as_str()));
+        let ours = without_prose(serde_json::from_slice(&document.bytes).expect("JSON"));
+        let theirs = served(&format!("openapi-v3/{}.json", path.replace('/', "__"))).expect(path);
+        assert_same(&ours, &without_prose(theirs), path);
+    }
+    assert!(documents.v3("apis/apps/v9").is_none());
+}
+
+#[test]
+fn openapi_v2_is_as_served() {
+    let Some(theirs) = served("openapi-v2.json") else { return };
+    let documents = Documents::new(by_default());
+    let ours: Value = serde_json::from_slice(&documents.v2().bytes).expect("JSON");
+    let (ours, theirs) = (without_prose(with_parameters(ours)), without_prose(with_parameters(theirs)));
+    assert_same(&ours, &theirs, "/openapi/v2");
 }

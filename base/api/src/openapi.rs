@@ -1,0 +1,132 @@
+//! OpenAPI, both versions, from the kind rows and the field rows. No prose: names and shapes are what
+//! clients work with.
+//!
+//! [`operations`] turns kind rows into paths and operations, [`schemas`] turns field rows into
+//! definitions; [`v2`] and [`v3`] write both down in their own way. [`Documents`] keeps what was asked for.
+
+pub mod operations;
+pub mod schemas;
+pub mod v2;
+pub mod v3;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha512};
+
+use crate::kinds::{Kind, priorities};
+
+/// The documents of a set of kinds, each made when it is first asked for.
+pub struct Documents {
+    kinds: Vec<Arc<Kind>>,
+    v2: OnceLock<Document>,
+    v3: BTreeMap<String, Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    hash: OnceLock<String>,
+    document: OnceLock<Document>,
+}
+
+/// A document as it is served, with the hash that its ETag and its address carry.
+#[derive(Debug, Clone)]
+pub struct Document {
+    pub bytes: Vec<u8>,
+    pub hash: String,
+}
+
+impl Documents {
+    pub fn new(kinds: Vec<Arc<Kind>>) -> Documents {
+        let slots = v3::paths(&kinds).into_iter().map(|path| (path, Slot::default())).collect();
+        Documents { kinds, v2: OnceLock::new(), v3: slots }
+    }
+
+    /// `/openapi/v2`
+    pub fn v2(&self) -> &Document {
+        self.v2.get_or_init(|| Document::of(&v2::document(&self.kinds)))
+    }
+
+    /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.
+    pub fn v3_index(&self) -> Value {
+        let paths: serde_json::Map<String, Value> = self
+            .v3
+            .keys()
+            .filter_map(|path| {
+                let hash = self.v3_hash(path)?;
+                let url = format!("/openapi/v3/{path}?hash={hash}");
+                Some((path.clone(), json!({"serverRelativeURL": url})))
+            })
+            .collect();
+        json!({"paths": paths})
+    }
+
+    /// The hash of a document. Making it does not keep the document: the index is asked for far more
+    /// often than most of what it lists.
+    pub fn v3_hash(&self, path: &str) -> Option<&str> {
+        let slot = self.v3.get(path)?;
+        if let Some(document) = slot.document.get() {
+            return Some(&document.hash);
+        }
+        if slot.hash.get().is_none() {
+            let document = Document::of(&v3::document(&self.kinds, path)?);
+            let _ = slot.hash.set(document.hash);
+        }
+        slot.hash.get().map(String::as_str)
+    }
+
+    /// `/openapi/v3/PATH`, as in `/openapi/v3/apis/apps/v1`.
+    pub fn v3(&self, path: &str) -> Option<&Document> {
+        let slot = self.v3.get(path)?;
+        if slot.document.get().is_none() {
+            let document = Document::of(&v3::document(&self.kinds, path)?);
+            let _ = slot.document.set(document);
+        }
+        slot.document.get()
+    }
+}
+
+impl Document {
+    fn of(value: &Value) -> Document {
+        let bytes = serde_json::to_vec(value).expect("a JSON value writes to memory");
+        let hash = Sha512::digest(&bytes).iter().map(|byte| format!("{byte:02X}")).collect();
+        Document { bytes, hash }
+    }
+}
+
+/// The groups with their versions, in the order of discovery.
+fn group_versions(kinds: &[Arc<Kind>]) -> Vec<(&str, Vec<&str>)> {
+    let rows = || kinds.iter().map(Arc::as_ref);
+    priorities::groups(rows()).into_iter().map(|group| (group, priorities::versions(rows(), group))).collect()
+}
+
+/// `Rbac` + `Authorization` of `rbac.authorization.k8s.io`; `Core` of the core group.
+fn group_identifier(group: &str) -> String {
+    if group.is_empty() {
+        return "Core".into();
+    }
+    group.strip_suffix(".k8s.io").unwrap_or(group).split(['.', '-']).map(capitalized).collect()
+}
+
+fn capitalized(word: &str) -> String {
+    let mut chars = word.chars();
+    let first = chars.next().map(|c| c.to_ascii_uppercase());
+    first.into_iter().chain(chars).collect()
+}
+
+/// `rbacAuthorization_v1`
+fn tag(group: &str, version: Option<&str>) -> String {
+    let identifier = group_identifier(group);
+    let mut chars = identifier.chars();
+    let first = chars.next().map(|c| c.to_ascii_lowercase());
+    let group: String = first.into_iter().chain(chars).collect();
+    match version {
+        Some(version) => format!("{group}_{version}"),
+        None => group,
+    }
+}
+
+fn base_path(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+}
