@@ -89,6 +89,11 @@ pub fn record_size(key: &str, value: &[u8]) -> usize {
     RECORD_HEADER + key.len() + value.len()
 }
 
+/// Bytes that a record takes according to its header.
+pub fn record_size_of(header: &[u8]) -> usize {
+    RECORD_HEADER + u16_at(header, 4) as usize + u32_at(header, 8) as usize
+}
+
 /// Bytes that a frame takes for this many bytes of records.
 pub fn frame_size(records: usize) -> usize {
     FRAME_HEADER + records.next_multiple_of(8) + FRAME_TRAILER
@@ -181,7 +186,7 @@ pub fn append_record(bytes: &mut Vec<u8>, record: &Record<'_>) {
 pub fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     let header = bytes.get(..RECORD_HEADER)?;
     let key_end = RECORD_HEADER + u16_at(header, 4) as usize;
-    let size = key_end + u32_at(header, 8) as usize;
+    let size = record_size_of(header);
     let whole = bytes.get(..size)?;
     if crc32fast::hash(&whole[4..]) != u32_at(whole, 0) {
         return None;

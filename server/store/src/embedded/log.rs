@@ -65,10 +65,11 @@ impl Log {
         let ids = segment_ids(directory).map_err(cannot_open)?;
         let mut recovery = Recovery::default();
         let mut segments: Vec<Sealed> = Vec::new();
+        let mut bytes = Vec::new();
         for (position, id) in ids.iter().enumerate() {
             let last = position + 1 == ids.len();
-            match Segment::open(directory, *id)? {
-                Some((segment, bytes)) => {
+            match Segment::open(directory, *id, &mut bytes)? {
+                Some(segment) => {
                     recovery.read(&segment, &bytes, last)?;
                     segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
                 }

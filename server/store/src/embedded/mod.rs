@@ -16,10 +16,11 @@ mod index;
 mod log;
 mod queue;
 mod segment;
+mod snapshot;
 mod watchers;
 mod writer;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -40,11 +41,10 @@ use self::index::{Index, Version};
 use self::log::{Log, Recovered};
 use self::queue::{Outcome, Queue, Request};
 use self::segment::{Located, Segment};
+pub use self::snapshot::{Summary, restore, verify};
 use self::watchers::Watchers;
 use self::writer::Writer;
-use crate::{
-    Committed, Error, Found, KeyValue, Operation, Page, Range, Result, Revision, Store, Txn, Usage, Watch,
-};
+use crate::{Committed, Error, Found, KeyValue, Page, Range, Result, Revision, Store, Txn, Usage, Watch};
 
 /// Values read without leaving the caller's thread, when the kernel has them in memory.
 const INLINE_READS: usize = 16;
@@ -133,25 +133,6 @@ impl Embedded {
             .queue
             .push(request)
             .map_err(|_| Error::unavailable("queue a write", io::Error::other("too many are waiting")))
-    }
-
-    fn check_transaction(&self, txn: &Txn) -> Result<()> {
-        let size = writer::size_of_txn(txn);
-        if size > self.transaction_limit {
-            return Err(Error::TooLarge { size, limit: self.transaction_limit });
-        }
-        let invalid = |what: String| Err(Error::InvalidTransaction { what });
-        let mut seen = HashSet::new();
-        for operation in &txn.operations {
-            let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
-            if key.is_empty() || key.len() > usize::from(u16::MAX) {
-                return invalid(format!("a key of {} bytes", key.len()));
-            }
-            if txn.operations.len() > 1 && !seen.insert(key) {
-                return invalid(format!("{key} is written twice"));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -260,7 +241,7 @@ impl Store for Embedded {
 
     async fn commit(&self, txn: Txn) -> Result<Committed> {
         let mut span = ferry_trace::span("store.commit");
-        self.check_transaction(&txn)?;
+        txn.check(self.transaction_limit)?;
         let (answer, outcome) = oneshot::channel();
         self.request(Request::Commit { txn, answer })?;
         match outcome.await.map_err(|_| watchers::closed())? {
@@ -315,7 +296,7 @@ impl Store for Embedded {
 
     async fn snapshot(&self) -> Result<BoxStream<'static, Result<Bytes>>> {
         self.shared.check_open()?;
-        Err(watchers::closed())
+        Ok(snapshot::stream(&self.shared))
     }
 
     async fn close(&self) -> Result<()> {
@@ -361,11 +342,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 /// Makes the directory if need be, and makes sure that no other process uses it.
 fn lock_directory(directory: &Path) -> Result<File> {
     let cannot = |what: &str, error| Error::unavailable(format!("{what} {}", directory.display()), error);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(|error| cannot("create", error))?;
+    create_directory(directory).map_err(|error| cannot("create", error))?;
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
@@ -380,4 +357,8 @@ fn lock_directory(directory: &Path) -> Result<File> {
         std::fs::TryLockError::Error(error) => cannot("lock", error),
     })?;
     Ok(lock)
+}
+
+fn create_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }

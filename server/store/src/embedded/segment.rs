@@ -14,6 +14,8 @@ use super::frame::{self, RECORD_HEADER};
 use super::index::{Location, Version};
 use crate::{Error, KeyValue, Result};
 
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 pub struct Segment {
     pub id: u32,
     pub salt: u64,
@@ -38,31 +40,37 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Opens a segment and reads all of it. `None`: it never got as far as a header.
-    pub fn open(directory: &Path, id: u32) -> Result<Option<(Self, Vec<u8>)>> {
+    /// Opens a segment and reads all of it into `bytes`. `None`: it never got as far as a header.
+    pub fn open(directory: &Path, id: u32, bytes: &mut Vec<u8>) -> Result<Option<Self>> {
         let path = directory.join(file_name(id));
-        let open = || -> io::Result<(File, Vec<u8>)> {
+        let mut open = || -> io::Result<File> {
             let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-            let mut bytes = Vec::with_capacity(file.metadata()?.len() as usize);
-            file.read_to_end(&mut bytes)?;
-            Ok((file, bytes))
+            bytes.clear();
+            bytes.reserve(file.metadata()?.len() as usize + 1);
+            file.read_to_end(bytes)?;
+            Ok(file)
         };
-        let (file, bytes) =
-            open().map_err(|error| Error::unavailable(format!("read {}", path.display()), error))?;
-        let segment = frame::parse_segment_header(&bytes, id)?.map(|salt| Segment { id, salt, path, file });
-        Ok(segment.map(|segment| (segment, bytes)))
+        let file = open().map_err(|error| Error::unavailable(format!("read {}", path.display()), error))?;
+        let salt = frame::parse_segment_header(bytes, id)?;
+        Ok(salt.map(|salt| Segment { id, salt, path, file }))
     }
 
     /// Makes sure that `length` bytes from `offset` on exist, are zero, and cannot run into a
-    /// full disk later.
+    /// full disk later. The zeros are really written: a sync of what later replaces them then
+    /// has no metadata to write, which makes it about twice as fast.
     pub fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, length) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                let zeros = vec![0; length as usize];
-                self.write_at(offset, &zeros)
-            }
-            done => Ok(done?),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(error.into()),
         }
+        let end = offset + length;
+        let mut at = offset;
+        while at < end {
+            let piece = &ZEROS[..ZEROS.len().min((end - at) as usize)];
+            self.write_at(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

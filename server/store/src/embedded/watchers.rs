@@ -40,6 +40,7 @@ struct Watcher {
     newest: Arc<AtomicI64>,
     /// The newest revision put into the channel.
     told: Revision,
+    outgoing: Vec<Event>,
 }
 
 impl Watchers {
@@ -54,24 +55,34 @@ impl Watchers {
         let mut watchers = self.watchers.lock();
         let revision = Revision(published.load(Ordering::Acquire));
         newest.store(revision.0, Ordering::Release);
-        watchers.push(Watcher { prefix: prefix.into(), sender, newest: newest.clone(), told: revision });
+        watchers.push(Watcher {
+            prefix: prefix.into(),
+            sender,
+            newest: newest.clone(),
+            told: revision,
+            outgoing: Vec::new(),
+        });
         (receiver, revision)
     }
 
-    /// Hands out events and only then lets readers see their revision, so that whoever learns a
-    /// revision finds its events on their way.
+    /// Lets readers see a revision and hands out its events. First each follower concerned is
+    /// known to have something to come, so none seems up to date to a reader of this revision;
+    /// then the revision can be read; then the events go out, so none is ahead of what is read.
     pub fn publish(&self, events: &[Event], revision: Revision, published: &AtomicI64) {
         let mut watchers = self.watchers.lock();
-        watchers.retain_mut(|watcher| {
+        for watcher in watchers.iter_mut() {
             let prefix = &*watcher.prefix;
-            let mut matching = events.iter().filter(|event| event.kv.key.starts_with(prefix)).peekable();
-            if matching.peek().is_none() {
-                return true;
+            let matching = events.iter().filter(|event| event.kv.key.starts_with(prefix));
+            watcher.outgoing.extend(matching.cloned());
+            if !watcher.outgoing.is_empty() {
+                watcher.newest.store(revision.0, Ordering::Release);
             }
-            let events = matching.cloned().collect();
-            watcher.send(Batch { events, revision })
-        });
+        }
         published.store(revision.0, Ordering::Release);
+        watchers.retain_mut(|watcher| {
+            let events = std::mem::take(&mut watcher.outgoing);
+            events.is_empty() || watcher.send(Batch { events, revision })
+        });
     }
 
     /// Tells everyone who has not heard of `revision` that it has passed.
@@ -94,9 +105,6 @@ impl Watcher {
     /// False: this follower is gone, or must replay.
     fn send(&mut self, batch: Batch) -> bool {
         let revision = batch.revision;
-        if !batch.events.is_empty() {
-            self.newest.store(revision.0, Ordering::Release);
-        }
         match self.sender.try_send(batch) {
             Ok(()) => {
                 self.told = revision;

@@ -559,12 +559,10 @@ impl Writer {
 }
 
 fn check<'a>(index: &Index, compare: &'a Compare) -> (&'a Arc<str>, bool) {
-    match compare {
-        Compare::ModRevision { key, revision } => {
-            (key, index.head(key).is_some_and(|head| head.modified == *revision))
-        }
-        Compare::Absent { key } => (key, index.head(key).is_none()),
-    }
+    let (key, expected) = compare.expectation();
+    // As in etcd, a key that does not exist was last changed at revision zero.
+    let modified = index.head(key).map_or(Revision(0), |head| head.modified);
+    (key, modified == expected)
 }
 
 fn has_put(txn: &Txn) -> bool {
@@ -572,7 +570,7 @@ fn has_put(txn: &Txn) -> bool {
 }
 
 /// Bytes of records that a transaction makes, at most.
-pub fn size_of_txn(txn: &Txn) -> usize {
+fn size_of_txn(txn: &Txn) -> usize {
     txn.operations
         .iter()
         .map(|operation| match operation {
