@@ -1,21 +1,24 @@
 //! Revisioned bytes with etcd's semantics: one global revision, compare-and-set transactions,
 //! ranges at a revision, watch from a revision, compaction, time to live.
 //!
-//! Two engines stand behind one trait and one contract suite (`tests/store_contract.rs`):
-//! [`Embedded`], a directory of this machine, and etcd v3.
+//! Two engines stand behind one trait and one contract suite (`tests/store/contract.rs`):
+//! [`Embedded`], a directory of this machine, and [`Etcd`], a cluster elsewhere.
 //!
 //! This room knows no kind and no codec: a key is a path, a value is bytes. It decides nothing
 //! about who may read or write, and holds no copy of values in memory: the watch cache does.
 //!
-//! Start reading at [`Store`], then `embedded/mod.rs`.
+//! Start reading at [`Store`], then `embedded/mod.rs` or `etcd/mod.rs`.
 
 pub mod embedded;
 mod error;
+pub mod etcd;
+pub mod snapshot;
 mod store;
 mod watch;
 
 pub use embedded::Embedded;
 pub use error::{Error, Result};
+pub use etcd::Etcd;
 pub use store::{
     Committed, Compare, Durability, Found, KeyValue, Operation, Page, Range, Revision, Store, Txn, Usage,
 };

@@ -1,5 +1,6 @@
 //! The interface: what every engine gives, in etcd's words.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use crate::{Result, Watch};
+use crate::{Error, Result, Watch};
 
 /// One number orders all changes of the whole store. The first change of an empty store is
 /// revision 2, as in etcd; an empty store is at revision 1.
@@ -208,6 +209,52 @@ impl Txn {
             }
         }
         self
+    }
+}
+
+impl Txn {
+    /// Refuses what no engine takes.
+    pub(crate) fn check(&self, limit: usize) -> Result<()> {
+        let size = self.operations.iter().map(Operation::size).sum();
+        if size > limit {
+            return Err(Error::TooLarge { size, limit });
+        }
+        let invalid = |what: String| Err(Error::InvalidTransaction { what });
+        let mut seen = HashSet::new();
+        for operation in &self.operations {
+            let key = operation.key();
+            if key.is_empty() || key.len() > usize::from(u16::MAX) {
+                return invalid(format!("a key of {} bytes", key.len()));
+            }
+            if self.operations.len() > 1 && !seen.insert(key) {
+                return invalid(format!("{key} is written twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operation {
+    pub fn key(&self) -> &Arc<str> {
+        let (Operation::Put { key, .. } | Operation::Delete { key }) = self;
+        key
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Operation::Put { key, value, .. } => key.len() + value.len(),
+            Operation::Delete { key } => key.len(),
+        }
+    }
+}
+
+impl Compare {
+    /// The key, and the revision it must have been changed at last; zero for an absent key.
+    pub(crate) fn expectation(&self) -> (&Arc<str>, Revision) {
+        match self {
+            Compare::ModRevision { key, revision } => (key, *revision),
+            Compare::Absent { key } => (key, Revision(0)),
+        }
     }
 }
 

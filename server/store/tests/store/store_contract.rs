@@ -1,12 +1,11 @@
 //! Every law of `contract` over every engine.
 
-mod contract;
-
 use std::sync::Arc;
 
-use contract::Subject;
-use ferry_store::Embedded;
-use ferry_store::embedded::Config;
+use ferry_store::{Embedded, Etcd, embedded, etcd};
+
+use crate::contract::Subject;
+use crate::etcd_server::EtcdServer;
 
 /// A store in a directory of its own, which goes with it.
 struct EmbeddedSubject {
@@ -17,8 +16,22 @@ struct EmbeddedSubject {
 impl EmbeddedSubject {
     async fn start() -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory for the store");
-        let store = Embedded::open(Config::new(directory.path().join("store")));
+        let store = Embedded::open(embedded::Config::new(directory.path().join("store")));
         Some(EmbeddedSubject { store: Arc::new(store.expect("a new store")), _directory: directory })
+    }
+}
+
+/// A store in an etcd of its own, which ends with it.
+struct EtcdSubject {
+    store: Subject,
+    _server: EtcdServer,
+}
+
+impl EtcdSubject {
+    async fn start() -> Option<Self> {
+        let server = EtcdServer::start(None, &[]).await?;
+        let store = Etcd::connect(etcd::Config::new([&server.endpoint])).await;
+        Some(EtcdSubject { store: Arc::new(store.expect("a connection")), _server: server })
     }
 }
 
@@ -29,7 +42,7 @@ macro_rules! laws {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $law() {
                     if let Some(subject) = super::$subject::start().await {
-                        super::contract::$law(subject.store.clone()).await;
+                        crate::contract::$law(subject.store.clone()).await;
                     }
                 }
             )*
@@ -67,5 +80,6 @@ macro_rules! store_contract {
 }
 
 store_contract! {
-    embedded: EmbeddedSubject
+    on_embedded: EmbeddedSubject
+    on_etcd: EtcdSubject
 }

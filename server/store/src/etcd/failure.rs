@@ -1,0 +1,51 @@
+//! What etcd's errors mean.
+
+use crate::{Error, Revision};
+
+/// etcd tells its errors apart by their text alone; these texts are part of its API.
+pub fn translate(what: &str, error: etcd_client::Error) -> Error {
+    let etcd_client::Error::GRpcStatus(status) = &error else {
+        return Error::unavailable(what, error);
+    };
+    let message = status.message();
+    let says = |text: &str| message.contains(text);
+    if says("required revision has been compacted") {
+        return Error::Compacted { requested: Revision(0), compacted: Revision(0), current: Revision(0) };
+    }
+    if says("required revision is a future revision") {
+        return Error::FutureRevision { requested: Revision(0), current: Revision(0) };
+    }
+    if says("database space exceeded") {
+        return Error::NoSpace { what: message.to_owned() };
+    }
+    if says("request is too large") || says("message larger than max") {
+        return Error::TooLarge { size: super::TRANSACTION_LIMIT, limit: super::TRANSACTION_LIMIT };
+    }
+    if says("duplicate key given in txn") || says("too many operations in txn") {
+        return Error::InvalidTransaction { what: message.to_owned() };
+    }
+    Error::unavailable(what, error)
+}
+
+/// Nothing will change by asking again.
+pub fn is_final(error: &etcd_client::Error) -> bool {
+    let etcd_client::Error::GRpcStatus(status) = error else {
+        return false;
+    };
+    // The numbers are gRPC's: invalid argument, permission denied, unauthenticated.
+    matches!(status.code() as i32, 3 | 7 | 16)
+}
+
+impl Error {
+    /// Says which revision was asked for, in errors that are about it.
+    pub(super) fn asked_for(self, revision: Option<Revision>) -> Self {
+        let asked = revision.unwrap_or_default();
+        match self {
+            Error::Compacted { compacted, current, .. } => {
+                Error::Compacted { requested: asked, compacted, current }
+            }
+            Error::FutureRevision { current, .. } => Error::FutureRevision { requested: asked, current },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The laws over every engine (`store_contract`), and what each engine promises beyond them.
+
+mod contract;
+mod etcd;
+mod etcd_server;
+mod store_contract;
