@@ -15,13 +15,26 @@ use crate::{Result, Revision};
 
 /// Bytes moved at a time.
 const STEP: usize = 256 << 10;
-/// Waste that is not worth the work.
-const SLACK: u64 = 32 << 20;
 
-/// Whether the oldest segment should be cleaned.
-pub fn is_wanted(size: u64, retained: u64, retained_in_oldest: u64, quota: u64) -> bool {
-    let waste = size.saturating_sub(retained);
-    retained_in_oldest == 0 || waste > retained + SLACK || (size > quota - quota / 8 && waste > quota / 4)
+/// What decides whether the oldest segment should be cleaned, in bytes.
+pub struct Situation {
+    pub size: u64,
+    pub retained: u64,
+    pub retained_in_oldest: u64,
+    pub segment: u64,
+    pub quota: u64,
+}
+
+impl Situation {
+    /// Half of the log may be waste, and a little more: so each byte is moved about once for
+    /// each byte that becomes waste. Near the quota space is dearer than work.
+    pub fn wants_cleaning(&self) -> bool {
+        let waste = self.size.saturating_sub(self.retained);
+        let near_quota = self.size + 2 * self.segment > self.quota;
+        self.retained_in_oldest == 0
+            || waste > self.retained + 2 * self.segment
+            || (near_quota && waste > 2 * self.segment + self.quota / 16)
+    }
 }
 
 pub struct Cleaning {

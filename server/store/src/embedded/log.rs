@@ -12,12 +12,22 @@ use super::index::{Index, Location, Version};
 use super::segment::{Segment, file_name, parse_file_name, sync_directory};
 use crate::{Error, Result, Revision};
 
-/// A segment that has grown past this is followed by a new one.
-const SEGMENT_SIZE: u64 = 16 << 20;
-/// Allocated at a time.
-const STEP: u64 = 1 << 20;
-/// Kept back for deletions: about five thousand of them.
-const RESERVE: u64 = 512 << 10;
+/// In what pieces the log takes space from the disk.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// A segment that has grown to this is followed by a new one.
+    pub segment: u64,
+    /// Allocated at a time.
+    step: u64,
+    /// Kept back for deletions: about five thousand of them.
+    reserve: u64,
+}
+
+impl Sizes {
+    pub fn new(segment: u64) -> Self {
+        Sizes { segment, step: (segment / 16).clamp(4 << 10, 1 << 20), reserve: 512 << 10 }
+    }
+}
 
 /// What an append may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +38,7 @@ pub enum Space {
 
 pub struct Log {
     directory: PathBuf,
+    sizes: Sizes,
     /// Everything before the active segment, oldest first.
     sealed: Vec<Sealed>,
     active: Arc<Segment>,
@@ -59,7 +70,7 @@ pub struct Recovered {
 
 impl Log {
     /// Opens the log in a directory, or begins one.
-    pub fn open(directory: &Path) -> Result<Recovered> {
+    pub fn open(directory: &Path, sizes: Sizes) -> Result<Recovered> {
         let cannot_open =
             |error| Error::unavailable(format!("open the log in {}", directory.display()), error);
         let ids = segment_ids(directory).map_err(cannot_open)?;
@@ -83,6 +94,7 @@ impl Log {
         let log = match segments.pop() {
             Some(active) => Log {
                 directory: directory.to_path_buf(),
+                sizes,
                 sealed: segments,
                 active: active.segment,
                 offset: recovery.end as u64,
@@ -91,19 +103,20 @@ impl Log {
                 sequence: recovery.mark.sequence,
                 broken: false,
             },
-            None => Log::begin(directory).map_err(cannot_open)?,
+            None => Log::begin(directory, sizes).map_err(cannot_open)?,
         };
         recovery.finish(log).map_err(cannot_open)
     }
 
-    fn begin(directory: &Path) -> io::Result<Log> {
-        let segment = Segment::create(directory, 1, STEP)?;
+    fn begin(directory: &Path, sizes: Sizes) -> io::Result<Log> {
+        let segment = Segment::create(directory, 1, sizes.step)?;
         Ok(Log {
             directory: directory.to_path_buf(),
+            sizes,
             sealed: Vec::new(),
             active: Arc::new(segment),
             offset: SEGMENT_HEADER as u64,
-            allocated: STEP,
+            allocated: sizes.step,
             durable: 0,
             sequence: 0,
             broken: false,
@@ -134,20 +147,20 @@ impl Log {
 
     /// Bytes that `prepare` would add to the log's size, about.
     pub fn growth(&self, bytes: usize) -> u64 {
-        (self.offset + bytes as u64 + RESERVE).saturating_sub(self.allocated)
+        (self.offset + bytes as u64 + self.sizes.reserve).saturating_sub(self.allocated)
     }
 
     /// Makes room for a frame of up to `bytes`, in the active segment or a new one.
     pub fn prepare(&mut self, bytes: usize, space: Space) -> io::Result<()> {
         let needed = bytes as u64;
-        if self.offset + needed + RESERVE <= self.allocated {
+        if self.offset + needed + self.sizes.reserve <= self.allocated {
             return Ok(());
         }
-        let full = self.offset + needed > SEGMENT_SIZE && self.offset > SEGMENT_HEADER as u64;
+        let full = self.offset + needed > self.sizes.segment && self.offset > SEGMENT_HEADER as u64;
         let made = if full {
-            self.rotate(needed + RESERVE)
+            self.rotate(needed + self.sizes.reserve)
         } else {
-            self.extend((self.offset + needed + RESERVE).next_multiple_of(STEP))
+            self.extend((self.offset + needed + self.sizes.reserve).next_multiple_of(self.sizes.step))
         };
         match (made, space) {
             (Err(_), Space::Reserve) if self.offset + needed <= self.allocated => Ok(()),
@@ -164,7 +177,7 @@ impl Log {
 
     fn rotate(&mut self, needed: u64) -> io::Result<()> {
         self.sync()?;
-        let allocated = (SEGMENT_HEADER as u64 + needed).next_multiple_of(STEP);
+        let allocated = (SEGMENT_HEADER as u64 + needed).next_multiple_of(self.sizes.step);
         let next = Segment::create(&self.directory, self.active.id + 1, allocated)?;
         let active = std::mem::replace(&mut self.active, Arc::new(next));
         let size = self.offset;

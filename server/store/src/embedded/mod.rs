@@ -38,8 +38,8 @@ use tokio::sync::oneshot;
 
 use self::expiry::{Clock, Expiry};
 use self::index::{Index, Version};
-use self::log::{Log, Recovered};
-use self::queue::{Outcome, Queue, Request};
+use self::log::{Log, Recovered, Sizes};
+use self::queue::{Outcome, Queue, Refused, Request};
 use self::segment::{Located, Segment};
 pub use self::snapshot::{Summary, restore, verify};
 use self::watchers::Watchers;
@@ -48,6 +48,8 @@ use crate::{Committed, Error, Found, KeyValue, Page, Range, Result, Revision, St
 
 /// Values read without leaving the caller's thread, when the kernel has them in memory.
 const INLINE_READS: usize = 16;
+
+const DEFAULT_SEGMENT: u64 = 16 << 20;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -61,6 +63,8 @@ pub struct Config {
     pub history: usize,
     /// Bytes of one transaction at most.
     pub transaction: usize,
+    /// Bytes of one file of the log, about.
+    pub segment: u64,
 }
 
 impl Config {
@@ -71,6 +75,7 @@ impl Config {
             retention: Duration::from_secs(5 * 60),
             history: 200_000,
             transaction: 8 << 20,
+            segment: DEFAULT_SEGMENT,
         }
     }
 }
@@ -103,7 +108,8 @@ impl Embedded {
     /// Opens the store in a directory, or begins one. Reads all of it, so give it a thread.
     pub fn open(config: Config) -> Result<Self> {
         let lock = lock_directory(&config.directory)?;
-        let Recovered { log, index, mark, clean, expiring } = Log::open(&config.directory)?;
+        let Recovered { log, index, mark, clean, expiring } =
+            Log::open(&config.directory, Sizes::new(config.segment))?;
         // After a crash, revisions may have been given away that the log does not show.
         let last = if clean { mark.revision } else { mark.ceiling };
         let revision = last.max(Revision(1));
@@ -128,11 +134,10 @@ impl Embedded {
     }
 
     fn request(&self, request: Request) -> Result<()> {
-        self.shared.check_open()?;
-        self.shared
-            .queue
-            .push(request)
-            .map_err(|_| Error::unavailable("queue a write", io::Error::other("too many are waiting")))
+        self.shared.queue.push(request).map_err(|refused| match refused {
+            Refused::Full => Error::unavailable("queue a write", io::Error::other("too many are waiting")),
+            Refused::Closed => watchers::closed(),
+        })
     }
 }
 
@@ -161,6 +166,7 @@ impl Shared {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.queue.close();
         self.watchers.close();
     }
 

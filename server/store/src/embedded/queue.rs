@@ -26,18 +26,31 @@ pub enum Outcome {
     },
 }
 
-#[derive(Default)]
 pub struct Queue {
-    waiting: Mutex<Vec<Request>>,
+    /// `None` once nobody takes from it any more.
+    waiting: Mutex<Option<Vec<Request>>>,
     arrived: Condvar,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Queue { waiting: Mutex::new(Some(Vec::new())), arrived: Condvar::new() }
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    Full,
+    Closed,
+}
+
 impl Queue {
-    /// Gives the request back where the queue is full.
-    pub fn push(&self, request: Request) -> std::result::Result<(), Request> {
+    pub fn push(&self, request: Request) -> std::result::Result<(), Refused> {
         let mut waiting = self.waiting.lock();
+        let waiting = waiting.as_mut().ok_or(Refused::Closed)?;
         if waiting.len() >= LIMIT {
-            return Err(request);
+            return Err(Refused::Full);
         }
         waiting.push(request);
         if waiting.len() == 1 {
@@ -49,7 +62,7 @@ impl Queue {
     /// Exchanges the empty `taken` for all that wait; waits for the first until `deadline`.
     pub fn take(&self, taken: &mut Vec<Request>, deadline: Option<Instant>) {
         let mut waiting = self.waiting.lock();
-        while waiting.is_empty() {
+        while waiting.as_ref().is_some_and(Vec::is_empty) {
             match deadline {
                 Some(deadline) => {
                     if self.arrived.wait_until(&mut waiting, deadline).timed_out() {
@@ -59,6 +72,13 @@ impl Queue {
                 None => self.arrived.wait(&mut waiting),
             }
         }
-        std::mem::swap(&mut *waiting, taken);
+        if let Some(waiting) = waiting.as_mut() {
+            std::mem::swap(waiting, taken);
+        }
+    }
+
+    /// Takes no more requests, and drops those that wait: whoever sent one is told.
+    pub fn close(&self) {
+        self.waiting.lock().take();
     }
 }

@@ -17,7 +17,7 @@ use super::Shared;
 use super::frame::{
     FrameBuilder, Mark, RECORD_HEADER, frame_size, parse_record, record_size_of, u32_at, u64_at,
 };
-use super::log::{Log, Space};
+use super::log::{Log, Sizes, Space};
 use super::segment::{Located, sync_directory};
 use crate::{Error, Result, Revision};
 
@@ -95,7 +95,10 @@ pub fn restore(snapshot: &Path, directory: &Path, bump: u64) -> Result<Summary> 
     let summary = verify(snapshot)?;
     let cannot_restore = |error| Error::unavailable(format!("restore into {}", directory.display()), error);
     let partial = Partial::create(directory).map_err(cannot_restore)?;
-    let mut new = NewLog::begin(Log::open(&partial.path)?.log, Revision(summary.revision.0 + bump as i64));
+    let mut new = NewLog::begin(
+        Log::open(&partial.path, Sizes::new(super::DEFAULT_SEGMENT))?.log,
+        Revision(summary.revision.0 + bump as i64),
+    );
     let read = Reader::open(snapshot)?.read_all(|record| new.add(record).map_err(cannot_restore))?;
     if read != summary {
         return Err(Error::corrupt(format!("{} changed while it was read", snapshot.display())));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::cleaning::Cleaning;
+use super::cleaning::{Cleaning, Situation};
 use super::expiry::Expiry;
 use super::frame::{self, FrameBuilder, Mark, Record};
 use super::index::{Index, Version};
@@ -34,6 +34,8 @@ const FLUSH: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Keys that expire in one transaction.
 const EXPIRE: usize = 128;
+/// Before something that failed for want of space is tried again.
+const RETRY: Duration = Duration::from_secs(5);
 /// Changes forgotten at a time after a compaction.
 const TRIM: usize = 4096;
 /// Revisions that may be given away before the next sync; as many are skipped after a crash.
@@ -56,6 +58,7 @@ pub struct Writer {
     marks: VecDeque<(Instant, Revision)>,
     trimming: bool,
     cleaning: Option<Cleaning>,
+    clean_after: Instant,
     /// When the oldest write that is not durable yet has to be.
     flush_at: Option<Instant>,
     progress_at: Option<Instant>,
@@ -63,6 +66,15 @@ pub struct Writer {
     failed: Option<Error>,
     /// Keeps other processes out of the directory for as long as this thread may write to it.
     _lock: File,
+}
+
+/// However the thread ends, nobody waits for it any longer.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// A transaction and who waits for it.
@@ -91,6 +103,7 @@ impl Writer {
             marks: VecDeque::from([(Instant::now(), revision)]),
             trimming: false,
             cleaning: None,
+            clean_after: Instant::now(),
             flush_at: None,
             progress_at: None,
             failed: None,
@@ -99,6 +112,7 @@ impl Writer {
     }
 
     pub fn run(mut self) {
+        let _guard = Guard(self.shared.clone());
         let mut requests = Vec::new();
         loop {
             self.shared.queue.take(&mut requests, self.deadline());
@@ -261,7 +275,7 @@ impl Writer {
             let (record, kind, key) = match operation {
                 Operation::Put { key, value, ttl } => {
                     let head = state.index.head(key);
-                    let expires = ttl.map_or(0, |ttl| now + ttl.as_millis() as u64);
+                    let expires = ttl.map_or(0, |ttl| now.saturating_add(ttl.as_millis() as u64));
                     let record = Record {
                         key,
                         value,
@@ -385,23 +399,30 @@ impl Writer {
 
     /// Deletes keys whose time has come, as a transaction of the store's own.
     fn expire(&mut self) {
-        let due = self.expiry.due(Instant::now(), EXPIRE);
+        let now = Instant::now();
+        let mut due = self.expiry.due(now, EXPIRE);
         if due.is_empty() {
             return;
         }
-        let operations = {
-            let state = self.shared.state.read();
-            due.into_iter()
-                .filter(|(key, revision)| {
-                    let head = state.index.head(key);
-                    head.is_some_and(|head| head.modified == *revision)
-                })
-                .map(|(key, _)| Operation::Delete { key })
-                .collect()
+        let shared = self.shared.clone();
+        let is_current = |(key, revision): &(Arc<str>, Revision)| {
+            let state = shared.state.read();
+            state.index.head(key).is_some_and(|head| head.modified == *revision)
         };
-        let txn = Txn { compare: Vec::new(), operations, durability: Durability::Relaxed };
+        due.retain(is_current);
+        let txn = Txn {
+            compare: Vec::new(),
+            operations: due.iter().map(|(key, _)| Operation::Delete { key: key.clone() }).collect(),
+            durability: Durability::Relaxed,
+        };
         let (answer, _) = oneshot::channel();
         self.commit(vec![(txn, answer)]);
+        // What could not be deleted, for a full disk say, is tried again.
+        due.retain(is_current);
+        let later = self.expiry.clock.millis(now + RETRY);
+        for (key, revision) in due {
+            self.expiry.add(later, key, revision);
+        }
     }
 
     fn compact(&mut self, at: Revision) -> Result<()> {
@@ -445,10 +466,12 @@ impl Writer {
             self.trimming = !state.index.trim(TRIM);
         }
         if self.failed.is_none()
+            && self.clean_after <= now
             && let Err(error) = self.clean()
         {
+            tracing::warn!(%error, "cannot reclaim space in the log; will try again");
             self.cleaning = None;
-            tracing::warn!(%error, "cannot reclaim space in the log");
+            self.clean_after = now + RETRY;
         }
     }
 
@@ -485,26 +508,13 @@ impl Writer {
     }
 
     /// One step of reclaiming space: moves some of what is still needed out of the oldest
-    /// segment, or drops the segment when nothing is.
+    /// segment, and drops the segment when nothing is.
     fn clean(&mut self) -> Result<()> {
-        let Some(oldest) = self.log.oldest().map(|segment| segment.id) else {
+        let (Some(oldest), Some(mut cleaning)) = (
+            self.log.oldest().map(|segment| segment.id),
+            self.cleaning.take().or_else(|| self.next_cleaning()),
+        ) else {
             return Ok(());
-        };
-        let mut cleaning = match self.cleaning.take() {
-            Some(cleaning) => cleaning,
-            None => {
-                let state = self.shared.state.read();
-                let wanted = super::cleaning::is_wanted(
-                    self.log.size(),
-                    state.index.retained(),
-                    state.index.retained_in(oldest),
-                    self.config.quota,
-                );
-                if !wanted {
-                    return Ok(());
-                }
-                Cleaning::begin(&state.index, oldest)
-            }
         };
         let room = cleaning.next_size(&self.shared.state.read().index);
         if room > 0 {
@@ -534,7 +544,22 @@ impl Writer {
         self.log.drop_oldest().map_err(|error| Error::unavailable("remove a segment of the log", error))?;
         self.shared.state.write().segments.remove(&oldest);
         self.shared.size.store(self.log.size(), Ordering::Relaxed);
+        self.cleaning = self.next_cleaning();
         Ok(())
+    }
+
+    /// Begins with the oldest segment, where that is worth it.
+    fn next_cleaning(&self) -> Option<Cleaning> {
+        let oldest = self.log.oldest()?.id;
+        let state = self.shared.state.read();
+        let situation = Situation {
+            size: self.log.size(),
+            retained: state.index.retained(),
+            retained_in_oldest: state.index.retained_in(oldest),
+            segment: self.config.segment,
+            quota: self.config.quota,
+        };
+        situation.wants_cleaning().then(|| Cleaning::begin(&state.index, oldest))
     }
 
     fn close(mut self) -> Result<()> {
