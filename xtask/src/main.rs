@@ -1,1 +1,31 @@
-fn main() {}
+//! The project's own chores: `cargo xtask up` runs a cluster, `cargo xtask test` passes everything that CI
+//! passes. Each step prints what it does, so that a log without a terminal can be read.
+
+mod checks;
+mod packages;
+mod planes;
+mod step;
+
+use anyhow::{Result, bail};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["up", flags @ ..] => up(flags),
+        ["test"] => checks::everything(),
+        ["planes"] => planes::check(),
+        ["packages"] => packages::install(packages::FOR_TESTS),
+        _ => bail!("usage: cargo xtask up [flags of ferry apiserver] | test | planes | packages"),
+    }
+}
+
+/// Installs what is missing, builds, and starts. What runs in the foreground ends with Ctrl-C.
+fn up(flags: &[&str]) -> Result<()> {
+    packages::install(packages::TO_RUN)?;
+    step::cargo(&["build", "--release", "--package", "ferry"])?;
+    let binary = step::target_directory()?.join("release/ferry");
+    let mut words: Vec<&str> = vec!["apiserver"];
+    words.extend(flags);
+    step::run(binary.to_str().unwrap_or("ferry"), &words)
+}

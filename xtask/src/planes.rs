@@ -1,0 +1,99 @@
+//! The folders are the architecture: `base ← client ← {server, control, node, cli} ← bin`. This check
+//! reads every crate's dependencies and refuses an arrow that points the wrong way.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Crates of each plane in the order they may use each other: a crate uses those before it.
+const PLANES: &[(&str, &[&str])] = &[
+    ("base", &["api", "patch", "cel", "trace"]),
+    ("client", &["client"]),
+    ("server", &["store", "registry", "auth", "admission", "apiserver"]),
+    ("control", &["controllers", "scheduler"]),
+    ("node", &["linux", "cni", "kubelet", "proxy", "dns"]),
+    ("cli", &["kubectl"]),
+];
+
+/// What each plane may use besides itself.
+fn allowed(plane: &str) -> &'static [&'static str] {
+    match plane {
+        "base" => &[],
+        "client" => &["base"],
+        "server" | "control" | "node" | "cli" => &["base", "client"],
+        // Wiring and tests see everything.
+        _ => &["base", "client", "server", "control", "node", "cli", "tests"],
+    }
+}
+
+pub fn check() -> Result<()> {
+    println!("==> planes import each other only as allowed");
+    let mut home: BTreeMap<String, (&str, usize)> = BTreeMap::new();
+    for (plane, crates) in PLANES {
+        for (order, name) in crates.iter().enumerate() {
+            home.insert(format!("ferry-{name}"), (plane, order));
+        }
+    }
+    let mut faults = Vec::new();
+    for (plane, crates) in PLANES {
+        for directory in fs::read_dir(plane).with_context(|| format!("read {plane}/"))? {
+            let directory = directory?.path();
+            let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or("").to_string();
+            let Some(order) = crates.iter().position(|known| *known == name) else {
+                faults.push(format!("{plane}/{name} is not in the list of crates (xtask/src/planes.rs)"));
+                continue;
+            };
+            for used in dependencies(&directory.join("Cargo.toml"))? {
+                let Some((other, position)) = home.get(&used) else { continue };
+                let fine = if other == plane { *position < order } else { allowed(plane).contains(other) };
+                if !fine {
+                    faults.push(format!("{plane}/{name} must not use {used}"));
+                }
+            }
+        }
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    bail!("the planes are mixed up:\n  {}", faults.join("\n  "));
+}
+
+/// The `ferry-` crates that a manifest's `[dependencies]` name. What only tests use is free.
+fn dependencies(manifest: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(manifest).with_context(|| format!("read {}", manifest.display()))?;
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        } else if section == "dependencies" && line.starts_with("ferry-") {
+            let end = line.find(|c: char| !(c.is_alphanumeric() || c == '-')).unwrap_or(line.len());
+            found.push(line[..end].to_string());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workspace_crate_stands_in_its_plane() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
+        for (plane, crates) in PLANES {
+            for name in *crates {
+                assert!(root.join(plane).join(name).is_dir(), "{plane}/{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn planes_never_use_each_other() {
+        assert!(!allowed("control").contains(&"server"));
+        assert!(!allowed("node").contains(&"control"));
+        assert!(allowed("server").contains(&"client"));
+    }
+}

@@ -1,0 +1,46 @@
+//! One step of a chore: says what it runs, how long it took, and fails loudly.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+pub fn run(program: &str, words: &[&str]) -> Result<()> {
+    println!("==> {program} {}", words.join(" "));
+    let started = Instant::now();
+    let status = Command::new(program)
+        .args(words)
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("start {program}"))?;
+    println!("    {:.1} s", started.elapsed().as_secs_f64());
+    if !status.success() {
+        bail!("{program} {} failed: {status}", words.join(" "));
+    }
+    Ok(())
+}
+
+pub fn cargo(words: &[&str]) -> Result<()> {
+    run(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), words)
+}
+
+pub fn output(program: &str, words: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(words).output().with_context(|| format!("start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read what {program} printed"))
+}
+
+pub fn has(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()))
+}
+
+pub fn target_directory() -> Result<PathBuf> {
+    let metadata = output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
+    let (_, rest) = metadata.split_once("\"target_directory\":\"").context("cargo metadata names no target directory")?;
+    let (directory, _) = rest.split_once('"').context("cargo metadata is cut short")?;
+    Ok(PathBuf::from(directory))
+}
