@@ -1,1 +1,54 @@
-//! ferry-controllers
+//! The control loops: `ferry controller-manager`.
+//!
+//! Each controller compares what is with what should be and writes the difference through
+//! the API. It is one file and one row of [`table`]: its types, a pure `plan` over objects
+//! and the time, an `apply` that acts, its tests. What they share has a file of its own:
+//! [`pods`] (what a pod's state means), [`ownership`] (adopting and releasing), [`slow_start`]
+//! (writing many things carefully), [`template_hash`].
+//!
+//! This room deliberately knows no server and no store. Everything it learns comes from
+//! informers and everything it does goes through a client with an identity and permissions
+//! of its own; it runs alone, in one process with the server, or on upstream's server.
+//!
+//! Start reading at [`table`](mod@table), then `replica_set`, the plainest of the large ones.
+
+mod config;
+mod context;
+pub mod deployment;
+pub mod ownership;
+pub mod pods;
+pub mod replica_set;
+pub mod slow_start;
+pub mod table;
+pub mod template_hash;
+#[cfg(test)]
+mod testing;
+
+pub use config::{Config, ConfigError};
+
+use ferry_client::leader;
+use ferry_client::{CancellationToken, Client};
+
+/// Why the controllers ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Leader(#[from] leader::LeaderError),
+}
+
+/// Runs the chosen controllers until `shutdown`, as leader if configured so.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    let rows = config.chosen()?;
+    match config.leader_election.clone() {
+        None => context::run(client, config, rows, shutdown).await,
+        Some(election) => {
+            leader::run(client.clone(), election, shutdown, |leading| {
+                context::run(client, config, rows, leading)
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! What an operator may choose.
+
+use std::time::Duration;
+
+use ferry_client::leader::Election;
+
+use crate::table::{self, Row};
+
+/// Settings of the controllers, named after upstream's flags.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `--controllers`: names, `*` for all that are on by default, `-name` to leave one out.
+    pub controllers: Vec<String>,
+    /// Told apart in events and leases: the host's name.
+    pub instance: String,
+    /// Without it every instance works, which is right only for a single one.
+    pub leader_election: Option<Election>,
+    /// Pod subnets are cut from these (one per family) when `allocate_node_cidrs`.
+    pub cluster_cidrs: Vec<String>,
+    /// Not given to nodes, should it lie within a cluster CIDR.
+    pub service_cidrs: Vec<String>,
+    pub allocate_node_cidrs: bool,
+    /// Prefix lengths of a node's pod subnet.
+    pub node_cidr_mask_v4: u8,
+    pub node_cidr_mask_v6: u8,
+    /// The bundle pods verify the API server by (`kube-root-ca.crt`).
+    pub root_ca: Option<Vec<u8>>,
+    /// The authority that signs certificate requests, in PEM.
+    pub signing_ca: Option<SigningCa>,
+    pub certificate_duration: Duration,
+    pub node_monitor_period: Duration,
+    pub node_monitor_grace_period: Duration,
+    pub node_startup_grace_period: Duration,
+    /// How many finished pods may stay before the oldest are removed; 0 keeps all.
+    pub terminated_pod_threshold: usize,
+    /// How many keys each controller works on at a time.
+    pub workers: usize,
+}
+
+/// A certificate authority's certificate and key, in PEM.
+#[derive(Clone)]
+pub struct SigningCa {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for SigningCa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningCa(…)")
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            controllers: vec!["*".into()],
+            instance: "ferry".into(),
+            leader_election: None,
+            cluster_cidrs: vec!["10.244.0.0/16".into()],
+            service_cidrs: vec!["10.96.0.0/16".into()],
+            allocate_node_cidrs: true,
+            node_cidr_mask_v4: 24,
+            node_cidr_mask_v6: 64,
+            root_ca: None,
+            signing_ca: None,
+            certificate_duration: Duration::from_secs(365 * 24 * 3600),
+            node_monitor_period: Duration::from_secs(5),
+            node_monitor_grace_period: Duration::from_secs(50),
+            node_startup_grace_period: Duration::from_secs(60),
+            terminated_pod_threshold: 12_500,
+            workers: 5,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    #[error("unknown controller {0:?}; known are: {1}")]
+    UnknownController(String, String),
+    #[error("invalid CIDR {0:?}")]
+    InvalidCidr(String),
+}
+
+impl Config {
+    /// The rows that `controllers` names. The last word on a name holds.
+    pub(crate) fn chosen(&self) -> Result<Vec<&'static Row>, ConfigError> {
+        let all = table::ROWS;
+        let mut chosen: Vec<bool> = vec![false; all.len()];
+        for word in &self.controllers {
+            if word == "*" {
+                for (chosen, row) in chosen.iter_mut().zip(all) {
+                    *chosen |= row.on_by_default;
+                }
+                continue;
+            }
+            let (name, on) = word.strip_prefix('-').map_or((word.as_str(), true), |name| (name, false));
+            let position = all.iter().position(|row| row.name == name || row.alias == name);
+            let position = position.ok_or_else(|| {
+                let known: Vec<&str> = all.iter().map(|row| row.name).collect();
+                ConfigError::UnknownController(name.into(), known.join(", "))
+            })?;
+            chosen[position] = on;
+        }
+        Ok(all.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(row, _)| row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(words: &[&str]) -> Result<Vec<&'static str>, ConfigError> {
+        let config =
+            Config { controllers: words.iter().map(ToString::to_string).collect(), ..Default::default() };
+        Ok(config.chosen()?.iter().map(|row| row.name).collect())
+    }
+
+    #[test]
+    fn controllers_are_chosen_by_name_alias_and_star() {
+        assert_eq!(chosen(&["replicaset"]), Ok(vec!["replicaset-controller"]));
+        assert_eq!(chosen(&["replicaset-controller", "-replicaset"]), Ok(vec![]));
+        let all = chosen(&["*"]).unwrap();
+        let without = chosen(&["*", "-deployment"]).unwrap();
+        assert_eq!(without.len(), all.len() - 1);
+        assert!(!without.contains(&"deployment-controller"));
+    }
+
+    #[test]
+    fn an_unknown_controller_is_an_error() {
+        assert!(
+            matches!(chosen(&["*", "nonsense"]), Err(ConfigError::UnknownController(name, _)) if name == "nonsense")
+        );
+    }
+}

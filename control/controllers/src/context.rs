@@ -1,0 +1,75 @@
+//! What a controller is given, and how all of them are run.
+
+use std::sync::Arc;
+
+use ferry_client::events::Events;
+use ferry_client::informer::Object;
+use ferry_client::reconcile::Key;
+use ferry_client::{
+    CancellationToken, Client, Error, Informer, Informers, NamespacedName, Outcome, Queue, Recorder, Workers,
+};
+use futures::future::{BoxFuture, join_all};
+
+use crate::config::Config;
+use crate::table::Row;
+
+/// Everything a controller may use. Cloning shares.
+#[derive(Clone)]
+pub struct Context {
+    pub client: Client,
+    pub informers: Informers,
+    pub config: Arc<Config>,
+    pub shutdown: CancellationToken,
+    events: Arc<Events>,
+}
+
+/// A controller that is set up: what runs until the shutdown.
+pub type Running = BoxFuture<'static, ()>;
+
+impl Context {
+    pub fn recorder(&self, controller: &'static str) -> Recorder {
+        self.events.recorder(controller)
+    }
+
+    /// Runs a reconcile function over a queue, once `synced` says its informers are complete:
+    /// a decision on half a list could delete the other half.
+    pub fn reconcile<K, F, Fut>(
+        &self,
+        controller: &'static str,
+        resource: &'static str,
+        queue: Queue<K>,
+        synced: impl Future<Output = ()> + Send + 'static,
+        reconcile: F,
+    ) -> Running
+    where
+        K: Key,
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Outcome, Error>> + Send,
+    {
+        let workers = Workers { controller, resource, count: self.config.workers };
+        let shutdown = self.shutdown.clone();
+        Box::pin(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = synced => {}
+            }
+            ferry_client::reconcile::run(workers, queue, shutdown, reconcile).await;
+        })
+    }
+}
+
+/// Puts the key of every changed object into the queue, with the revision that changed it.
+pub fn enqueue_own<K: Object>(informer: &Informer<K>, queue: &Queue<NamespacedName>) {
+    let queue = queue.clone();
+    informer.handle(move |event| queue.add_caused(event.key(), event.revision()));
+}
+
+/// Runs controllers until `shutdown`, and waits for all they have started.
+pub async fn run(client: Client, config: Config, rows: Vec<&'static Row>, shutdown: CancellationToken) {
+    let informers = Informers::new(client.clone(), shutdown.clone());
+    let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
+    let context = Context { client, informers, config: Arc::new(config), shutdown, events };
+    join_all(rows.iter().map(|row| tokio::spawn((row.start)(&context)))).await;
+    context.informers.stopped().await;
+    context.events.stopped().await;
+}

@@ -1,0 +1,240 @@
+//! What a pod's state means to those who count pods.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{Index, Informer};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ObjectMeta;
+
+use crate::ownership::controller_of;
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
+}
+
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+pub fn is_deleting(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Running, or on its way to: neither finished nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_finished(pod) && !is_deleting(pod)
+}
+
+pub fn is_terminating(pod: &Pod) -> bool {
+    !is_finished(pod) && is_deleting(pod)
+}
+
+pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// Since when a ready pod is ready.
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    condition(pod, "Ready")
+        .filter(|ready| ready.status == "True")?
+        .last_transition_time
+        .as_ref()
+        .map(|time| time.0)
+}
+
+/// Ready, and for long enough.
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    is_ready(pod) && until_available(pod, min_ready_seconds, now).is_none()
+}
+
+/// How long until a ready pod counts as available; None if it does, or is not ready.
+pub fn until_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    if min_ready_seconds <= 0 || !is_ready(pod) {
+        return None;
+    }
+    let enough = Duration::from_secs(min_ready_seconds as u64);
+    let Some(since) = ready_since(pod) else { return Some(enough) };
+    // A clock that went back must not make a pod wait longer than it would from now.
+    let ready_for = Duration::try_from(now.duration_since(since)).unwrap_or(Duration::ZERO);
+    enough.checked_sub(ready_for).filter(|left| !left.is_zero())
+}
+
+pub fn node_name(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("")
+}
+
+/// A pod as its owner's template wants it.
+pub fn from_template(
+    template: &PodTemplateSpec,
+    namespace: &str,
+    owner_name: &str,
+    owner: OwnerReference,
+) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{owner_name}-")),
+            namespace: Some(namespace.into()),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![owner]),
+            ..Default::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// Index of pods by the uid of their controller, and by `orphan:NAMESPACE` where none has it.
+pub fn by_controller(pods: &Informer<Pod>) -> Index<Pod> {
+    pods.index("controller", |pod: &Pod| match controller_of(pod) {
+        Some(owner) => vec![owner.uid.clone()],
+        None => vec![orphans_of(pod.metadata.namespace.as_deref().unwrap_or(""))],
+    })
+}
+
+pub fn orphans_of(namespace: &str) -> String {
+    format!("orphan:{namespace}")
+}
+
+/// Index of pods by the node they are on.
+pub fn by_node(pods: &Informer<Pod>) -> Index<Pod> {
+    pods.index("node", |pod: &Pod| pod.spec.iter().filter_map(|spec| spec.node_name.clone()).collect())
+}
+
+/// Orders pods by how little is lost with them: those to delete first come first.
+///
+/// `crowd` says how many related pods share each node: where several are, one is missed least.
+pub fn sort_for_deletion(pods: &mut [Arc<Pod>], crowd: &HashMap<String, usize>, now: Timestamp) {
+    pods.sort_by(|a, b| deletion_order(a, b, crowd, now));
+}
+
+fn deletion_order(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
+    let stage = |pod: &Pod| match phase(pod) {
+        "Pending" | "" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    };
+    let shared = |pod: &Pod| crowd.get(node_name(pod)).copied().unwrap_or(0);
+    let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let uid = |pod: &Pod| pod.metadata.uid.clone();
+    let ready_times = (is_ready(a) && is_ready(b)).then(|| (ready_since(a), ready_since(b)));
+    (!node_name(a).is_empty())
+        .cmp(&!node_name(b).is_empty())
+        .then_with(|| stage(a).cmp(&stage(b)))
+        .then_with(|| is_ready(a).cmp(&is_ready(b)))
+        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| shared(b).cmp(&shared(a)))
+        .then_with(|| {
+            ready_times.map_or(Ordering::Equal, |(a_time, b_time)| {
+                by_age(a_time, b_time, now, || uid(a).cmp(&uid(b)))
+            })
+        })
+        .then_with(|| restarts(b).cmp(&restarts(a)))
+        .then_with(|| by_age(created(a), created(b), now, || uid(a).cmp(&uid(b))))
+}
+
+/// Younger first; ages of the same power of two count as equal and are told apart at random
+/// (by uid), so that a scale-down does not empty the newest node.
+fn by_age(
+    a: Option<Timestamp>,
+    b: Option<Timestamp>,
+    now: Timestamp,
+    tie: impl FnOnce() -> Ordering,
+) -> Ordering {
+    match (a, b) {
+        _ if a == b => Ordering::Equal,
+        (None, _) => Ordering::Less,
+        (_, None) => Ordering::Greater,
+        (Some(a), Some(b)) => {
+            let magnitude = |since: Timestamp| match now.duration_since(since).as_nanos() {
+                age if age > 0 => i64::from(age.ilog2()),
+                _ => -1,
+            };
+            magnitude(a).cmp(&magnitude(b)).then_with(tie)
+        }
+    }
+}
+
+/// Users say what a pod is worth to them; what is not a number says nothing.
+fn deletion_cost(pod: &Pod) -> i32 {
+    let annotations = pod.metadata.annotations.as_ref();
+    let cost =
+        annotations.and_then(|annotations| annotations.get("controller.kubernetes.io/pod-deletion-cost"));
+    cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|container| container.restart_count).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, labels, pod};
+
+    fn order(pods: Vec<Pod>) -> Vec<String> {
+        let mut pods: Vec<Arc<Pod>> = pods.into_iter().map(Arc::new).collect();
+        let mut crowd = HashMap::new();
+        for pod in &pods {
+            *crowd.entry(node_name(pod).to_string()).or_insert(0) += 1;
+        }
+        sort_for_deletion(&mut pods, &crowd, at(100_000));
+        pods.iter().map(|pod| pod.metadata.name.clone().unwrap()).collect()
+    }
+
+    #[test]
+    fn scale_down_removes_what_is_missed_least_first() {
+        let mut cheap = pod("cheap", "n1", "Running", Some(0));
+        cheap.metadata.annotations = Some(labels(&[("controller.kubernetes.io/pod-deletion-cost", "-5")]));
+        assert_eq!(
+            order(vec![
+                pod("ready-alone", "n2", "Running", Some(0)),
+                pod("ready-shared", "n1", "Running", Some(0)),
+                cheap,
+                pod("unready", "n2x", "Running", None),
+                pod("unknown", "n3", "Unknown", None),
+                pod("pending", "n4", "Pending", None),
+                pod("unassigned", "", "Pending", None),
+            ]),
+            ["unassigned", "pending", "unknown", "unready", "cheap", "ready-shared", "ready-alone"]
+        );
+    }
+
+    #[test]
+    fn among_equals_the_younger_goes_first_by_powers_of_two() {
+        assert_eq!(
+            order(vec![
+                pod("a-old", "n1", "Running", Some(0)),
+                pod("b-young", "n2", "Running", Some(99_000)),
+                pod("c-old", "n3", "Running", Some(1_000)),
+            ]),
+            ["b-young", "a-old", "c-old"]
+        );
+    }
+
+    #[test]
+    fn a_pod_is_available_when_it_has_been_ready_long_enough() {
+        let ready = pod("a", "n", "Running", Some(10));
+        let check = |min, now, available, left: Option<u64>| {
+            assert_eq!(is_available(&ready, min, at(now)), available, "{min} {now}");
+            assert_eq!(until_available(&ready, min, at(now)), left.map(Duration::from_secs), "{min} {now}");
+        };
+        check(0, 10, true, None);
+        check(5, 12, false, Some(3));
+        check(5, 15, true, None);
+        check(5, 0, false, Some(5));
+        assert!(!is_available(&pod("b", "n", "Running", None), 0, at(10)));
+    }
+}
