@@ -15,9 +15,16 @@
 mod config;
 mod context;
 pub mod deployment;
+pub mod discovery;
+pub mod endpoint_slice;
+pub mod endpoints;
+pub mod namespace;
 pub mod ownership;
 pub mod pods;
 pub mod replica_set;
+pub mod root_ca;
+pub mod service_account;
+pub mod services;
 pub mod slow_start;
 pub mod table;
 pub mod template_hash;

@@ -1,7 +1,7 @@
 //! The controllers, a row each, under the names upstream's `--controllers` knows.
 
 use crate::context::{Context, Running};
-use crate::{deployment, replica_set};
+use crate::{deployment, endpoint_slice, endpoints, namespace, replica_set, root_ca, service_account};
 
 pub struct Row {
     pub name: &'static str,
@@ -23,4 +23,9 @@ pub static ROWS: &[Row] = &[
         "replicationcontroller",
         replica_set::start_replication_controller,
     ),
+    row("endpointslice-controller", "endpointslice", endpoint_slice::start),
+    row("endpoints-controller", "endpoint", endpoints::start),
+    row("serviceaccount-controller", "serviceaccount", service_account::start),
+    row("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", root_ca::start),
+    row("namespace-controller", "namespace", namespace::start),
 ];

@@ -1,0 +1,563 @@
+//! EndpointSlices: where the pods of a Service are, in slices of at most a hundred.
+//!
+//! A change touches as few slices as it can: each slice that is written goes to every node.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_client::{
+    Attempt, Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue, error,
+};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+
+use crate::context::{Context, Running, enqueue_own};
+use crate::ownership::controller_ref;
+use crate::pods::{is_deleting, is_ready, node_name};
+use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
+
+const CONTROLLER: &str = "endpointslice-controller";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const MAX_ENDPOINTS: usize = 100;
+
+/// What makes endpoints fit into one slice: their family and their ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape {
+    address_type: String,
+    ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Port {
+    name: String,
+    protocol: String,
+    number: Option<i32>,
+    app_protocol: Option<String>,
+}
+
+/// Writes that bring a Service's slices in line.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    create: Vec<EndpointSlice>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<String>,
+}
+
+fn plan(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    zone_of: &dyn Fn(&str) -> Option<String>,
+    slices: &[Arc<EndpointSlice>],
+) -> Plan {
+    let mut wanted = wanted(service, pods, zone_of);
+    let labels = labels(service);
+    let mut plan = Plan::default();
+    let mut kept: BTreeMap<Shape, Vec<Draft>> = BTreeMap::new();
+    for slice in slices {
+        let shape = Shape::of(slice);
+        match wanted.get_mut(&shape) {
+            Some(endpoints) => kept.entry(shape).or_default().push(Draft::keep(slice, endpoints, &labels)),
+            None => plan.delete.push(slice.name_any()),
+        }
+    }
+    for (shape, missing) in wanted {
+        let mut drafts = kept.remove(&shape).unwrap_or_default();
+        place(missing.into_values().collect(), &mut drafts);
+        let has_any = drafts.iter().any(|draft| !draft.endpoints.is_empty());
+        let mut placeholder = false;
+        for draft in drafts {
+            let empty = draft.endpoints.is_empty();
+            // One empty slice stays where all are empty: it says that this was looked at.
+            let superfluous = empty && (has_any || placeholder);
+            placeholder |= empty;
+            match (draft.existing, superfluous) {
+                (true, true) => plan.delete.push(draft.slice.name_any()),
+                (true, false) if draft.changed => {
+                    plan.update.push(EndpointSlice { endpoints: Some(draft.endpoints), ..draft.slice });
+                }
+                (false, false) => plan.create.push(make(service, &shape, &labels, draft.endpoints)),
+                _ => {}
+            }
+        }
+    }
+    plan
+}
+
+/// A slice while it is decided on.
+struct Draft {
+    slice: EndpointSlice,
+    endpoints: Vec<Endpoint>,
+    existing: bool,
+    changed: bool,
+}
+
+impl Draft {
+    /// What stays of an existing slice; what it keeps is taken out of `wanted`.
+    fn keep(
+        slice: &EndpointSlice,
+        wanted: &mut BTreeMap<String, Endpoint>,
+        labels: &BTreeMap<String, String>,
+    ) -> Draft {
+        let kept = slice.endpoints.iter().flatten().filter_map(|endpoint| wanted.remove(&identity(endpoint)));
+        let endpoints: Vec<Endpoint> = kept.collect();
+        let mut next = slice.clone();
+        // The server may give back an empty list as none.
+        next.endpoints = slice.endpoints.as_ref().map(|_| endpoints.clone());
+        // Labels of others stay; ours win.
+        let merged: BTreeMap<String, String> =
+            slice.labels().clone().into_iter().chain(labels.clone()).collect();
+        next.metadata.labels = Some(merged);
+        let changed = next != *slice;
+        Draft { slice: next, endpoints, existing: true, changed }
+    }
+}
+
+/// Puts endpoints into slices: those that are written anyway first, then the fullest that has
+/// room, then new ones.
+fn place(mut missing: Vec<Endpoint>, drafts: &mut Vec<Draft>) {
+    drafts.sort_by_key(|draft| (!draft.changed, std::cmp::Reverse(draft.endpoints.len())));
+    for draft in drafts.iter_mut() {
+        let room = MAX_ENDPOINTS.saturating_sub(draft.endpoints.len()).min(missing.len());
+        if room > 0 {
+            draft.endpoints.extend(missing.drain(..room));
+            draft.changed = true;
+        }
+    }
+    while !missing.is_empty() || drafts.is_empty() {
+        let endpoints = missing.drain(..missing.len().min(MAX_ENDPOINTS)).collect();
+        drafts.push(Draft { slice: EndpointSlice::default(), endpoints, existing: false, changed: true });
+    }
+}
+
+fn identity(endpoint: &Endpoint) -> String {
+    let target = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
+    format!("{target} {}", endpoint.addresses.join(","))
+}
+
+/// Every endpoint that should exist, by shape. A family without pods is there and empty.
+fn wanted(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    zone_of: &dyn Fn(&str) -> Option<String>,
+) -> BTreeMap<Shape, BTreeMap<String, Endpoint>> {
+    let mut wanted: BTreeMap<Shape, BTreeMap<String, Endpoint>> = BTreeMap::new();
+    let families = families(service);
+    for pod in pods.iter().filter(|pod| is_reachable(pod, true)) {
+        for family in &families {
+            let Some(address) = addresses(pod).find(|address| address_type(address) == family) else {
+                continue;
+            };
+            let shape = Shape { address_type: family.clone(), ports: ports(service, pod) };
+            let endpoint = endpoint(service, pod, address, zone_of);
+            wanted.entry(shape).or_default().insert(identity(&endpoint), endpoint);
+        }
+    }
+    for family in families {
+        if !wanted.keys().any(|shape| shape.address_type == family) {
+            // Nobody listens, so no port is known; nil and not empty, as upstream has it.
+            wanted.insert(Shape { address_type: family, ports: Vec::new() }, BTreeMap::new());
+        }
+    }
+    wanted
+}
+
+fn families(service: &Service) -> Vec<String> {
+    let spec = service.spec.as_ref();
+    let named: Vec<String> = spec.and_then(|spec| spec.ip_families.clone()).unwrap_or_default();
+    if !named.is_empty() {
+        return named;
+    }
+    let cluster_ip =
+        spec.and_then(|spec| spec.cluster_ip.as_deref()).and_then(|ip| ip.parse::<IpAddr>().ok());
+    vec![cluster_ip.map_or("IPv4", |ip| address_type(&ip)).into()]
+}
+
+fn address_type(address: &IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn ports(service: &Service, pod: &Pod) -> Vec<Port> {
+    let all = service.spec.iter().filter_map(|spec| spec.ports.as_ref()).flatten();
+    let mut ports: Vec<Port> = all
+        .filter_map(|port| {
+            Some(Port {
+                name: port.name.clone().unwrap_or_default(),
+                protocol: services::protocol(port).into(),
+                number: Some(target_port(pod, port)?),
+                app_protocol: port.app_protocol.clone(),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports
+}
+
+fn endpoint(
+    service: &Service,
+    pod: &Pod,
+    address: IpAddr,
+    zone_of: &dyn Fn(&str) -> Option<String>,
+) -> Endpoint {
+    let (serving, terminating) = (is_ready(pod), is_deleting(pod));
+    let ready = publishes_unready(service) || (serving && !terminating);
+    let node = Some(node_name(pod)).filter(|node| !node.is_empty()).map(str::to_owned);
+    let zone = node.as_deref().and_then(zone_of);
+    Endpoint {
+        addresses: vec![address.to_string()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hints: hints(service, ready, node.as_deref(), zone.as_deref()),
+        hostname: hostname(service, pod),
+        node_name: node,
+        zone,
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".into()),
+            namespace: pod.namespace(),
+            name: pod.metadata.name.clone(),
+            uid: pod.uid(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// Who should use an endpoint, where the service wants its traffic to stay near.
+fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let zones = || zone.map(|zone| vec![ForZone { name: zone.into() }]);
+    match distribution {
+        _ if !ready => None,
+        "PreferClose" | "PreferSameZone" => {
+            zones().map(|zones| EndpointHints { for_zones: Some(zones), for_nodes: None })
+        }
+        "PreferSameNode" => {
+            let nodes = node.map(|node| vec![ForNode { name: node.into() }]);
+            Some(EndpointHints { for_zones: zones(), for_nodes: nodes })
+        }
+        _ => None,
+    }
+}
+
+impl Shape {
+    fn of(slice: &EndpointSlice) -> Shape {
+        let ports = slice.ports.iter().flatten().map(|port| Port {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+            number: port.port,
+            app_protocol: port.app_protocol.clone(),
+        });
+        let mut ports: Vec<Port> = ports.collect();
+        ports.sort();
+        Shape { address_type: slice.address_type.clone(), ports }
+    }
+}
+
+/// The service's own labels, without what others read as ours, and ours.
+fn labels(service: &Service) -> BTreeMap<String, String> {
+    let mut labels: BTreeMap<String, String> = service.labels().clone();
+    labels.remove(HEADLESS);
+    labels.insert(SERVICE_NAME.into(), service.name_any());
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
+    if is_headless(service) {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    labels
+}
+
+fn make(
+    service: &Service,
+    shape: &Shape,
+    labels: &BTreeMap<String, String>,
+    endpoints: Vec<Endpoint>,
+) -> EndpointSlice {
+    let port = |port: &Port| EndpointPort {
+        name: Some(port.name.clone()),
+        protocol: Some(port.protocol.clone()),
+        port: port.number,
+        app_protocol: port.app_protocol.clone(),
+    };
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", service.name_any())),
+            namespace: service.namespace(),
+            labels: Some(labels.clone()),
+            owner_references: Some(vec![controller_ref(service)]),
+            ..Default::default()
+        },
+        address_type: shape.address_type.clone(),
+        ports: Some(shape.ports.iter().map(port).collect()),
+        endpoints: Some(endpoints),
+    }
+}
+
+struct Controller {
+    client: Client,
+    services: Informer<Service>,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    slices: Index<EndpointSlice>,
+    /// Slices we made and have not seen: a second look would make them again.
+    expectations: Expectations<NamespacedName>,
+}
+
+pub fn start(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let services = context.informers.of::<Service>();
+    let pods = context.informers.of::<Pod>();
+    let nodes = context.informers.of::<Node>();
+    let slices = context.informers.of::<EndpointSlice>();
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        services: services.clone(),
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+        slices: slices.index("service", |slice: &EndpointSlice| {
+            owner(slice).map(|key| key.to_string()).into_iter().collect()
+        }),
+        expectations: Expectations::default(),
+    });
+    enqueue_own(&services, &queue);
+    services::hear_of_pods(&pods, &services, &queue);
+    let (watching, wakes) = (controller.clone(), queue.clone());
+    slices.handle(move |event| watching.hear_of_slice(event, &wakes));
+    let (all, wakes) = (services.clone(), queue.clone());
+    nodes.handle(move |event: &Event<Node>| {
+        let zone = |node: &Node| node.labels().get(ZONE).cloned();
+        if event.old().is_some_and(|old| zone(old) != zone(event.object())) {
+            all.list()
+                .iter()
+                .for_each(|service| wakes.add_caused(NamespacedName::of(&**service), event.revision()));
+        }
+    });
+    let synced = async move {
+        services.synced().await;
+        pods.synced().await;
+        nodes.synced().await;
+        slices.synced().await;
+    };
+    context.reconcile(CONTROLLER, "services", queue, synced, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+}
+
+/// The service a slice of ours belongs to.
+fn owner(slice: &EndpointSlice) -> Option<NamespacedName> {
+    let labels = slice.labels();
+    let ours = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
+    let service = labels.get(SERVICE_NAME).filter(|_| ours)?;
+    Some(NamespacedName::new(slice.namespace().unwrap_or_default(), service.clone()))
+}
+
+impl Controller {
+    fn hear_of_slice(&self, event: &Event<EndpointSlice>, queue: &Queue<NamespacedName>) {
+        let (before, now) = (event.old().and_then(|old| owner(old)), owner(event.object()));
+        if let (Event::Added(_), Some(key)) = (event, &now) {
+            self.expectations.created(key);
+        }
+        for key in before.into_iter().chain(now).collect::<std::collections::BTreeSet<_>>() {
+            queue.add_caused(key, event.revision());
+        }
+    }
+
+    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+        let service = self.services.get(&key).filter(|service| service.metadata.deletion_timestamp.is_none());
+        let Some(service) = service.filter(|service| services::has_own_endpoints(service)) else {
+            self.expectations.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        if !self.expectations.satisfied(&key) {
+            return Ok(Outcome::Done);
+        }
+        let mut pods = self.pods.list_namespace(&key.namespace);
+        pods.retain(|pod| services::selects(&service, pod));
+        let zones: HashMap<String, Option<String>> = pods
+            .iter()
+            .map(|pod| node_name(pod).to_owned())
+            .map(|node| {
+                let zone = self
+                    .nodes
+                    .get(&NamespacedName::cluster(node.clone()))
+                    .and_then(|node| node.labels().get(ZONE).cloned());
+                (node, zone)
+            })
+            .collect();
+        let zone_of = |node: &str| zones.get(node).cloned().flatten();
+        let mut slices = self.slices.get(&key.to_string());
+        slices.retain(|slice| slice.metadata.deletion_timestamp.is_none());
+        self.apply(&key, plan(&service, &pods, &zone_of, &slices)).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn apply(&self, key: &NamespacedName, plan: Plan) -> Result<(), Error> {
+        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
+        for slice in plan.create {
+            self.expectations.expect_creations(key.clone(), 1);
+            if let Err(failed) = api.create(&PostParams::default(), &slice).await {
+                self.expectations.created(key);
+                if error::is_namespace_terminating(&failed) {
+                    return Ok(());
+                }
+                return Err(Error::new("create endpoint slice", failed));
+            }
+        }
+        for slice in plan.update {
+            api.replace(&slice.name_any(), &PostParams::default(), &slice)
+                .await
+                .attempting("write endpoint slice")?;
+        }
+        for name in plan.delete {
+            error::ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+                .attempting("delete endpoint slice")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PodIP, ServicePort};
+
+    use super::*;
+    use crate::testing::{deleting, labels as map, named, pod};
+
+    fn service() -> Service {
+        let mut service: Service = named("web");
+        let spec = service.spec.get_or_insert_default();
+        spec.selector = Some(map(&[("app", "web")]));
+        spec.cluster_ip = Some("10.96.0.9".into());
+        spec.ip_families = Some(vec!["IPv4".into()]);
+        spec.ports = Some(vec![ServicePort { name: Some("http".into()), port: 80, ..Default::default() }]);
+        service
+    }
+
+    fn at_address(index: usize, ready: bool) -> Arc<Pod> {
+        let mut pod = pod(&format!("pod-{index}"), "node", "Running", ready.then_some(0));
+        pod.status.as_mut().unwrap().pod_ips =
+            Some(vec![PodIP { ip: format!("10.1.{}.{}", index / 250, index % 250 + 1) }]);
+        Arc::new(pod)
+    }
+
+    fn pods(count: usize) -> Vec<Arc<Pod>> {
+        (0..count).map(|index| at_address(index, true)).collect()
+    }
+
+    fn run(service: &Service, pods: &[Arc<Pod>], slices: &[Arc<EndpointSlice>]) -> Plan {
+        plan(service, pods, &|_| Some("zone-a".into()), slices)
+    }
+
+    /// The slices as the server would have them after the plan.
+    fn after(plan: Plan, mut slices: Vec<Arc<EndpointSlice>>) -> Vec<Arc<EndpointSlice>> {
+        slices.retain(|slice| !plan.delete.contains(&slice.name_any()));
+        for slice in plan.update {
+            slices.retain(|old| old.name_any() != slice.name_any());
+            slices.push(Arc::new(slice));
+        }
+        for mut slice in plan.create {
+            slice.metadata.name = Some(format!("web-{}", slices.len()));
+            slices.push(Arc::new(slice));
+        }
+        slices
+    }
+
+    fn sizes(slices: &[Arc<EndpointSlice>]) -> Vec<usize> {
+        let mut sizes: Vec<usize> =
+            slices.iter().map(|slice| slice.endpoints.iter().flatten().count()).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    #[test]
+    fn slices_hold_a_hundred_and_settle() {
+        let slices = after(run(&service(), &pods(250), &[]), vec![]);
+        assert_eq!(sizes(&slices), [50, 100, 100]);
+        assert_eq!(run(&service(), &pods(250), &slices), Plan::default());
+    }
+
+    #[test]
+    fn a_change_touches_as_few_slices_as_it_can() {
+        let slices = after(run(&service(), &pods(250), &[]), vec![]);
+        let grown = run(&service(), &pods(251), &slices);
+        assert_eq!((grown.create.len(), grown.update.len(), grown.delete.len()), (0, 1, 0));
+        let mut fewer = pods(250);
+        fewer.remove(7);
+        let shrunk = run(&service(), &fewer, &slices);
+        assert_eq!((shrunk.create.len(), shrunk.update.len(), shrunk.delete.len()), (0, 1, 0));
+        fewer.push(at_address(300, true));
+        let replaced = run(&service(), &fewer, &slices);
+        assert_eq!(
+            (replaced.create.len(), replaced.update.len()),
+            (0, 1),
+            "the slice that lost one gets one"
+        );
+    }
+
+    #[test]
+    fn a_service_without_pods_has_one_empty_slice() {
+        let slices = after(run(&service(), &[], &[]), vec![]);
+        assert_eq!(sizes(&slices), [0]);
+        assert_eq!(run(&service(), &[], &slices), Plan::default());
+        let filled = after(run(&service(), &pods(1), &slices), slices);
+        assert_eq!(sizes(&filled), [1]);
+        assert_eq!(sizes(&after(run(&service(), &[], &filled), filled)), [0]);
+    }
+
+    #[test]
+    fn conditions_say_what_the_pod_is() {
+        let check = |service: &Service, pod: Pod, ready: bool, serving: bool, terminating: bool| {
+            let plan = run(service, &[Arc::new(pod)], &[]);
+            let conditions = plan.create[0].endpoints.as_ref().unwrap()[0].conditions.clone().unwrap();
+            assert_eq!(
+                (conditions.ready, conditions.serving, conditions.terminating),
+                (Some(ready), Some(serving), Some(terminating))
+            );
+        };
+        check(&service(), (*at_address(1, true)).clone(), true, true, false);
+        check(&service(), (*at_address(1, false)).clone(), false, false, false);
+        check(&service(), deleting((*at_address(1, true)).clone()), false, true, true);
+        let mut eager = service();
+        eager.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+        check(&eager, (*at_address(1, false)).clone(), true, false, false);
+    }
+
+    #[test]
+    fn both_families_have_slices_of_their_own() {
+        let mut dual = service();
+        dual.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".into(), "IPv6".into()]);
+        let mut pod = (*at_address(1, true)).clone();
+        pod.status.as_mut().unwrap().pod_ips.as_mut().unwrap().push(PodIP { ip: "fd00::1".into() });
+        let plan = run(&dual, &[Arc::new(pod)], &[]);
+        let types: Vec<&str> = plan.create.iter().map(|slice| slice.address_type.as_str()).collect();
+        assert_eq!(types, ["IPv4", "IPv6"]);
+    }
+
+    #[test]
+    fn another_port_makes_another_slice_and_removes_the_old() {
+        let slices = after(run(&service(), &pods(3), &[]), vec![]);
+        let mut moved = service();
+        moved.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].port = 81;
+        let plan = run(&moved, &pods(3), &slices);
+        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (1, 0, 1));
+    }
+
+    #[test]
+    fn traffic_that_should_stay_near_gets_hints() {
+        let mut near = service();
+        near.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameZone".into());
+        let plan = run(&near, &pods(1), &[]);
+        let hints = plan.create[0].endpoints.as_ref().unwrap()[0].hints.clone().unwrap();
+        assert_eq!(hints.for_zones.unwrap()[0].name, "zone-a");
+    }
+}
