@@ -124,8 +124,9 @@ fn contained(ours: &Value, theirs: &Value, exact: bool, path: &str) -> Result<()
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
             let server_side = ["resourceVersion", "generation", "uid", "creationTimestamp", "namespace"];
+            let by_server = |name: &str| path == ".metadata" && server_side.contains(&name);
             for (name, value) in ours {
-                if path == ".metadata" && server_side.contains(&name.as_str()) {
+                if by_server(name) {
                     continue;
                 }
                 match theirs.get(name) {
@@ -134,9 +135,7 @@ fn contained(ours: &Value, theirs: &Value, exact: bool, path: &str) -> Result<()
                     None => return Err(format!("{path}.{name} should be gone: {value}")),
                 }
             }
-            let extra = theirs.keys().find(|name| {
-                !ours.contains_key(*name) && !(path == ".metadata" && server_side.contains(&name.as_str()))
-            });
+            let extra = theirs.keys().find(|name| !ours.contains_key(*name) && !by_server(name));
             match extra {
                 Some(name) if exact => Err(format!("{path}.{name} is missing")),
                 _ => Ok(()),

@@ -60,17 +60,18 @@ pub fn apply(
     let entries = entry::decode(rows, true)
         .map_err(|why| ApplyError::Invalid(format!("failed to decode managed fields: {why}")))?;
     let request = Request { live, applied, write };
+    if write.manager != csa::KUBECTL {
+        return request.run(entries, force);
+    }
     let mut result = match request.run(entries.clone(), force) {
-        Err(ApplyError::Conflicts(conflicts)) if write.manager == csa::KUBECTL => {
+        Err(ApplyError::Conflicts(conflicts)) => {
             // kubectl may take over what it applied itself, from the client's side, before.
             csa::may_take(live, write, conflicts)?;
-            request.run(entries, true)?
+            request.run(entries, true)
         }
-        other => other?,
-    };
-    if write.manager == csa::KUBECTL {
-        csa::refresh_last_applied(&mut result, applied);
-    }
+        other => other,
+    }?;
+    csa::refresh_last_applied(&mut result, applied);
     Ok(result)
 }
 
@@ -96,8 +97,10 @@ impl Request<'_> {
             let changes = write.changes(&blank, &live.0);
             note(&mut entries, &blank, live, changes, BEFORE_FIRST_APPLY, write);
         }
-        let invalid = |why: String| ApplyError::Invalid(format!("failed to merge config: {why}"));
-        let merged = merge::objects(live, &self.applied.0, write.schema).map_err(invalid)?;
+        let mut merged = without_managers(live);
+        merge::onto(&mut merged, &self.applied.0, write.schema).map_err(|merge::NoElement| {
+            ApplyError::Invalid("failed to merge config: an element of a list has no keys".to_string())
+        })?;
         let mut claimed = claims::of_object(&self.applied.0, write.schema);
         write.reset.filter(&mut claimed);
 
@@ -108,14 +111,14 @@ impl Request<'_> {
         if let Some(last) = &last {
             entry.set_time_of(last);
         }
-        let last = last.map(|last| (last.api_version().to_string(), last.fields));
+        // Who applies again all that they applied before has nothing to give up.
+        let drops = last.filter(|last| !last.fields.is_within(&entry.fields));
         entries.push(entry);
-
-        let pruned = match last {
-            Some((version, last)) if !last.is_empty() => {
-                Pruning { entries: &entries, write }.prune(merged, &version, &last)
+        let pruned = match drops {
+            Some(last) => {
+                Pruning { entries: &entries, write }.prune(merged, last.api_version(), &last.fields)
             }
-            _ => merged,
+            None => merged,
         };
         let changes = write.changes(live, &pruned);
         if !force {
@@ -123,11 +126,8 @@ impl Request<'_> {
         }
         take_from_others(&mut entries, live, &pruned, &changes, write, |entry| !own(entry));
 
-        let changed = !same_fields(live, &pruned);
-        let mut object = match (changed, self.live) {
-            (false, Some(live)) => live.clone(),
-            _ => Object(pruned),
-        };
+        let changed = !same_but_managers(live, &pruned);
+        let mut object = Object(pruned);
         if let Some(place) = entries.iter().position(own) {
             entries[place].fields.subtract(compare::unmanaged());
             if entries[place].fields.is_empty() {
@@ -163,9 +163,37 @@ impl Request<'_> {
     }
 }
 
-/// Equal but for the rows of managers, which are written anew in any case.
-fn same_fields(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|((name_a, a), (name_b, b))| name_a == name_b && same(a, b))
+/// A copy to work on. The managers are decoded already, and often are most of the object.
+fn without_managers(object: &Map<String, Value>) -> Map<String, Value> {
+    let copy = |(name, value): (&String, &Value)| match value {
+        Value::Object(metadata) if name == "metadata" => {
+            let others = metadata.iter().filter(|(field, _)| *field != "managedFields");
+            let others = others.map(|(field, value)| (field.clone(), value.clone()));
+            (name.clone(), Value::Object(others.collect()))
+        }
+        value => (name.clone(), value.clone()),
+    };
+    object.iter().map(copy).collect()
+}
+
+fn same_but_managers(live: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    let same_metadata = |live: &Map<String, Value>, new: &Map<String, Value>| {
+        let mut live = live.iter().filter(|(field, _)| *field != "managedFields");
+        let mut new = new.iter();
+        loop {
+            match (live.next(), new.next()) {
+                (None, None) => return true,
+                (Some((a, x)), Some((b, y))) if a == b && same(x, y) => {}
+                _ => return false,
+            }
+        }
+    };
+    live.len() == new.len()
+        && live.iter().zip(new).all(|((a, x), (b, y))| match (x, y) {
+            _ if a != b => false,
+            (Value::Object(x), Value::Object(y)) if a == "metadata" => same_metadata(x, y),
+            _ => same(x, y),
+        })
 }
 
 /// Removing what the manager applied before and does not apply any more.

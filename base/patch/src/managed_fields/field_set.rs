@@ -125,6 +125,11 @@ impl FieldSet {
         node.is_some_and(is_member)
     }
 
+    /// Whether every path is in `other` as well.
+    pub fn is_within(&self, other: &FieldSet) -> bool {
+        is_within(&self.0, &other.0)
+    }
+
     pub fn union(&mut self, other: FieldSet) {
         union(&mut self.0, other.0);
     }
@@ -246,6 +251,15 @@ fn union(a: &mut Nodes, b: Nodes) {
             }
         }
     }
+}
+
+fn is_within(a: &Nodes, b: &Nodes) -> bool {
+    a.iter().filter(|(text, _)| *text != SELF).all(|(text, ours)| {
+        match (ours.as_object(), b.get(text).and_then(Value::as_object)) {
+            (Some(ours), Some(theirs)) => (!is_member(ours) || is_member(theirs)) && is_within(ours, theirs),
+            _ => false,
+        }
+    })
 }
 
 fn subtract(a: &mut Nodes, b: &Nodes) {

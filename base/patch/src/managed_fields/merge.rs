@@ -8,91 +8,105 @@ use serde_json::{Map, Value};
 use super::rows::{Owned, Rows};
 
 /// Every field of `applied` wins; what it does not mention stays as it is.
-pub fn objects(
-    live: &Map<String, Value>,
+pub fn onto(
+    live: &mut Map<String, Value>,
     applied: &Map<String, Value>,
     schema: &Schema,
-) -> Result<Map<String, Value>, String> {
+) -> Result<(), NoElement> {
     let (rows, root) = Rows::of(schema);
     rows.merge_maps(root, live, applied)
 }
 
+/// A list holds what cannot be told from its other elements.
+#[derive(Debug)]
+pub struct NoElement;
+
 impl<'s> Rows<'s> {
-    fn merge(self, owned: Owned<'s>, live: &Value, applied: &Value) -> Result<Value, String> {
-        match (owned, live, applied) {
+    fn merge(self, owned: Owned<'s>, live: &mut Value, applied: &Value) -> Result<(), NoElement> {
+        match (owned, &mut *live, applied) {
             (Owned::Struct(_) | Owned::Map(_) | Owned::Free, Value::Object(live), Value::Object(applied)) => {
-                Ok(Value::Object(self.merge_maps(owned, live, applied)?))
-            }
-            // Naming a map without saying what is in it leaves it alone.
-            (Owned::Struct(_) | Owned::Map(_) | Owned::Free, Value::Object(fields), Value::Null)
-                if !fields.is_empty() =>
-            {
-                Ok(live.clone())
+                self.merge_maps(owned, live, applied)
             }
             (Owned::List { .. } | Owned::Set(_), Value::Array(live), Value::Array(applied)) => {
-                Ok(Value::Array(self.merge_lists(owned, live, applied)?))
+                *live = self.merge_lists(owned, std::mem::take(live), applied)?;
+                Ok(())
             }
-            (Owned::List { .. } | Owned::Set(_), Value::Array(items), Value::Null) if !items.is_empty() => {
-                Ok(live.clone())
+            // Naming a map or list without saying what is in it leaves it alone.
+            (Owned::Struct(_) | Owned::Map(_) | Owned::Free, Value::Object(live), Value::Null)
+                if !live.is_empty() =>
+            {
+                Ok(())
             }
-            _ => Ok(applied.clone()),
+            (Owned::List { .. } | Owned::Set(_), Value::Array(live), Value::Null) if !live.is_empty() => {
+                Ok(())
+            }
+            _ => {
+                *live = applied.clone();
+                Ok(())
+            }
         }
     }
 
     fn merge_maps(
         self,
         owned: Owned<'s>,
-        live: &Map<String, Value>,
+        live: &mut Map<String, Value>,
         applied: &Map<String, Value>,
-    ) -> Result<Map<String, Value>, String> {
-        let mut merged = live.clone();
+    ) -> Result<(), NoElement> {
         for (name, value) in applied {
-            let new = match live.get(name) {
+            match live.get_mut(name) {
                 Some(old) => self.merge(self.at(owned, name), old, value)?,
-                None => value.clone(),
-            };
-            merged.insert(name.clone(), new);
+                None => {
+                    live.insert(name.clone(), value.clone());
+                }
+            }
         }
-        Ok(merged)
+        Ok(())
     }
 
     /// Applied elements come in the applied order, with the live ones that nobody mentioned between
     /// them, as near as can be to where they were.
-    fn merge_lists(self, owned: Owned<'s>, live: &[Value], applied: &[Value]) -> Result<Vec<Value>, String> {
-        let elements = |items: &[Value]| -> Result<Vec<String>, String> {
-            items
-                .iter()
-                .map(|item| {
-                    self.element(owned, item).ok_or_else(|| "an element without its keys".to_string())
-                })
-                .collect()
+    fn merge_lists(
+        self,
+        owned: Owned<'s>,
+        live: Vec<Value>,
+        applied: &[Value],
+    ) -> Result<Vec<Value>, NoElement> {
+        let elements = |items: &[Value]| -> Result<Vec<String>, NoElement> {
+            items.iter().map(|item| self.element(owned, item).ok_or(NoElement)).collect()
         };
-        let (live_elements, applied_elements) = (elements(live)?, elements(applied)?);
-        let mut live_items: HashMap<&str, Option<&Value>> = HashMap::with_capacity(live.len());
-        for (element, item) in live_elements.iter().zip(live) {
-            // Live elements that share their keys give way to the one that is applied.
-            live_items.entry(element).and_modify(|slot| *slot = None).or_insert(Some(item));
+        let (live_elements, applied_elements) = (elements(&live)?, elements(applied)?);
+        // Where each live element is; None for elements that share their keys, which give way to the
+        // one that is applied.
+        let mut places: HashMap<&str, Option<usize>> = HashMap::with_capacity(live.len());
+        for (place, element) in live_elements.iter().enumerate() {
+            places.entry(element).and_modify(|place| *place = None).or_insert(Some(place));
         }
         let mentioned: HashSet<&str> = applied_elements.iter().map(String::as_str).collect();
-        let merged_item = |index: usize| -> Result<Value, String> {
-            let item = &applied[index];
-            match live_items.get(applied_elements[index].as_str()) {
-                Some(Some(live)) => self.merge(self.items(owned), live, item),
-                _ => Ok(item.clone()),
+        let mut live: Vec<Option<Value>> = live.into_iter().map(Some).collect();
+        let mut merged = Vec::with_capacity(live.len().max(applied.len()));
+        let mut take = |live: &mut [Option<Value>], merged: &mut Vec<Value>, index: usize| {
+            let place = places.get(applied_elements[index].as_str()).copied().flatten();
+            match place.and_then(|place| live[place].take()) {
+                Some(mut item) => {
+                    self.merge(self.items(owned), &mut item, &applied[index])?;
+                    merged.push(item);
+                }
+                None => merged.push(applied[index].clone()),
             }
+            Ok(())
         };
 
         // The applied elements that are live as well, in the applied order.
         let mut shared =
-            applied_elements.iter().filter(|element| live_items.contains_key(element.as_str())).peekable();
+            applied_elements.iter().filter(|element| places.contains_key(element.as_str())).peekable();
         let mut done: HashSet<&str> = HashSet::with_capacity(applied.len());
-        let mut merged = Vec::with_capacity(live.len().max(applied.len()));
         let (mut at_live, mut at_applied) = (0, 0);
         while at_live < live.len() || at_applied < applied.len() {
             if let (Some(here), Some(there)) = (live_elements.get(at_live), applied_elements.get(at_applied))
             {
                 if here == there {
-                    merged.push(merged_item(at_applied)?);
+                    take(&mut live, &mut merged, at_applied)?;
                     done.insert(there);
                     shared.next();
                     at_live += 1;
@@ -107,7 +121,7 @@ impl<'s> Rows<'s> {
             }
             if let Some(here) = live_elements.get(at_live) {
                 if !mentioned.contains(here.as_str()) {
-                    merged.push(live[at_live].clone());
+                    merged.extend(live[at_live].take());
                     at_live += 1;
                     continue;
                 }
@@ -116,7 +130,7 @@ impl<'s> Rows<'s> {
                 }
             }
             if let Some(there) = applied_elements.get(at_applied) {
-                merged.push(merged_item(at_applied)?);
+                take(&mut live, &mut merged, at_applied)?;
                 done.insert(there);
                 if shared.peek() == Some(&there) {
                     shared.next();
@@ -125,5 +139,31 @@ impl<'s> Rows<'s> {
             }
         }
         Ok(merged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferry_api::GroupVersionKind;
+    use serde_json::json;
+
+    #[test]
+    fn applied_order_wins_and_others_stay_near_their_place() {
+        let schema = Schema::builtin(&GroupVersionKind::new("", "v1", "ConfigMap")).expect("ConfigMap");
+        let check = |live: &[&str], applied: &[&str], expected: &[&str]| {
+            let object = |list: &[&str]| json!({"metadata": {"finalizers": list}});
+            let mut value = object(live);
+            let applied = object(applied);
+            onto(value.as_object_mut().expect("an object"), applied.as_object().expect("an object"), &schema)
+                .expect("merges");
+            assert_eq!(value, object(expected), "{live:?} {applied}");
+        };
+        check(&["a", "b", "c"], &["a", "b", "c"], &["a", "b", "c"]);
+        check(&["a", "b", "c"], &["c", "a"], &["b", "c", "a"]);
+        check(&["a", "b"], &["x", "b"], &["a", "x", "b"]);
+        check(&["a", "b", "c"], &["x"], &["a", "b", "c", "x"]);
+        check(&["a"], &["x", "a", "y"], &["x", "a", "y"]);
+        check(&["a", "b", "c", "d"], &["d", "b"], &["a", "c", "d", "b"]);
     }
 }
