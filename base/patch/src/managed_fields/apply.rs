@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::entry::{self, Entry, Operation};
 use super::field_set::FieldSet;
 use super::rows::same;
-use super::update::{OtherVersions, note, put, take_from_others, taken};
+use super::update::{OtherVersions, note, put, settle_all, take_from_others, taken};
 use super::{Write, claims, compare, csa, merge, pick};
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -57,8 +57,9 @@ pub fn apply(
         ApplyError::Invalid(format!("failed to create typed patch object ({}): {why}", identity(applied)))
     })?;
     let rows = live.and_then(|live| live.meta("managedFields")).cloned().unwrap_or(Value::Null);
-    let entries = entry::decode(rows, true)
+    let mut entries = entry::decode(rows, true)
         .map_err(|why| ApplyError::Invalid(format!("failed to decode managed fields: {why}")))?;
+    settle_all(&mut entries, write);
     let request = Request { live, applied, write };
     if write.manager != csa::KUBECTL {
         return request.run(entries, force);

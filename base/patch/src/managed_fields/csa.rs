@@ -109,3 +109,43 @@ pub fn upgrade(
     }
     Ok(Some(Value::Array(entries.into_iter().map(entry::Entry::into_row).collect())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(manager: &str, operation: &str, version: &str, fields: Value) -> Value {
+        json!({"manager": manager, "operation": operation, "apiVersion": version, "fieldsType": "FieldsV1",
+            "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"})
+    }
+
+    fn check(rows: Vec<Value>, expected: Option<Vec<Value>>) {
+        let upgraded = upgrade(&Value::Array(rows), &["kubectl-client-side-apply"], "kubectl", "");
+        assert_eq!(upgraded, Ok(expected.map(Value::Array)));
+    }
+
+    #[test]
+    fn what_was_applied_by_the_client_is_applied_on_the_server() {
+        let csa = "kubectl-client-side-apply";
+        let (a, b) = (json!({"f:a": {}}), json!({"f:b": {}}));
+        let both = json!({"f:a": {}, "f:b": {}});
+        // The client's row turns into the server's.
+        check(
+            vec![row(csa, "Update", "v1", a.clone()), row("x", "Update", "v1", b.clone())],
+            Some(vec![row("kubectl", "Apply", "v1", a.clone()), row("x", "Update", "v1", b.clone())]),
+        );
+        // Both rows become one; a row of another version is dropped.
+        check(
+            vec![
+                row("kubectl", "Apply", "v1", a.clone()),
+                row(csa, "Update", "v1", b.clone()),
+                row(csa, "Update", "v1beta1", json!({"f:c": {}})),
+            ],
+            Some(vec![row("kubectl", "Apply", "v1", both)]),
+        );
+        // Nothing to hand over.
+        check(vec![row("x", "Update", "v1", b)], None);
+        check(vec![row("kubectl", "Apply", "v1", a)], None);
+    }
+}

@@ -71,6 +71,10 @@ impl FieldSet {
         &self.0
     }
 
+    pub(super) fn nodes_mut(&mut self) -> &mut Map<String, Value> {
+        &mut self.0
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

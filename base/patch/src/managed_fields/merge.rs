@@ -85,7 +85,7 @@ impl<'s> Rows<'s> {
         let mentioned: HashSet<&str> = applied_elements.iter().map(String::as_str).collect();
         let mut live: Vec<Option<Value>> = live.into_iter().map(Some).collect();
         let mut merged = Vec::with_capacity(live.len().max(applied.len()));
-        let mut take = |live: &mut [Option<Value>], merged: &mut Vec<Value>, index: usize| {
+        let take = |live: &mut [Option<Value>], merged: &mut Vec<Value>, index: usize| {
             let place = places.get(applied_elements[index].as_str()).copied().flatten();
             match place.and_then(|place| live[place].take()) {
                 Some(mut item) => {

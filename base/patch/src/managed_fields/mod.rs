@@ -11,7 +11,8 @@
 //! nobody manages, and [`keep_times`] after them.
 //!
 //! `field_set` is the set of paths, `element` one step of a path, `rows` what the types say,
-//! `compare`, `claims`, `merge` and `pick` the walks over objects, `entry` a row of managedFields.
+//! `compare`, `claims`, `merge` and `pick` the walks over objects, `entry` a row of managedFields,
+//! `settle` and `csa` the ways from older records to newer ones.
 
 mod apply;
 mod claims;
@@ -23,6 +24,7 @@ mod field_set;
 mod merge;
 mod pick;
 mod rows;
+mod settle;
 mod update;
 
 use ferry_api::{Object, Schema};
@@ -152,5 +154,113 @@ impl Reset<'_> {
             Reset::Fields(paths) => set.remove_matching(paths),
             Reset::AllBut(paths) => set.retain_matching(paths),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferry_api::GroupVersionKind;
+    use serde_json::json;
+
+    fn schema() -> Schema {
+        Schema::builtin(&GroupVersionKind::new("apps", "v1", "Deployment")).expect("Deployment")
+    }
+
+    fn object(value: Value) -> Object {
+        Object::from_value(value).expect("an object")
+    }
+
+    #[test]
+    fn extracting_keeps_the_keys_of_list_elements() {
+        let deployment =
+            object(json!({"apiVersion": "apps/v1", "spec": {"replicas": 2, "template": {"spec": {
+            "containers": [{"name": "a", "image": "x", "tty": true}, {"name": "b", "image": "y"}]}}}}));
+        let set = FieldSet::parse(&json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {
+            "k:{\"name\":\"a\"}": {"f:image": {}}}}}}}))
+        .expect("a set");
+        assert_eq!(
+            extract(&deployment, &set, &schema()).into_value(),
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}}})
+        );
+        assert_eq!(
+            remove(&deployment, &set, &schema()).get(&["spec", "template", "spec", "containers"]),
+            Some(&json!([{"name": "a", "tty": true}, {"name": "b", "image": "y"}]))
+        );
+    }
+
+    #[test]
+    fn a_program_names_its_manager() {
+        assert_eq!(manager_name("mine", "kubectl/v1.36"), "mine");
+        assert_eq!(manager_name("", "kubectl/v1.36 (linux)"), "kubectl");
+        assert_eq!(manager_name("", &"x".repeat(200)).len(), 128);
+        assert_eq!(manager_name("", "a\u{7}b/1"), "ab");
+    }
+
+    /// A second version that calls `replicas` by another name.
+    struct Renamed(Schema);
+
+    impl Versions for Renamed {
+        fn convert(&self, object: &Object, api_version: &str) -> Option<(Object, Schema)> {
+            let (from, to) = match api_version {
+                "apps/v1" => ("paused", "replicas"),
+                "apps/v2" => ("replicas", "paused"),
+                _ => return None,
+            };
+            let mut object = object.clone();
+            let spec = object.section_mut("spec");
+            if let Some(value) = spec.remove(from) {
+                spec.insert(to.to_string(), value);
+            }
+            Some((object, self.0.clone()))
+        }
+
+        fn same_fields(&self, a: &str, b: &str) -> bool {
+            a == b
+        }
+    }
+
+    #[test]
+    fn managers_of_other_versions_are_asked_in_their_version() {
+        let schema = schema();
+        let versions = Renamed(schema.clone());
+        let row = |manager: &str, version: &str, field: &str| {
+            json!({"manager": manager, "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:spec": {format!("f:{field}"): {}, "f:minReadySeconds": {}}}})
+        };
+        let live = object(json!({"apiVersion": "apps/v1", "metadata": {"managedFields": [
+            row("old", "apps/v2", "paused"), row("gone", "apps/v0", "replicas")]},
+            "spec": {"replicas": 1, "minReadySeconds": 5}}));
+        let mut new = live.clone();
+        new.section_mut("spec").insert("replicas".to_string(), json!(2));
+        let write = Write {
+            manager: "new",
+            subresource: "",
+            api_version: "apps/v1",
+            now: Timestamp::UNIX_EPOCH,
+            schema: &schema,
+            reset: Reset::Nothing,
+            versions: &versions,
+        };
+        update(Some(&live), &mut new, &write);
+        let managers: Vec<(String, Value)> = entries(new.meta("managedFields").expect("managers"))
+            .expect("entries")
+            .into_iter()
+            .map(|entry| (entry.manager().to_string(), entry.fields.into_value()))
+            .collect();
+        assert_eq!(
+            managers,
+            [
+                ("new".to_string(), json!({"f:spec": {"f:replicas": {}}})),
+                ("old".to_string(), json!({"f:spec": {"f:minReadySeconds": {}}})),
+            ]
+        );
+
+        let applied = object(json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 3}}));
+        let refused = apply(Some(&live), &applied, false, &write).expect_err("a conflict");
+        assert_eq!(
+            refused.to_string(),
+            "Apply failed with 1 conflict: conflict with \"old\" using apps/v2: .spec.paused"
+        );
     }
 }

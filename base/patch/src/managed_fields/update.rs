@@ -7,6 +7,8 @@ use super::Write;
 use super::compare::{self, Changes};
 use super::entry::{self, Entry, Operation};
 use super::field_set::FieldSet;
+use super::settle::settle;
+use crate::strategic;
 
 /// Writes the managers of `new` into it: fields that differ from `live` belong to the writer now, and
 /// to no one else. `live` is None on create.
@@ -31,9 +33,20 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
         put(new, entries.into_iter().map(Entry::into_row).collect());
         return;
     }
+    // Built-in kinds do not change their rows within a version; custom ones may at any time.
+    if !strategic::is_supported(write.schema) {
+        settle_all(&mut entries, write);
+    }
     note(&mut entries, old, new, changes, write.manager(), write);
     entry::cap(&mut entries);
     put(new, entry::encode(entries));
+}
+
+/// Brings sets that were written by older rows up to date.
+pub(super) fn settle_all(entries: &mut [Entry], write: &Write<'_>) {
+    for entry in entries.iter_mut().filter(|entry| entry.api_version() == write.api_version) {
+        settle(&mut entry.fields, write.schema);
+    }
 }
 
 /// Gives changed fields to `manager` and takes them from everyone else.

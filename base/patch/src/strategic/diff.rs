@@ -72,12 +72,10 @@ impl Differences<'_> {
             patch.extend(gone.map(|key| (key.clone(), Value::Null)));
         }
         if retain_keys {
-            let kept: Vec<&String> =
-                modified.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key).collect();
+            let given = modified.iter().filter(|(_, value)| !value.is_null());
+            let kept: Vec<&String> = given.map(|(key, _)| key).collect();
             let drops = original.keys().any(|key| !modified.contains_key(key));
             if !kept.is_empty() && (!patch.is_empty() || drops) {
-                let mut kept: Vec<&String> = kept;
-                kept.sort();
                 patch.insert(RETAIN_KEYS.to_string(), json!(kept));
             }
         }
