@@ -1,10 +1,10 @@
 //! Discovery and OpenAPI: documents made from the rows once, when somebody asks, and kept as bytes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{Kind, Status, discovery};
+use ferry_api::{Kind, Status, discovery, openapi};
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use crate::respond;
 pub struct Documents {
     rows: Vec<Arc<Kind>>,
     made: Mutex<HashMap<String, Document>>,
-    v3_index: OnceLock<Document>,
+    openapi: openapi::Documents,
 }
 
 #[derive(Clone)]
@@ -35,7 +35,11 @@ const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2bet
 
 impl Documents {
     pub fn new(rows: &[Arc<Kind>]) -> Documents {
-        Documents { rows: rows.to_vec(), made: Mutex::default(), v3_index: OnceLock::new() }
+        Documents {
+            rows: rows.to_vec(),
+            made: Mutex::default(),
+            openapi: openapi::Documents::new(rows.to_vec()),
+        }
     }
 
     fn document(
@@ -51,23 +55,6 @@ impl Documents {
         self.made.lock().insert(name.to_string(), document.clone());
         Some(document)
     }
-
-    /// The OpenAPI v3 document of one group and version (`api/v1`, `apis/apps/v1`).
-    fn v3(&self, path: &str) -> Option<Document> {
-        self.document(&format!("openapi/v3/{path}"), JSON, || {
-            let _ = path;
-            None::<Vec<u8>>
-        })
-    }
-
-    fn v3_index(&self) -> Document {
-        self.v3_index
-            .get_or_init(|| {
-                let index = b"{\"paths\":{}}".to_vec();
-                Document::new(index, JSON)
-            })
-            .clone()
-    }
 }
 
 impl Document {
@@ -77,16 +64,20 @@ impl Document {
     }
 
     fn answer(&self, request: &Request) -> Response {
-        let mut builder = http::Response::builder().header(ETAG, &self.etag).header(VARY, "Accept");
-        if request.header(IF_NONE_MATCH.as_str()) == self.etag {
-            return respond::finish(builder.status(304), Body::Empty);
-        }
-        // A document whose hash the client names never changes.
-        if !request.query.text("hash").is_empty() {
-            builder = builder.header(CACHE_CONTROL, "public, immutable");
-        }
-        respond::finish(builder.header(CONTENT_TYPE, self.content_type), self.bytes.clone().into())
+        answer_bytes(self.bytes.clone(), self.content_type, &self.etag, request)
     }
+}
+
+fn answer_bytes(bytes: Bytes, content_type: &str, etag: &str, request: &Request) -> Response {
+    let mut builder = http::Response::builder().header(ETAG, etag).header(VARY, "Accept");
+    if request.header(IF_NONE_MATCH.as_str()) == etag {
+        return respond::finish(builder.status(304), Body::Empty);
+    }
+    // A document whose hash the client names never changes.
+    if !request.query.text("hash").is_empty() {
+        builder = builder.header(CACHE_CONTROL, "public, immutable");
+    }
+    respond::finish(builder.header(CONTENT_TYPE, content_type), bytes.into())
 }
 
 pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, Status> {
@@ -112,12 +103,12 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
             plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, group, version)?))
         }
         (["openapi", "v2"], _) => return openapi_v2(documents, request),
-        (["openapi", "v3"], _) => Some(documents.v3_index()),
+        (["openapi", "v3"], _) => plain("openapi/v3", &|| bytes(documents.openapi.v3_index())),
         (["openapi", "v3", path @ ..], _) => {
             if !accepts_json(&request.headers) {
                 return Err(Status::not_acceptable(&[JSON]));
             }
-            documents.v3(&path.join("/"))
+            return Ok(openapi_document(documents.openapi.v3(&path.join("/")), request));
         }
         _ => None,
     };
@@ -136,8 +127,16 @@ fn openapi_v2(documents: &Documents, request: &Request) -> Result<Response, Stat
     if !accepts_json(&request.headers) {
         return Err(Status::not_acceptable(&[JSON]));
     }
-    let document = documents.document("openapi/v2", JSON, || Some(b"{}".to_vec()));
-    document.map(|document| document.answer(request)).ok_or_else(Status::no_such_path)
+    Ok(openapi_document(Some(documents.openapi.v2()), request))
+}
+
+fn openapi_document(document: Option<&openapi::Document>, request: &Request) -> Response {
+    match document {
+        Some(document) => {
+            answer_bytes(document.bytes.clone().into(), JSON, &format!("\"{}\"", document.hash), request)
+        }
+        None => respond::status(&Status::no_such_path()),
+    }
 }
 
 fn accepts_json(headers: &HeaderMap) -> bool {

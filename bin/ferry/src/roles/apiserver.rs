@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, start};
-use ferry_store::{Embedded, Store, embedded};
+use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 #[derive(Args)]
 pub struct Flags {
@@ -21,6 +21,18 @@ pub struct Flags {
     pub bind_address: IpAddr,
     #[arg(long)]
     pub advertise_address: Option<IpAddr>,
+    /// Addresses of etcd's members; without them, the embedded store
+    #[arg(long, value_delimiter = ',')]
+    pub etcd_servers: Vec<String>,
+    #[arg(long, requires = "etcd_servers")]
+    pub etcd_cafile: Option<PathBuf>,
+    #[arg(long, requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    #[arg(long, requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// Bytes past which the embedded store takes no more writes; 0 for no limit
+    #[arg(long, default_value_t = 0)]
+    pub quota_backend_bytes: u64,
     #[arg(long, default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: String,
     /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
@@ -47,7 +59,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 async fn serve(flags: Flags) -> anyhow::Result<()> {
-    let store = open_store(&flags)?;
+    let store = open_store(&flags).await?;
     let data_dir = flags.data_dir.clone();
     let running = start(config(flags)?, store).await?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
@@ -57,11 +69,21 @@ async fn serve(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
-    let directory = flags.data_dir.join("store");
+async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
-    let store = Embedded::open(embedded::Config::new(&directory))
-        .with_context(|| format!("open the store in {}", directory.display()))?;
+    if !flags.etcd_servers.is_empty() {
+        let mut config = etcd::Config::new(flags.etcd_servers.clone());
+        config.tls.ca = flags.etcd_cafile.clone();
+        config.tls.identity = flags.etcd_certfile.clone().zip(flags.etcd_keyfile.clone());
+        return Ok(Arc::new(Etcd::connect(config).await.context("connect to etcd")?));
+    }
+    let directory = flags.data_dir.join("store");
+    let mut config = embedded::Config::new(&directory);
+    if flags.quota_backend_bytes > 0 {
+        config.quota = flags.quota_backend_bytes;
+    }
+    let store =
+        Embedded::open(config).with_context(|| format!("open the store in {}", directory.display()))?;
     Ok(Arc::new(store))
 }
 
