@@ -18,7 +18,10 @@ const STEP: usize = 256 << 10;
 
 /// What decides whether the oldest segment should be cleaned, in bytes.
 pub struct Situation {
+    /// What the log takes on disk, and what of it is written.
     pub size: u64,
+    pub written: u64,
+    /// What of that is still needed, in all and in the oldest segment.
     pub retained: u64,
     pub retained_in_oldest: u64,
     pub segment: u64,
@@ -29,7 +32,7 @@ impl Situation {
     /// Half of the log may be waste, and a little more: so each byte is moved about once for
     /// each byte that becomes waste. Near the quota space is dearer than work.
     pub fn wants_cleaning(&self) -> bool {
-        let waste = self.size.saturating_sub(self.retained);
+        let waste = self.written.saturating_sub(self.retained);
         let near_quota = self.size + 2 * self.segment > self.quota;
         self.retained_in_oldest == 0
             || waste > self.retained + 2 * self.segment
@@ -95,4 +98,27 @@ impl Cleaning {
 
 fn chain_size(index: &Index, key: &str, modified: Revision, location: Location) -> usize {
     index.chain_from(key, modified, location).iter().map(|version| version.location.size as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn wants(written: u64, retained: u64, retained_in_oldest: u64, quota: u64) -> bool {
+        let size = written + MB;
+        Situation { size, written, retained, retained_in_oldest, segment: 16 * MB, quota }.wants_cleaning()
+    }
+
+    #[test]
+    fn a_log_is_cleaned_when_more_than_half_of_it_is_waste_or_space_is_short() {
+        let ample = 8192 * MB;
+        assert!(!wants(130 * MB, 100 * MB, MB, ample));
+        assert!(!wants(231 * MB, 100 * MB, MB, ample));
+        assert!(wants(233 * MB, 100 * MB, MB, ample));
+        assert!(wants(100 * MB, 99 * MB, 0, ample), "what nobody needs costs nothing to drop");
+        assert!(!wants(190 * MB, 150 * MB, MB, 200 * MB));
+        assert!(wants(190 * MB, 140 * MB, MB, 200 * MB));
+    }
 }

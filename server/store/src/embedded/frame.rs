@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! segment  magic 8 | format 4 | id 4 | salt 8 | zero 4 | crc 4
-//! frame    magic 4 | crc 4 | length 4 | records 4 | revision 8 | compacted 8 | ceiling 8 | durable 4 | sequence 4
+//! frame    magic 4 | crc 4 | length 4 | records 4 | revision 8 | compacted 8 | ceiling 8 | durable 4 | sequence 4 | oldest 4 | zero 4
 //! record   crc 4 | key length 2 | zero 2 | value length 4 | sub 4 | revision 8 | created 8 | version 8 | expires 8 | key | value
 //! trailer  8
 //! ```
@@ -17,7 +17,7 @@
 use crate::{Error, Result, Revision};
 
 pub const SEGMENT_HEADER: usize = 32;
-pub const FRAME_HEADER: usize = 48;
+pub const FRAME_HEADER: usize = 56;
 pub const FRAME_TRAILER: usize = 8;
 pub const RECORD_HEADER: usize = 48;
 
@@ -53,6 +53,8 @@ pub struct Mark {
     pub durable: u32,
     /// Counts the frames of the whole log, so that a missing one shows.
     pub sequence: u32,
+    /// The first segment that is still needed, so that a missing one shows.
+    pub oldest: u32,
 }
 
 pub fn segment_header(id: u32, salt: u64) -> [u8; SEGMENT_HEADER] {
@@ -152,6 +154,7 @@ impl FrameBuilder {
         header[32..40].copy_from_slice(&mark.ceiling.0.to_le_bytes());
         header[40..44].copy_from_slice(&mark.durable.to_le_bytes());
         header[44..48].copy_from_slice(&mark.sequence.to_le_bytes());
+        header[48..52].copy_from_slice(&mark.oldest.to_le_bytes());
         let crc = frame_crc(header, salt);
         header[4..8].copy_from_slice(&crc.to_le_bytes());
         &self.bytes
@@ -267,6 +270,7 @@ fn parse_frame_header(bytes: &[u8], salt: u64) -> Option<(Mark, usize, usize)> {
         ceiling: Revision(i64_at(header, 32)),
         durable: u32_at(header, 40),
         sequence: u32_at(header, 44),
+        oldest: u32_at(header, 48),
     };
     Some((mark, u32_at(header, 8) as usize, u32_at(header, 12) as usize))
 }
@@ -375,6 +379,7 @@ mod tests {
             ceiling: Revision(1000),
             durable,
             sequence: 1,
+            oldest: 1,
         };
         let frame = builder.finish(SALT, mark);
         segment[at..at + frame.len()].copy_from_slice(frame);

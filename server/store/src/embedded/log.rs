@@ -48,6 +48,8 @@ pub struct Log {
     durable: u64,
     /// Of the last frame.
     sequence: u32,
+    /// The first segment that is still needed.
+    oldest: u32,
     broken: bool,
 }
 
@@ -84,12 +86,22 @@ impl Log {
                     recovery.read(&segment, &bytes, last)?;
                     segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
                 }
-                // A crash while it was being created; nothing in it was ever acknowledged.
-                None if last => {
+                // A crash while it was being created; nothing was ever written to it.
+                None if last && bytes.iter().skip(SEGMENT_HEADER).all(|byte| *byte == 0) => {
                     std::fs::remove_file(directory.join(file_name(*id))).map_err(cannot_open)?;
                 }
-                None => return Err(Error::corrupt(format!("segment {id} has no valid header"))),
+                None => {
+                    let path = directory.join(file_name(*id));
+                    return Err(Error::corrupt(format!("the header of {}", path.display())));
+                }
             }
+        }
+        if let Some(first) = ids.first()
+            && recovery.frames > 0
+            && *first > recovery.mark.oldest
+        {
+            let missing = directory.join(file_name(recovery.mark.oldest));
+            return Err(Error::corrupt(format!("{} is missing", missing.display())));
         }
         let log = match segments.pop() {
             Some(active) => Log {
@@ -101,6 +113,7 @@ impl Log {
                 allocated: active.size,
                 durable: 0,
                 sequence: recovery.mark.sequence,
+                oldest: recovery.mark.oldest.max(1),
                 broken: false,
             },
             None => Log::begin(directory, sizes).map_err(cannot_open)?,
@@ -119,6 +132,7 @@ impl Log {
             allocated: sizes.step,
             durable: 0,
             sequence: 0,
+            oldest: 1,
             broken: false,
         })
     }
@@ -143,6 +157,11 @@ impl Log {
     pub fn size(&self) -> u64 {
         let sealed: u64 = self.sealed.iter().map(|sealed| sealed.size).sum();
         sealed + self.allocated
+    }
+
+    /// Bytes of the log itself, without space that is only allocated.
+    pub fn written(&self) -> u64 {
+        self.size() - self.allocated + self.offset
     }
 
     /// Bytes that `prepare` would add to the log's size, about.
@@ -201,6 +220,7 @@ impl Log {
     pub fn append(&mut self, frame: &mut FrameBuilder, mut mark: Mark) -> io::Result<()> {
         mark.durable = self.durable as u32;
         mark.sequence = self.sequence.wrapping_add(1);
+        mark.oldest = self.oldest;
         let bytes = frame.finish(self.active.salt, mark);
         if let Err(error) = self.active.write_at(self.offset, bytes) {
             self.discard_tail()?;
@@ -232,7 +252,14 @@ impl Log {
         self.sealed.first().map(|sealed| &sealed.segment)
     }
 
-    /// Forgets the oldest segment; all that is needed of it must lie elsewhere, and be durable.
+    /// Frames from now on say that the oldest segment is not needed.
+    pub fn retire_oldest(&mut self) {
+        if let Some(oldest) = self.oldest() {
+            self.oldest = oldest.id + 1;
+        }
+    }
+
+    /// Removes the oldest segment, once it is retired and that is durable.
     pub fn drop_oldest(&mut self) -> io::Result<()> {
         self.sealed.remove(0).segment.remove()?;
         sync_directory(&self.directory)

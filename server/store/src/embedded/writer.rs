@@ -52,8 +52,6 @@ pub struct Writer {
     /// No revision above it is given away before the next sync.
     ceiling: Revision,
     durable_ceiling: Revision,
-    /// The compacted revision that the log knows of.
-    logged_compacted: Revision,
     /// Revisions of the past, oldest first, from which automatic compaction chooses.
     marks: VecDeque<(Instant, Revision)>,
     trimming: bool,
@@ -89,7 +87,6 @@ impl Writer {
         expiry: Expiry,
         revision: Revision,
     ) -> Self {
-        let compacted = shared.state.read().index.compacted();
         Writer {
             shared,
             config,
@@ -99,7 +96,6 @@ impl Writer {
             revision,
             ceiling: revision,
             durable_ceiling: revision,
-            logged_compacted: compacted,
             marks: VecDeque::from([(Instant::now(), revision)]),
             trimming: false,
             cleaning: None,
@@ -362,7 +358,6 @@ impl Writer {
         self.frame.shrink(FRAME_KEEP);
         appended.map_err(|error| self.failure("write to the log", error))?;
         self.ceiling = ceiling;
-        self.logged_compacted = compacted;
         Ok(())
     }
 
@@ -536,10 +531,10 @@ impl Writer {
             self.cleaning = Some(cleaning);
             return Ok(());
         }
-        // What was moved, and the compaction that made the rest superfluous, must outlive it.
-        if self.logged_compacted < self.shared.state.read().index.compacted() {
-            self.log_mark()?;
-        }
+        // What was moved, the compaction that made the rest superfluous, and the word that the
+        // segment is not needed must all outlive it.
+        self.log.retire_oldest();
+        self.log_mark()?;
         self.sync()?;
         self.log.drop_oldest().map_err(|error| Error::unavailable("remove a segment of the log", error))?;
         self.shared.state.write().segments.remove(&oldest);
@@ -554,6 +549,7 @@ impl Writer {
         let state = self.shared.state.read();
         let situation = Situation {
             size: self.log.size(),
+            written: self.log.written(),
             retained: state.index.retained(),
             retained_in_oldest: state.index.retained_in(oldest),
             segment: self.config.segment,

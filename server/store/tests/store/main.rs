@@ -1,8 +1,12 @@
 //! The laws over every engine (`store_contract`), and what each engine promises beyond them.
 
 mod contract;
+mod crash;
+mod damage;
 mod embedded;
 mod etcd;
 mod etcd_server;
+mod full_disk;
 mod model;
+mod snapshot;
 mod store_contract;
