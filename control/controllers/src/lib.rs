@@ -12,13 +12,16 @@
 //!
 //! Start reading at [`table`](mod@table), then `replica_set`, the plainest of the large ones.
 
+pub mod cidr;
 mod config;
 mod context;
 pub mod deployment;
 pub mod discovery;
 pub mod endpoint_slice;
 pub mod endpoints;
+pub mod garbage_collector;
 pub mod namespace;
+pub mod node_ipam;
 pub mod ownership;
 pub mod pods;
 pub mod replica_set;

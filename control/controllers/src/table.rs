@@ -1,7 +1,10 @@
 //! The controllers, a row each, under the names upstream's `--controllers` knows.
 
 use crate::context::{Context, Running};
-use crate::{deployment, endpoint_slice, endpoints, namespace, replica_set, root_ca, service_account};
+use crate::{
+    deployment, endpoint_slice, endpoints, garbage_collector, namespace, node_ipam, replica_set, root_ca,
+    service_account,
+};
 
 pub struct Row {
     pub name: &'static str,
@@ -28,4 +31,6 @@ pub static ROWS: &[Row] = &[
     row("serviceaccount-controller", "serviceaccount", service_account::start),
     row("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", root_ca::start),
     row("namespace-controller", "namespace", namespace::start),
+    row("garbage-collector-controller", "garbagecollector", garbage_collector::start),
+    row("node-ipam-controller", "nodeipam", node_ipam::start),
 ];
