@@ -35,6 +35,8 @@ pub struct Findings {
     pub strict: Vec<String>,
     /// Why the document cannot be read, in the words clients know; unset where the syntax is at fault.
     pub mismatch: Option<String>,
+    /// The document is no object at all.
+    pub no_object: bool,
 }
 
 /// Reads one object of the schema's type.
@@ -45,7 +47,7 @@ pub fn object<'de, D: Deserializer<'de>>(
 ) -> (Result<Map<String, Value>, D::Error>, Findings) {
     let mut walk = Walk::new(&schema.types, form);
     let shape = Shape::Struct(schema.root);
-    let read = Seed { walk: &mut walk, shape: &shape, owner: "" }.deserialize(deserializer);
+    let read = Seed { walk: &mut walk, shape: &shape, owner: None }.deserialize(deserializer);
     (read.map(into_map), walk.findings)
 }
 
@@ -102,24 +104,26 @@ impl<'a> Walk<'a> {
 
     /// The value given does not fit the field.
     #[cold]
-    fn mismatch<E: de::Error>(&mut self, given: &str, wanted: &str, owner: &str) -> E {
+    fn mismatch<E: de::Error>(&mut self, given: &str, wanted: &str, owner: Option<&Type>) -> E {
         let names: Vec<&str> = self
             .path
             .iter()
             .filter_map(|segment| match segment {
                 Segment::Field(name) => Some(*name),
-                Segment::Key(name) => Some(name.as_str()),
-                Segment::Index(_) => None,
+                Segment::Key(_) | Segment::Index(_) => None,
             })
             .collect();
-        self.refuse(if names.is_empty() {
-            format!("json: cannot unmarshal {given} into Go value of type {wanted}")
-        } else {
-            format!(
-                "json: cannot unmarshal {given} into Go struct field {owner}.{} of type {wanted}",
+        match owner {
+            Some(owner) => self.refuse(format!(
+                "json: cannot unmarshal {given} into Go struct field {}.{} of type {wanted}",
+                owner.short_name(),
                 names.join(".")
-            )
-        })
+            )),
+            None => {
+                self.findings.no_object = self.path.is_empty();
+                self.refuse(format!("json: cannot unmarshal {given} into Go value of type {wanted}"))
+            }
+        }
     }
 
     #[cold]
@@ -138,8 +142,8 @@ fn dot(path: &str) -> &'static str {
 struct Seed<'w, 'a> {
     walk: &'w mut Walk<'a>,
     shape: &'w Shape,
-    /// The short name of the struct whose field this is.
-    owner: &'w str,
+    /// The struct whose field this is.
+    owner: Option<&'a Type>,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
@@ -155,8 +159,15 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
 
 impl<'a> Seed<'_, 'a> {
     fn wrong<E: de::Error>(self, given: &str) -> E {
-        let wanted = go_type(self.shape, self.walk.types);
-        self.walk.mismatch(given, &wanted, self.owner)
+        match self.shape {
+            Shape::Quantity => self.walk.refuse(quantity::BadQuantity::Form.to_string()),
+            // a time that is no string fails before anybody knows it is meant to be a time
+            Shape::Time | Shape::MicroTime => self.walk.mismatch(given, "string", self.owner),
+            shape => {
+                let wanted = go_type(shape, self.walk.types);
+                self.walk.mismatch(given, &wanted, self.owner)
+            }
+        }
     }
 
     fn text<E: de::Error>(self, text: Cow<'_, str>) -> Result<Value, E> {
@@ -266,7 +277,7 @@ impl<'a> Seed<'_, 'a> {
                         self.walk.note("duplicate", &field.name);
                     }
                     self.walk.path.push(Segment::Field(&field.name));
-                    let seed = Seed { walk: self.walk, shape: &field.shape, owner: ty.short_name() };
+                    let seed = Seed { walk: self.walk, shape: &field.shape, owner: Some(ty) };
                     let value = access.next_value_seed(seed)?;
                     self.walk.path.pop();
                     if whole && (value.is_null() || zero::is_left_out(field, &value)) {
@@ -441,7 +452,7 @@ struct Untyped<'w, 'a> {
 impl Untyped<'_, '_> {
     fn leaf<E: de::Error>(self, given: &str, value: Value) -> Result<Value, E> {
         if self.root {
-            return Err(self.walk.mismatch(given, "map[string]interface {}", ""));
+            return Err(self.walk.mismatch(given, "map[string]interface {}", None));
         }
         Ok(value)
     }
@@ -500,7 +511,7 @@ impl<'de> Visitor<'de> for Untyped<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         if self.root {
-            return Err(self.walk.mismatch("array", "map[string]interface {}", ""));
+            return Err(self.walk.mismatch("array", "map[string]interface {}", None));
         }
         let mut items = Vec::new();
         loop {

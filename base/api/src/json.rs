@@ -78,8 +78,9 @@ pub(crate) fn finish<E: std::fmt::Display>(
         Ok(object) => object,
         Err(error) => {
             return Err(match findings.mismatch {
+                Some(mismatch) if findings.no_object => source.unreadable(&mismatch),
                 Some(mismatch) => source.unfit(&mismatch),
-                None => source.unreadable(&error.to_string()),
+                None => source.unreadable(&syntax_error(&error.to_string())),
             });
         }
     };
@@ -116,6 +117,11 @@ impl Source<'_> {
             summary(self.bytes)
         ))
     }
+}
+
+/// Says a cut off document in the words clients know.
+fn syntax_error(why: &str) -> String {
+    if why.starts_with("EOF while parsing") { "unexpected end of JSON input".into() } else { why.into() }
 }
 
 /// The beginning of the document, as text where it looks like JSON.
@@ -198,19 +204,27 @@ mod tests {
         );
         check(
             r#"{"metadata": {"labels": {"a": 1}}}"#,
-            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels.a of type string",
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
         );
         check(
             r#"{"spec": {"containers": [{"resources": {"limits": {"cpu": "1mm"}}}]}}"#,
             "unable to parse quantity's suffix",
         );
-        check("[]", "json: cannot unmarshal array into Go value of type v1.Pod");
-        check("null", "json: cannot unmarshal null into Go value of type v1.Pod");
+        check(
+            r#"{"spec": {"containers": [{"resources": {"limits": {"cpu": true}}}]}}"#,
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        );
+        check(
+            r#"{"status": {"startTime": 5}}"#,
+            "json: cannot unmarshal number into Go struct field PodStatus.status.startTime of type string",
+        );
     }
 
     #[test]
     fn broken_documents_are_refused_with_their_beginning() {
-        for text in ["", "{", "{\"a\"", "{} {}", "\u{1}", "{\"spec\": {\"nodeName\": \"\\ud800\"}}"] {
+        for text in
+            ["", "[]", "null", "{", "{\"a\"", "{} {}", "\u{1}", "{\"spec\": {\"nodeName\": \"\\ud800\"}}"]
+        {
             let status = pod(text, FieldValidation::Ignore).expect_err(text);
             assert_eq!(status.code, 400);
             assert!(

@@ -45,7 +45,11 @@ pub fn parse(text: &str) -> Option<Timestamp> {
 
 /// The text as the API writes it back; None for the zero time, which stands for no time at all.
 pub fn canonical(text: &str, precision: Precision) -> Result<Option<Cow<'_, str>>, BadTime> {
-    let time = parse(text).ok_or_else(|| BadTime { text: text.to_string(), precision })?;
+    let bad = || BadTime { text: text.to_string(), precision };
+    let time = parse(text).ok_or_else(bad)?;
+    if precision == Precision::Micros && !has_six_digits(text) {
+        return Err(bad());
+    }
     if is_zero(time) {
         return Ok(None);
     }
@@ -57,6 +61,12 @@ pub fn canonical(text: &str, precision: Precision) -> Result<Option<Cow<'_, str>
         return Ok(Some(Cow::Borrowed(text)));
     }
     Ok(Some(Cow::Owned(format(time, precision))))
+}
+
+/// A `MicroTime` is read only as it is written.
+fn has_six_digits(text: &str) -> bool {
+    let fraction = text[19..].strip_prefix('.').unwrap_or("");
+    fraction.find(|c: char| !c.is_ascii_digit()) == Some(6)
 }
 
 /// The first instant of year 1 is how a time that was never set looks on the wire.
@@ -93,12 +103,15 @@ fn has_rfc3339_shape(text: &[u8]) -> bool {
 
 impl Display for BadTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let layout = match self.precision {
-            Precision::Seconds => "2006-01-02T15:04:05Z07:00",
-            Precision::Micros => "2006-01-02T15:04:05.000000Z07:00",
-        };
         let text = &self.text;
-        write!(f, "parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"")
+        let (layout, rest, element) = match self.precision {
+            Precision::Seconds => ("2006-01-02T15:04:05Z07:00", text.as_str(), "2006"),
+            Precision::Micros if parse(text).is_some() => {
+                ("2006-01-02T15:04:05.000000Z07:00", &text[19..], ".000000")
+            }
+            Precision::Micros => ("2006-01-02T15:04:05.000000Z07:00", text.as_str(), "2006"),
+        };
+        write!(f, "parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")
     }
 }
 
@@ -117,14 +130,24 @@ mod tests {
         check("2026-01-02T03:04:05Z", Precision::Seconds, "2026-01-02T03:04:05Z");
         check("2026-01-02T03:04:05+01:00", Precision::Seconds, "2026-01-02T02:04:05Z");
         check("2026-01-02T03:04:05.9Z", Precision::Seconds, "2026-01-02T03:04:05Z");
-        check("2026-01-02T03:04:05Z", Precision::Micros, "2026-01-02T03:04:05.000000Z");
-        check("2026-01-02T03:04:05.123456789Z", Precision::Micros, "2026-01-02T03:04:05.123456Z");
+        check("2026-01-02T03:04:05.123456Z", Precision::Micros, "2026-01-02T03:04:05.123456Z");
+        check("2026-01-02T03:04:05.123456+01:00", Precision::Micros, "2026-01-02T02:04:05.123456Z");
         check("1969-01-02T03:04:05.5Z", Precision::Seconds, "1969-01-02T03:04:05Z");
     }
 
     #[test]
     fn a_time_that_was_never_set_is_none() {
         assert_eq!(canonical("0001-01-01T00:00:00Z", Precision::Seconds), Ok(None));
+    }
+
+    #[test]
+    fn micro_times_are_read_only_as_they_are_written() {
+        assert_eq!(
+            canonical("2026-01-02T03:04:05.123Z", Precision::Micros).expect_err("three digits").to_string(),
+            "parsing time \"2026-01-02T03:04:05.123Z\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \
+             \".123Z\" as \".000000\""
+        );
+        assert!(canonical("2026-01-02T03:04:05Z", Precision::Micros).is_err());
     }
 
     #[test]
