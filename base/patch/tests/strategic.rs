@@ -53,11 +53,13 @@ fn schema(object: &Value) -> Schema {
         .expect("built in")
 }
 
-/// The server decodes after it patches, and decoding forgets nulls, empty lists and empty maps.
+/// The server decodes after it patches, and decoding forgets nulls, empty lists, empty maps and what
+/// is no field, such as a directive where none is understood.
 fn forget_empty(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.values_mut().for_each(forget_empty);
+            fields.retain(|key, _| !key.starts_with('$'));
             fields.retain(|key, value| {
                 let meant = matches!(key.as_str(), "emptyDir" | "resources");
                 meant

@@ -274,7 +274,11 @@ impl<'s> Merge<'s> {
             }
             (Some(server), Some(changes)) => {
                 let kinds = elements(&[&server, &changes])?;
-                (server.clone(), self.list(server, changes, &row)?, kinds)
+                let places = match key {
+                    Some(key) => filled_places(&server, &changes, key),
+                    None => server.clone(),
+                };
+                (places, self.list(server, changes, &row)?, kinds)
             }
         };
         if let (Some(key), Elements::Maps) = (key, kinds) {
@@ -332,6 +336,27 @@ impl<'s> Merge<'s> {
     }
 }
 
+/// The server's list as far as its order goes: new elements take the places that deletions leave.
+fn filled_places(server: &[Value], changes: &[Value], key: &str) -> Vec<Value> {
+    let directive = |change: &&Value, name: &str| change.get(PATCH).and_then(Value::as_str) == Some(name);
+    if changes.iter().any(|change| directive(&change, "replace")) {
+        return server.to_vec();
+    }
+    let is_deleted = |element: &&Value| {
+        changes.iter().any(|change| directive(&change, "delete") && change.get(key) == element.get(key))
+    };
+    let mut places: Vec<Value> = server.iter().filter(|element| !is_deleted(element)).cloned().collect();
+    for change in changes.iter().filter(|change| change.get(PATCH).is_none()) {
+        if places.len() == server.len() {
+            break;
+        }
+        if !places.iter().any(|place| place.get(key) == change.get(key)) {
+            places.push(change.clone());
+        }
+    }
+    places
+}
+
 /// The elements of the patch must stand in the order asked for, and all of them must be in it.
 fn check_order(changes: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     if changes.is_empty() || order.is_empty() {
@@ -342,26 +367,32 @@ fn check_order(changes: &[Value], order: &[Value], key: Option<&str>) -> Result<
     {
         return Err(wrong_type(MAP, other));
     }
+    let is_same = |change: &Value, element: &Value| match key {
+        None => Ok(change == element),
+        Some(key) => {
+            let value = |map: &Value| match map.get(key) {
+                Some(value) => Ok(value.clone()),
+                None if map.is_object() => Err(no_merge_key(map, key)),
+                None => Err(wrong_type(MAP, map)),
+            };
+            Ok(value(change)? == value(element)?)
+        }
+    };
     let mut wanted = order.iter();
-    for change in changes.iter().filter(|change| change.get(PATCH).is_none()) {
-        let found = match key {
-            None => wanted.any(|element| element == change),
-            Some(key) => {
-                let value = change.get(key).ok_or_else(|| no_merge_key(change, key))?;
-                let mut found = false;
-                for element in wanted.by_ref() {
-                    if !element.is_object() {
-                        return Err(wrong_type(MAP, element));
-                    }
-                    let other = element.get(key).ok_or_else(|| no_merge_key(element, key))?;
-                    if other == value {
-                        found = true;
-                        break;
-                    }
-                }
-                found
+    for change in changes {
+        match change.get(PATCH).and_then(Value::as_str) {
+            Some("delete") => continue,
+            // Directives have no place of their own, but come before the end of the order.
+            _ if change.get(PATCH).is_some() && wanted.len() > 0 => continue,
+            _ => {}
+        }
+        let mut found = false;
+        for element in wanted.by_ref() {
+            if is_same(change, element)? {
+                found = true;
+                break;
             }
-        };
+        }
         if !found {
             return Err(PatchError::contradicts(format!(
                 "The order in patch list:\n{}\n doesn't match {SET_ELEMENT_ORDER} list:\n{}\n",

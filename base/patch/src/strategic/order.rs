@@ -12,16 +12,14 @@ use super::PATCH;
 pub fn arrange(merged: Vec<Value>, asked: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let in_patch = ranks(&merged, asked, key);
     let on_server = ranks(&merged, server, key);
-    let place = |rank: &Option<usize>| rank.map_or(0, |rank| rank + 1);
-
     let mut named: Vec<usize> = Vec::with_capacity(merged.len());
     let mut others: Vec<usize> = Vec::new();
     for (element, rank) in in_patch.iter().enumerate() {
         if rank.is_some() { named.push(element) } else { others.push(element) }
     }
     // Deletions, which only a patch under construction holds, go last.
-    named.sort_by_key(|&element| (is_deletion(&merged[element]), place(&in_patch[element])));
-    others.sort_by_key(|&element| (is_deletion(&merged[element]), place(&on_server[element])));
+    sort(&mut named, &in_patch, &merged);
+    sort(&mut others, &on_server, &merged);
 
     let mut order = Vec::with_capacity(merged.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
@@ -41,6 +39,32 @@ pub fn arrange(merged: Vec<Value>, asked: &[Value], server: &[Value], key: Optio
     }
     let mut elements: Vec<Option<Value>> = merged.into_iter().map(Some).collect();
     order.into_iter().filter_map(|element| elements[element].take()).collect()
+}
+
+/// Sorts elements by rank, deletions last. An element without a rank goes before all that come
+/// earlier, and those with one go before it: what clients see for elements nobody put in order.
+fn sort(elements: &mut [usize], ranks: &[Option<usize>], merged: &[Value]) {
+    /// Up to this length upstream's sort compares neighbours only, and its answer for elements
+    /// without a rank follows from that.
+    const SHORT: usize = 20;
+    let key = |element: usize| (is_deletion(&merged[element]), ranks[element]);
+    if elements.len() > SHORT {
+        return elements.sort_by_key(|&element| key(element));
+    }
+    elements.sort_by_key(|&element| is_deletion(&merged[element]));
+    let kept = elements.iter().take_while(|&&element| !is_deletion(&merged[element])).count();
+    for end in 1..kept {
+        for place in (1..=end).rev() {
+            let before = match (ranks[elements[place]], ranks[elements[place - 1]]) {
+                (Some(rank), Some(other)) => rank < other,
+                _ => true,
+            };
+            if !before {
+                break;
+            }
+            elements.swap(place, place - 1);
+        }
+    }
 }
 
 /// Where each element stands in `order`; the first place counts.
