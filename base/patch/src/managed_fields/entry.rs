@@ -1,5 +1,7 @@
 //! The rows of `metadata.managedFields`: who manages which fields, by which operation.
 
+use std::collections::{HashMap, HashSet};
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -92,6 +94,11 @@ impl Entry {
             && (operation == Operation::Apply || self.api_version() == api_version)
     }
 
+    fn identity(&self) -> [String; 4] {
+        let api_version = if self.operation == Operation::Apply { "" } else { self.api_version() };
+        [self.manager(), self.operation.as_str(), api_version, self.subresource()].map(str::to_string)
+    }
+
     /// As messages name it: `"kubectl" using apps/v1`.
     pub fn describe(&self) -> String {
         let mut text = format!("{:?}", self.manager());
@@ -133,14 +140,14 @@ pub fn decode(managed_fields: Value, stored: bool) -> Result<Vec<Entry>, String>
     };
     let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
     for (index, row) in rows.into_iter().enumerate() {
-        let entry = decode_row(index, row, stored)?;
-        let same = |other: &Entry| {
-            other.is(entry.manager(), entry.operation, entry.api_version(), entry.subresource())
-        };
-        match entries.iter().position(same) {
-            Some(place) => entries[place] = entry,
-            None => entries.push(entry),
-        }
+        entries.push(decode_row(index, row, stored)?);
+    }
+    // Of two rows of one manager the later one counts. Stored rows are never two.
+    if !stored {
+        let mut seen: HashSet<[String; 4]> = HashSet::with_capacity(entries.len());
+        entries.reverse();
+        entries.retain(|entry| seen.insert(entry.identity()));
+        entries.reverse();
     }
     Ok(entries)
 }
@@ -183,56 +190,47 @@ pub fn encode(mut entries: Vec<Entry>) -> Value {
 }
 
 /// Folds the oldest updating managers together until no more than ten are left, so that an object
-/// that many write to does not grow without end.
+/// that many write to does not grow without end. Managers of one version go into one row.
 pub fn cap(entries: &mut Vec<Entry>) {
-    let updaters =
-        |entries: &[Entry]| entries.iter().filter(|entry| entry.operation == Operation::Update).count();
-    let mut count = updaters(entries);
+    let updates = |entry: &Entry| entry.operation == Operation::Update;
+    let mut count = entries.iter().filter(|entry| updates(entry)).count();
     if count <= MAX_UPDATE_MANAGERS {
         return;
     }
-    let mut oldest: Vec<usize> =
-        (0..entries.len()).filter(|&index| entries[index].operation == Operation::Update).collect();
-    oldest.sort_by(|&a, &b| {
-        let (a, b) = (&entries[a], &entries[b]);
-        a.seconds().cmp(&b.seconds()).then_with(|| a.manager().cmp(b.manager()))
-    });
-    // The first of each version is where the others of that version go.
-    let mut buckets: Vec<usize> = Vec::new();
-    let mut gone: Vec<usize> = Vec::new();
-    for index in oldest {
+    let (mut updaters, mut kept): (Vec<Entry>, Vec<Entry>) = entries.drain(..).partition(updates);
+    updaters.sort_by_cached_key(|entry| (entry.seconds(), entry.identity()));
+    // Where the folded managers of a version are: at first in the oldest, which keeps its name until
+    // another one joins it.
+    let mut buckets: HashMap<String, usize> = HashMap::new();
+    let existing = updaters.iter().enumerate().filter(|(_, entry)| entry.manager() == OLDEST_MANAGERS);
+    let existing: HashMap<String, usize> = existing
+        .filter(|(_, entry)| entry.subresource().is_empty())
+        .map(|(place, entry)| (entry.api_version().to_string(), place))
+        .collect();
+    let mut slots: Vec<Option<Entry>> = updaters.into_iter().map(Some).collect();
+    for place in 0..slots.len() {
         if count <= MAX_UPDATE_MANAGERS {
             break;
         }
-        let bucket = buckets
-            .iter()
-            .copied()
-            .find(|&first| entries[first].api_version() == entries[index].api_version());
-        let Some(first) = bucket else {
-            buckets.push(index);
+        let Some(entry) = slots[place].take() else { continue };
+        let version = entry.api_version().to_string();
+        let Some(first) = buckets.get(&version).copied() else {
+            buckets.insert(version, place);
+            slots[place] = Some(entry);
             continue;
         };
-        let existing = entries.iter().enumerate().position(|(other, entry)| {
-            other != index
-                && !gone.contains(&other)
-                && entry.is(OLDEST_MANAGERS, Operation::Update, entries[index].api_version(), "")
-        });
-        let target = existing.unwrap_or(first);
-        let folded = entries[index].clone();
-        let entry = &mut entries[target];
-        if existing.is_none() {
-            let version = entry.api_version().to_string();
-            let fields = std::mem::take(&mut entry.fields);
-            *entry = Entry::new(OLDEST_MANAGERS, Operation::Update, &version, "", fields);
+        let target = match existing.get(&version) {
+            Some(&bucket) if bucket != place && slots[bucket].is_some() => bucket,
+            _ => first,
+        };
+        if let Some(bucket) = &mut slots[target] {
+            bucket.rename(OLDEST_MANAGERS, Operation::Update);
+            bucket.row.remove("subresource");
+            bucket.set_time_of(&entry);
+            bucket.fields.union(entry.fields);
         }
-        entry.set_time_of(&folded);
-        entry.fields.union(folded.fields);
-        gone.push(index);
         count -= 1;
     }
-    let mut index = 0;
-    entries.retain(|_| {
-        index += 1;
-        !gone.contains(&(index - 1))
-    });
+    kept.extend(slots.into_iter().flatten());
+    *entries = kept;
 }

@@ -1,6 +1,6 @@
 //! Laying a patch over an object, or over another patch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ferry_api::Types;
 use serde_json::{Map, Value};
@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use super::fields::{FieldRow, Level};
 use super::order::{arrange, identity};
 use super::{
-    DELETE_FROM_PRIMITIVE_LIST, Elements, LIST, MAP, PATCH, RETAIN_KEYS, SET_ELEMENT_ORDER, elements,
-    field_of, no_merge_key, wrong_type,
+    DELETE_FROM_PRIMITIVE_LIST, Elements, LIST, MAP, PATCH, RETAIN_KEYS, SET_ELEMENT_ORDER, directive,
+    elements, field_of, no_merge_key, wrong_type,
 };
 use crate::error::PatchError;
 use crate::go_words;
@@ -142,13 +142,14 @@ impl<'s> Merge<'s> {
         level: Level<'_>,
     ) -> Result<Vec<Value>, PatchError> {
         let mut changes = Vec::with_capacity(patch.len());
+        let mut deleted: HashSet<Value> = HashSet::new();
         let mut replace = false;
         for element in patch {
             match element.get(PATCH).map(|directive| (directive, directive.as_str())) {
                 None => changes.push(element),
                 Some((_, Some("delete"))) => {
-                    let deleted = element.get(key).ok_or_else(|| no_merge_key(&element, key))?;
-                    original.retain(|other| other.get(key) != Some(deleted));
+                    let value = element.get(key).ok_or_else(|| no_merge_key(&element, key))?;
+                    deleted.insert(value.clone());
                 }
                 Some((_, Some("replace"))) => replace = true,
                 Some((_, Some("merge"))) => {
@@ -165,6 +166,7 @@ impl<'s> Merge<'s> {
                 None => Ok(changes),
             };
         }
+        original.retain(|element| !element.get(key).is_some_and(|value| deleted.contains(value)));
         let asked = keys_only(&changes, key)?;
         let server = keys_only(&original, key)?;
         let mut places = Places::new(&original, key, changes.len());
@@ -207,7 +209,8 @@ impl<'s> Merge<'s> {
         }
         let invalid = || PatchError::malformed("invalid patch format of retainKeys");
         let retained = directive.as_array().ok_or_else(invalid)?;
-        let retains = |key: &str| retained.iter().any(|name| name.as_str() == Some(key));
+        let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+        let retains = |key: &str| retained.contains(key);
         let sets = |key: &str, value: &Value| {
             !value.is_null()
                 && !key.starts_with(DELETE_FROM_PRIMITIVE_LIST)
@@ -325,7 +328,7 @@ impl<'s> Merge<'s> {
                         })?;
                         *old = self.list_of_maps(std::mem::take(old), deleted, key, row.level)?;
                     } else {
-                        let deleted: std::collections::HashSet<&Value> = deleted.iter().collect();
+                        let deleted: HashSet<&Value> = deleted.iter().collect();
                         old.retain(|element| !deleted.contains(element));
                     }
                 }
@@ -338,19 +341,19 @@ impl<'s> Merge<'s> {
 
 /// The server's list as far as its order goes: new elements take the places that deletions leave.
 fn filled_places(server: &[Value], changes: &[Value], key: &str) -> Vec<Value> {
-    let directive = |change: &&Value, name: &str| change.get(PATCH).and_then(Value::as_str) == Some(name);
-    if changes.iter().any(|change| directive(&change, "replace")) {
+    if changes.iter().any(|change| directive(change) == Some("replace")) {
         return server.to_vec();
     }
-    let is_deleted = |element: &&Value| {
-        changes.iter().any(|change| directive(&change, "delete") && change.get(key) == element.get(key))
-    };
-    let mut places: Vec<Value> = server.iter().filter(|element| !is_deleted(element)).cloned().collect();
+    let deletions = changes.iter().filter(|change| directive(change) == Some("delete"));
+    let deleted: HashSet<Option<&Value>> = deletions.map(|change| change.get(key)).collect();
+    let mut places: Vec<Value> =
+        server.iter().filter(|element| !deleted.contains(&element.get(key))).cloned().collect();
+    let mut there: HashSet<Option<Value>> = places.iter().map(|place| place.get(key).cloned()).collect();
     for change in changes.iter().filter(|change| change.get(PATCH).is_none()) {
         if places.len() == server.len() {
             break;
         }
-        if !places.iter().any(|place| place.get(key) == change.get(key)) {
+        if there.insert(change.get(key).cloned()) {
             places.push(change.clone());
         }
     }
@@ -380,7 +383,7 @@ fn check_order(changes: &[Value], order: &[Value], key: Option<&str>) -> Result<
     };
     let mut wanted = order.iter();
     for change in changes {
-        match change.get(PATCH).and_then(Value::as_str) {
+        match directive(change) {
             Some("delete") => continue,
             // Directives have no place of their own, but come before the end of the order.
             _ if change.get(PATCH).is_some() && wanted.len() > 0 => continue,
@@ -467,7 +470,7 @@ fn without_duplicates(list: Vec<Value>) -> Vec<Value> {
             unique
         });
     }
-    let mut seen = std::collections::HashSet::with_capacity(list.len());
+    let mut seen = HashSet::with_capacity(list.len());
     list.into_iter().filter(|element| seen.insert(element.clone())).collect()
 }
 

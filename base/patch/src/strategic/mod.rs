@@ -90,6 +90,11 @@ fn field_of<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
     key.strip_prefix(directive)?.strip_prefix('/')
 }
 
+/// What an element of a list asks for by `$patch`.
+fn directive(element: &Value) -> Option<&str> {
+    element.get(PATCH)?.as_str()
+}
+
 fn no_merge_key(element: &Value, key: &str) -> PatchError {
     PatchError::contradicts(format!(
         "map: {} does not contain declared merge key: {key}",

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::PATCH;
+use super::directive;
 
 /// Puts `merged` in order. `asked` is the order of the patch, `server` the list before the merge;
 /// elements are the same when their values under `key` are, or, without a key, when they are equal.
@@ -98,7 +98,7 @@ pub fn identity<'a>(element: &'a Value, key: Option<&str>) -> Option<&'a Value> 
 }
 
 fn is_deletion(element: &Value) -> bool {
-    element.get(PATCH).and_then(Value::as_str) == Some("delete")
+    directive(element) == Some("delete")
 }
 
 #[cfg(test)]
