@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ferry_api::kinds::GroupVersionKind;
-use ferry_api::{FieldValidation, Schema, json, protobuf};
+use ferry_api::openapi::Documents;
+use ferry_api::{FieldValidation, Schema, defaulting, json, kinds, protobuf, yaml};
 
 const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"example.org/checksum":"4f1d2c3b4a59687786a5b4c3d2e1f001"},"creationTimestamp":"2026-01-02T03:04:05Z","generateName":"web-6d4cf56db6-","labels":{"app":"web","pod-template-hash":"6d4cf56db6","tier":"front"},"name":"web-6d4cf56db6-x2x7k","namespace":"default","ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"ReplicaSet","name":"web-6d4cf56db6","uid":"8f2b0c9e-66f1-4f0c-8d5e-1f6f3a1b2c3d"}],"resourceVersion":"4711","uid":"0b7a1f9e-3c55-4d8a-9e2b-7d1f5a6b8c9d"},"spec":{"containers":[{"env":[{"name":"MODE","value":"production"},{"name":"POD_IP","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"status.podIP"}}}],"image":"registry.example.org/web:1.2.3","imagePullPolicy":"IfNotPresent","name":"web","ports":[{"containerPort":8080,"name":"http","protocol":"TCP"}],"resources":{"limits":{"cpu":"500m","memory":"256Mi"},"requests":{"cpu":"100m","memory":"128Mi"}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","volumeMounts":[{"mountPath":"/etc/web","name":"config","readOnly":true}]}],"dnsPolicy":"ClusterFirst","enableServiceLinks":true,"restartPolicy":"Always","schedulerName":"default-scheduler","securityContext":{},"serviceAccountName":"web","terminationGracePeriodSeconds":30,"volumes":[{"configMap":{"defaultMode":420,"name":"web"},"name":"config"}]},"status":{"phase":"Pending"}}"#;
 
@@ -43,4 +44,25 @@ fn main() {
     measure("protobuf::decode", || {
         black_box(protobuf::decode(black_box(&bytes)).expect("decodes"));
     });
+    let text = yaml::encode(&pod);
+    measure("yaml::decode", || {
+        black_box(yaml::decode(black_box(text.as_bytes()), &schema, FieldValidation::Strict).expect("a pod"));
+    });
+    measure("yaml::encode", || {
+        black_box(yaml::encode(black_box(&pod)));
+    });
+    let mut defaulted = pod.clone();
+    measure("defaulting::apply", || defaulting::apply(black_box(&mut defaulted), &schema));
+
+    let start = Instant::now();
+    let documents = Documents::new(kinds::builtin().to_vec());
+    let index = documents.v3_index();
+    println!(
+        "all {} hashes of OpenAPI v3       {:>5} ms",
+        index["paths"].as_object().map_or(0, |p| p.len()),
+        start.elapsed().as_millis()
+    );
+    let start = Instant::now();
+    let size = documents.v2().bytes.len();
+    println!("OpenAPI v2, {size} bytes        {:>5} ms", start.elapsed().as_millis());
 }

@@ -4,6 +4,7 @@
 //! [`operations`] turns kind rows into paths and operations, [`schemas`] turns field rows into
 //! definitions; [`v2`] and [`v3`] write both down in their own way. [`Documents`] keeps what was asked for.
 
+mod gnostic;
 pub mod operations;
 pub mod schemas;
 pub mod v2;
@@ -21,6 +22,7 @@ use crate::kinds::{Kind, priorities};
 pub struct Documents {
     kinds: Vec<Arc<Kind>>,
     v2: OnceLock<Document>,
+    v2_protobuf: OnceLock<Document>,
     v3: BTreeMap<String, Slot>,
 }
 
@@ -40,12 +42,17 @@ pub struct Document {
 impl Documents {
     pub fn new(kinds: Vec<Arc<Kind>>) -> Documents {
         let slots = v3::paths(&kinds).into_iter().map(|path| (path, Slot::default())).collect();
-        Documents { kinds, v2: OnceLock::new(), v3: slots }
+        Documents { kinds, v2: OnceLock::new(), v2_protobuf: OnceLock::new(), v3: slots }
     }
 
     /// `/openapi/v2`
     pub fn v2(&self) -> &Document {
         self.v2.get_or_init(|| Document::of(&v2::document(&self.kinds)))
+    }
+
+    /// `/openapi/v2` as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`.
+    pub fn v2_protobuf(&self) -> &Document {
+        self.v2_protobuf.get_or_init(|| Document::from_bytes(gnostic::encode(&v2::document(&self.kinds))))
     }
 
     /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.
@@ -89,7 +96,10 @@ impl Documents {
 
 impl Document {
     fn of(value: &Value) -> Document {
-        let bytes = serde_json::to_vec(value).expect("a JSON value writes to memory");
+        Document::from_bytes(serde_json::to_vec(value).expect("a JSON value writes to memory"))
+    }
+
+    fn from_bytes(bytes: Vec<u8>) -> Document {
         let hash = Sha512::digest(&bytes).iter().map(|byte| format!("{byte:02X}")).collect();
         Document { bytes, hash }
     }

@@ -12,6 +12,8 @@ mod write;
 
 use std::fmt::{self, Display};
 
+pub(crate) use write::Backward;
+
 use serde_json::{Map, Value};
 
 use crate::kinds::GroupVersionKind;

@@ -67,9 +67,14 @@ impl Backward {
         self.varint(u64::from(tag) << 3 | code);
     }
 
-    fn number(&mut self, tag: u32, number: i64) {
+    pub fn number(&mut self, tag: u32, number: i64) {
         self.varint(number as u64);
         self.key(tag, WireType::Varint);
+    }
+
+    pub fn double(&mut self, tag: u32, number: f64) {
+        self.raw(&number.to_le_bytes());
+        self.key(tag, WireType::Fixed64);
     }
 
     pub fn bytes(&mut self, tag: u32, bytes: &[u8]) {
@@ -144,14 +149,9 @@ impl Backward {
                 self.number(tag, number.as_i64().ok_or_else(|| error(format!("{number} is no integer")))?)
             }
             (Shape::Double, Value::Number(number)) => {
-                let number = number.as_f64().ok_or_else(|| error(format!("{number} is no double")))?;
-                self.raw(&number.to_le_bytes());
-                self.key(tag, WireType::Fixed64);
+                self.double(tag, number.as_f64().ok_or_else(|| error(format!("{number} is no double")))?)
             }
-            (Shape::Double, Value::Null) => {
-                self.raw(&0f64.to_le_bytes());
-                self.key(tag, WireType::Fixed64);
-            }
+            (Shape::Double, Value::Null) => self.double(tag, 0.0),
             _ => {
                 debug_assert_eq!(wire_type(shape), WireType::Bytes);
                 let end = self.len();
