@@ -1,0 +1,1 @@
+//! Black-box tests: through the API and the command line only. They live in `tests/`.

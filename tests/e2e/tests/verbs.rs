@@ -1,0 +1,265 @@
+//! The verbs through the API, as clients see them: codes, words and revisions.
+
+use ferry_testkit::TestServer;
+use http::Method;
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn config_map(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": value}})
+}
+
+fn revision(object: &Value) -> i64 {
+    object["metadata"]["resourceVersion"].as_str().expect("a revision").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn an_object_lives_through_all_verbs() {
+    let server = TestServer::start().await;
+    let created = server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    assert_eq!(created["metadata"]["namespace"], "default");
+    assert!(created["metadata"]["uid"].is_string());
+    let one = format!("{MAPS}/a");
+    assert_eq!(server.get(&one).await.expect(200), created);
+
+    let mut changed = created.clone();
+    changed["data"]["k"] = "2".into();
+    let updated = server.put(&one, &changed).await.expect(200);
+    assert!(revision(&updated) > revision(&created));
+    // The old revision is a conflict now, and says so in upstream's words.
+    let conflict = server.put(&one, &changed).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+
+    for (kind, patch, expected) in [
+        ("merge", json!({"data": {"k": "3"}}), "3"),
+        ("strategic-merge", json!({"data": {"k": "4"}}), "4"),
+        ("json", json!([{"op": "replace", "path": "/data/k", "value": "5"}]), "5"),
+    ] {
+        let patched = server.patch(&one, kind, &patch).await.expect(200);
+        assert_eq!(patched["data"]["k"], expected, "{kind}");
+    }
+
+    let list = server.get(&format!("{MAPS}?labelSelector=none%3Dsuch")).await.expect(200);
+    assert_eq!(list["items"], json!([]));
+    let status = server.delete(&one).await.expect(200);
+    assert_eq!(status["status"], "Success");
+    assert_eq!(status["details"]["uid"], created["metadata"]["uid"]);
+    assert_eq!(server.get(&one).await.expect(404)["message"], "configmaps \"a\" not found");
+}
+
+#[tokio::test]
+async fn a_write_that_changes_nothing_keeps_its_revision() {
+    let server = TestServer::start().await;
+    let created = server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let again = server.put(&format!("{MAPS}/a"), &created).await.expect(200);
+    assert_eq!(revision(&again), revision(&created));
+    let patched = server.patch(&format!("{MAPS}/a"), "merge", &json!({"data": {"k": "1"}})).await.expect(200);
+    assert_eq!(revision(&patched), revision(&created));
+}
+
+#[tokio::test]
+async fn refusals_say_what_is_wrong() {
+    let server = TestServer::start().await;
+    server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let exists = server.post(MAPS, &config_map("a", "1")).await.expect(409);
+    assert_eq!(
+        (&exists["reason"], &exists["message"]),
+        (&json!("AlreadyExists"), &json!("configmaps \"a\" already exists"))
+    );
+
+    let invalid = server.post(MAPS, &config_map("Not_A_Name", "1")).await.expect(422);
+    assert_eq!(invalid["reason"], "Invalid");
+    assert_eq!(invalid["details"]["causes"][0]["field"], "metadata.name");
+
+    let nowhere = server.post("/api/v1/namespaces/none/configmaps", &config_map("a", "1")).await.expect(404);
+    assert_eq!(nowhere["message"], "namespaces \"none\" not found");
+    let elsewhere =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b", "namespace": "other"}});
+    server.post(MAPS, &elsewhere).await.expect(400);
+
+    let answers = [
+        (server.send(Method::POST, MAPS, "text/plain", "x").await, 415),
+        (server.send(Method::POST, MAPS, "application/json", "{").await, 400),
+        (server.send(Method::POST, &format!("{MAPS}/a"), "application/json", "{}").await, 405),
+        (server.send(Method::PATCH, &format!("{MAPS}/a"), "application/x-unknown", "{}").await, 415),
+        (server.send(Method::POST, MAPS, "application/json", vec![b' '; 4 << 20]).await, 413),
+        (server.get("/api/v1/nosuchthings").await, 404),
+        (server.get("/apis/none.example/v1/things").await, 404),
+        (server.get(&format!("{MAPS}?resourceVersion=x")).await, 422),
+        (server.get(&format!("{MAPS}?labelSelector=%21%21")).await, 400),
+        (server.get(&format!("{MAPS}?fieldSelector=data.k%3D1")).await, 400),
+        (server.get(&format!("{MAPS}?limit=1&continue=zzz")).await, 400),
+    ];
+    for (answer, code) in answers {
+        assert_eq!(answer.expect(code)["kind"], "Status");
+    }
+    // None of it left anything behind.
+    assert_eq!(server.get(MAPS).await.expect(200)["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn unknown_and_duplicate_fields_are_refused_warned_about_or_dropped() {
+    let server = TestServer::start().await;
+    let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"datum":1,"data":{"k":"1"},"data":{"k":"2"}}"#;
+    let strict =
+        server.send(Method::POST, &format!("{MAPS}?fieldValidation=Strict"), "application/json", body).await;
+    let message = strict.expect(400)["message"].as_str().expect("words").to_string();
+    assert!(
+        message.contains("unknown field \"datum\"") && message.contains("duplicate field \"data\""),
+        "{message}"
+    );
+    let warned = server
+        .send(Method::POST, &format!("{MAPS}?fieldValidation=Warn&dryRun=All"), "application/json", body)
+        .await;
+    warned.expect(201);
+    let warnings: Vec<_> = warned.headers.get_all("warning").iter().collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    let ignored =
+        server.send(Method::POST, &format!("{MAPS}?fieldValidation=Ignore"), "application/json", body).await;
+    assert_eq!(ignored.expect(201).get("datum"), None);
+    assert!(ignored.headers.get("warning").is_none());
+}
+
+#[tokio::test]
+async fn dry_run_answers_as_if_and_writes_nothing() {
+    let server = TestServer::start().await;
+    let would = server.post(&format!("{MAPS}?dryRun=All"), &config_map("a", "1")).await.expect(201);
+    assert!(would["metadata"]["uid"].is_string());
+    server.get(&format!("{MAPS}/a")).await.expect(404);
+    server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    server.delete(&format!("{MAPS}/a?dryRun=All")).await.expect(200);
+    server.patch(&format!("{MAPS}/a?dryRun=All"), "merge", &json!({"data": {"k": "9"}})).await.expect(200);
+    assert_eq!(server.get(&format!("{MAPS}/a")).await.expect(200)["data"]["k"], "1");
+}
+
+#[tokio::test]
+async fn finalizers_hold_an_object_until_the_last_is_gone() {
+    let server = TestServer::start().await;
+    let mut map = config_map("a", "1");
+    map["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    server.post(MAPS, &map).await.expect(201);
+    let one = format!("{MAPS}/a");
+    let terminating = server.delete(&one).await.expect(200);
+    assert!(terminating["metadata"]["deletionTimestamp"].is_string());
+    let refused = server
+        .patch(&one, "merge", &json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}}))
+        .await;
+    assert_eq!(refused.expect(422)["details"]["causes"][0]["field"], "metadata.finalizers");
+    server.patch(&one, "merge", &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    server.get(&one).await.expect(404);
+}
+
+#[tokio::test]
+async fn preconditions_protect_against_deleting_another_object() {
+    let server = TestServer::start().await;
+    server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "another"}});
+    let one = format!("{MAPS}/a");
+    let refused = server.send(Method::DELETE, &one, "application/json", options.to_string()).await;
+    assert_eq!(refused.expect(409)["reason"], "Conflict");
+    server.get(&one).await.expect(200);
+}
+
+#[tokio::test]
+async fn pages_of_one_list_are_of_one_revision() {
+    let server = TestServer::start().await;
+    for number in 0..10 {
+        server.post(MAPS, &config_map(&format!("m{number}"), "1")).await.expect(201);
+    }
+    let first = server.get(&format!("{MAPS}?limit=4")).await.expect(200);
+    let token = first["metadata"]["continue"].as_str().expect("more").to_string();
+    assert_eq!(first["metadata"]["remainingItemCount"], 6);
+    server.delete(&format!("{MAPS}/m5")).await.expect(200);
+    server.post(MAPS, &config_map("m55", "1")).await.expect(201);
+    let rest = server.get(&format!("{MAPS}?limit=100&continue={token}")).await.expect(200);
+    assert_eq!(rest["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    let names: Vec<&str> = rest["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect();
+    assert_eq!(names, ["m4", "m5", "m6", "m7", "m8", "m9"]);
+    // The same list by its revision, from history.
+    let exact = format!(
+        "{MAPS}?resourceVersion={}&resourceVersionMatch=Exact",
+        first["metadata"]["resourceVersion"].as_str().expect("a revision")
+    );
+    assert_eq!(server.get(&exact).await.expect(200)["items"].as_array().map(Vec::len), Some(10));
+}
+
+#[tokio::test]
+async fn generated_names_are_free_ones() {
+    let server = TestServer::start().await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "web-"}});
+    let one = server.post(MAPS, &map).await.expect(201);
+    let two = server.post(MAPS, &map).await.expect(201);
+    let (one, two) = (one["metadata"]["name"].as_str(), two["metadata"]["name"].as_str());
+    assert!(one.is_some_and(|name| name.starts_with("web-") && name.len() == 9));
+    assert_ne!(one, two);
+}
+
+#[tokio::test]
+async fn apply_merges_owns_and_conflicts() {
+    let server = TestServer::start().await;
+    let one = format!("{MAPS}/a");
+    let apply = |manager: &str, force: bool| format!("{one}?fieldManager={manager}&force={force}");
+    let created = server.patch(&apply("one", false), "apply", &config_map("a", "1")).await.expect(201);
+    assert_eq!(created["metadata"]["managedFields"][0]["operation"], "Apply");
+    let conflict = server.patch(&apply("two", false), "apply", &config_map("a", "2")).await.expect(409);
+    assert_eq!(conflict["details"]["causes"][0]["reason"], "FieldManagerConflict");
+    assert_eq!(conflict["details"]["causes"][0]["field"], ".data.k");
+    let forced = server.patch(&apply("two", true), "apply", &config_map("a", "2")).await.expect(200);
+    assert_eq!(forced["data"]["k"], "2");
+    // What its last owner no longer applies goes away.
+    let mut empty = config_map("a", "2");
+    empty["data"] = json!({});
+    let cleared = server.patch(&apply("two", false), "apply", &empty).await.expect(200);
+    assert!(cleared["data"]["k"].is_null(), "{cleared:#}");
+}
+
+#[tokio::test]
+async fn many_are_deleted_at_once_by_selector() {
+    let server = TestServer::start().await;
+    for (name, tier) in [("a", "x"), ("b", "x"), ("c", "y")] {
+        let mut map = config_map(name, "1");
+        map["metadata"]["labels"] = json!({"tier": tier});
+        server.post(MAPS, &map).await.expect(201);
+    }
+    let gone = server.delete(&format!("{MAPS}?labelSelector=tier%3Dx")).await.expect(200);
+    assert_eq!(gone["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(server.get(MAPS).await.expect(200)["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn status_and_spec_are_written_apart() {
+    let server = TestServer::start().await;
+    let nodes = "/api/v1/nodes";
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "2"}}});
+    server.post(nodes, &node).await.expect(201);
+    let spec = server
+        .patch(
+            "/api/v1/nodes/n",
+            "merge",
+            &json!({"spec": {"unschedulable": true}, "status": {"phase": "x"}}),
+        )
+        .await
+        .expect(200);
+    assert!(spec["status"]["phase"].is_null());
+    let status = server
+        .patch(
+            "/api/v1/nodes/n/status",
+            "merge",
+            &json!({"spec": {"unschedulable": false}, "status": {"phase": "Running"}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        (&status["spec"]["unschedulable"], &status["status"]["phase"]),
+        (&json!(true), &json!("Running"))
+    );
+}
