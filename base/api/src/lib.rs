@@ -4,7 +4,10 @@
 //! This room does no I/O and knows no server, no client and no storage. Built-in kinds and custom
 //! resources are the same rows; only where the rows come from differs.
 //!
-//! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`].
+//! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
+//! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
+//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`discovery`] and [`openapi`] tell clients
+//! about the rows; [`selector`], [`quantity`], [`time`] and [`names`] are the values all rooms share.
 
 pub mod convert;
 pub mod decode;

@@ -1,5 +1,8 @@
 //! The paths of the kinds and what can be done at them, in no version of OpenAPI yet.
 
+use serde_json::{Value, json};
+
+use super::schemas::{Version, reference};
 use crate::kinds::{GroupVersionKind, Kind, Subresource};
 use crate::types::{Schema, Shape, Types};
 
@@ -91,6 +94,26 @@ const WRITE_PARAMETERS: &[(&str, &str)] =
     &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
 const PATCH_PARAMETERS: &[(&str, &str)] =
     &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string"), ("force", "boolean")];
+
+impl Operation {
+    /// What both versions say about an operation beyond OpenAPI.
+    pub fn extend(&self, out: &mut Value) {
+        if let Some((action, gvk)) = &self.action {
+            out["x-kubernetes-action"] = (*action).into();
+            out["x-kubernetes-group-version-kind"] =
+                json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
+        }
+    }
+}
+
+impl Answer {
+    pub fn schema(&self, version: Version) -> Value {
+        match self {
+            Answer::Definition(name) => reference(name, version),
+            Answer::Text => json!({"type": "string"}),
+        }
+    }
+}
 
 /// All paths of a kind.
 pub fn of_kind(kind: &Kind) -> Vec<Path> {

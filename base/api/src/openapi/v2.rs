@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::operations::{self, Answer, META, Operation, Parameter, Path};
+use super::operations::{self, META, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{group_versions, v3};
 use crate::kinds::Kind;
@@ -115,21 +115,14 @@ fn operation_object(operation: &Operation, parameters: &[Parameter], shared: &mu
     if !parameters.is_empty() {
         out["parameters"] = parameters.into();
     }
-    if let Some((action, gvk)) = &operation.action {
-        out["x-kubernetes-action"] = (*action).into();
-        out["x-kubernetes-group-version-kind"] =
-            json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
-    }
+    operation.extend(&mut out);
     out
 }
 
 fn responses(operation: &Operation) -> Value {
     let mut out = Map::new();
     for (code, answer) in &operation.responses {
-        let schema = match answer {
-            Answer::Definition(name) => reference(name, Version::V2),
-            Answer::Text => json!({"type": "string"}),
-        };
+        let schema = answer.schema(Version::V2);
         out.insert(code.to_string(), json!({"description": response_description(*code), "schema": schema}));
     }
     out.insert("401".into(), json!({"description": response_description(401)}));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::operations::{self, Answer, Operation, Parameter, Path};
+use super::operations::{self, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{base_path, capitalized, group_identifier, group_versions, tag};
 use crate::kinds::Kind;
@@ -144,21 +144,14 @@ fn operation_object(operation: &Operation, parameters: &[Parameter]) -> Value {
             out["requestBody"]["required"] = true.into();
         }
     }
-    if let Some((action, gvk)) = &operation.action {
-        out["x-kubernetes-action"] = (*action).into();
-        out["x-kubernetes-group-version-kind"] =
-            json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
-    }
+    operation.extend(&mut out);
     out
 }
 
 fn responses(operation: &Operation) -> Value {
     let mut out = Map::new();
     for (code, answer) in &operation.responses {
-        let schema = match answer {
-            Answer::Definition(name) => reference(name, Version::V3),
-            Answer::Text => json!({"type": "string"}),
-        };
+        let schema = answer.schema(Version::V3);
         let content: Map<String, Value> =
             operation.produces.iter().map(|format| (format.to_string(), json!({"schema": schema}))).collect();
         let description = super::v2::response_description(*code);
