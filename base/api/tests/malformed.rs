@@ -2,7 +2,7 @@
 //! what is read can be written again. Nothing panics.
 
 use ferry_api::kinds::GroupVersionKind;
-use ferry_api::{FieldValidation, Object, Schema, Status, json, protobuf};
+use ferry_api::{FieldValidation, Object, Schema, Status, json, protobuf, yaml};
 use serde_json::json;
 
 const ROUNDS: usize = 20_000;
@@ -87,6 +87,28 @@ fn broken_json_is_refused_or_read() {
         }
     }
     assert!(read > 0 && read < ROUNDS, "{read} of {ROUNDS} could be read");
+}
+
+#[test]
+fn broken_yaml_is_refused_or_read() {
+    let (pod, schema) = pod();
+    let seed = yaml::encode(&pod).into_bytes();
+    let mut random = Random(0xca11);
+    let mut read = 0;
+    for _ in 0..ROUNDS / 4 {
+        let bytes = mutated(&seed, &mut random);
+        match yaml::decode(&bytes, &schema, FieldValidation::Ignore) {
+            Ok(decoded) => {
+                read += 1;
+                let text = yaml::encode(&decoded.object);
+                let again = yaml::decode(text.as_bytes(), &schema, FieldValidation::Strict);
+                let again = again.unwrap_or_else(|status| panic!("{status}\n{text}"));
+                assert_eq!(again.object, decoded.object, "{text}");
+            }
+            Err(status) => assert_refused(&status),
+        }
+    }
+    assert!(read > 0 && read < ROUNDS / 4, "{read} of {ROUNDS} could be read");
 }
 
 #[test]
