@@ -82,7 +82,7 @@ async fn a_write_cut_short_is_dropped_and_all_before_it_kept() {
     let whole = keys_in(&open_with(config(origin.path()))).await;
     assert_eq!(whole, KEYS);
     let mut counts = Vec::new();
-    for cut in (end / 2..end).step_by(end / 101 | 1) {
+    for cut in (end / 2..end).step_by((end / 101) | 1) {
         let crashed = tempfile::tempdir().unwrap();
         copy(origin.path(), crashed.path());
         let file =
