@@ -197,8 +197,10 @@ impl Index {
     /// Adds a version newer than all others of its key.
     pub fn push(&mut self, key: Arc<str>, version: Version) {
         self.retain(version.location);
-        self.history.push_back(Change { revision: version.modified, key: key.clone() });
-        let chain = self.keys.entry(key).or_default();
+        let entry = self.keys.entry(key);
+        // History shares the name with the map, whoever named the key this time.
+        self.history.push_back(Change { revision: version.modified, key: entry.key().clone() });
+        let chain = entry.or_default();
         let existed = chain.last().is_some_and(|last| !last.is_deletion());
         chain.push(version);
         match (existed, !version.is_deletion()) {

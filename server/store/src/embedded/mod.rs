@@ -73,7 +73,7 @@ impl Config {
             directory: directory.into(),
             quota: 8 << 30,
             retention: Duration::from_secs(5 * 60),
-            history: 200_000,
+            history: 100_000,
             transaction: 8 << 20,
             segment: DEFAULT_SEGMENT,
         }
@@ -107,9 +107,11 @@ pub(crate) struct State {
 impl Embedded {
     /// Opens the store in a directory, or begins one. Reads all of it, so give it a thread.
     pub fn open(config: Config) -> Result<Self> {
+        let mut span = ferry_trace::span("store.open");
         let lock = lock_directory(&config.directory)?;
         let Recovered { log, index, mark, clean, expiring } =
             Log::open(&config.directory, Sizes::new(config.segment))?;
+        span.set("keys", index.live_keys() as i64);
         // After a crash, revisions may have been given away that the log does not show.
         let last = if clean { mark.revision } else { mark.ceiling };
         let revision = last.max(Revision(1));

@@ -28,8 +28,9 @@ use crate::{
 const FRAME_LIMIT: usize = 4 << 20;
 /// Memory kept for building frames.
 const FRAME_KEEP: usize = 256 << 10;
-/// Relaxed writes reach the disk after this time at the latest.
-const FLUSH: Duration = Duration::from_secs(1);
+/// Relaxed writes reach the disk after this time at the latest. Leases are renewed every other
+/// second all life long; a sync for each would wear the disk for nothing.
+const FLUSH: Duration = Duration::from_secs(5);
 /// Followers of a quiet prefix hear this often that time goes on.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Keys that expire in one transaction.
