@@ -21,14 +21,14 @@ mod watchers;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -48,6 +48,9 @@ use crate::{Committed, Error, Found, KeyValue, Page, Range, Result, Revision, St
 
 /// Values read without leaving the caller's thread, when the kernel has them in memory.
 const INLINE_READS: usize = 16;
+
+/// A process that is just ending, or one that it has just forked, holds the lock a little longer.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 const DEFAULT_SEGMENT: u64 = 16 << 20;
 
@@ -358,13 +361,20 @@ fn lock_directory(directory: &Path) -> Result<File> {
         .mode(0o600)
         .open(directory.join("LOCK"))
         .map_err(|error| cannot("open", error))?;
-    lock.try_lock().map_err(|error| match error {
-        std::fs::TryLockError::WouldBlock => {
-            cannot("lock", io::Error::new(io::ErrorKind::ResourceBusy, "another process has this store open"))
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_PATIENCE / 50);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let busy = io::Error::new(io::ErrorKind::ResourceBusy, "another process has this store open");
+                return Err(cannot("lock", busy));
+            }
+            Err(TryLockError::Error(error)) => return Err(cannot("lock", error)),
         }
-        std::fs::TryLockError::Error(error) => cannot("lock", error),
-    })?;
-    Ok(lock)
+    }
 }
 
 fn create_directory(directory: &Path) -> io::Result<()> {
