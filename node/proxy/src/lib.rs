@@ -1,1 +1,81 @@
-//! ferry-proxy
+//! Services, as packets see them: the API's Services and EndpointSlices become rules of the kernel.
+//!
+//! ```text
+//! Service, EndpointSlices ─► service::ports ─► nftables::rules_of ─► Ledger ─► script ─► nft -f -
+//!                          (what it asks for)  or iptables::…        (only what differs, atomically)
+//! ```
+//!
+//! Everything up to the script is a pure function; [`sync`] alone acts. It deliberately knows no pods:
+//! where an endpoint lives comes from its slice. DNS names are another room's.
+//!
+//! Start reading at [`service`], then [`nftables`].
+
+pub mod endpoints;
+pub mod ledger;
+pub mod nftables;
+pub mod service;
+#[cfg(test)]
+mod test_objects;
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+
+/// What rules need to know of the node they are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    /// The label `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+    /// The cluster's pod addresses: traffic from them is inside traffic.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// As EndpointSlices call it.
+    fn address_type(self) -> &'static str {
+        match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    /// The API's word; none is TCP.
+    pub fn of(text: Option<&str>) -> Option<Self> {
+        match text {
+            None | Some("TCP" | "") => Some(Protocol::Tcp),
+            Some("UDP") => Some(Protocol::Udp),
+            Some("SCTP") => Some(Protocol::Sctp),
+            Some(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
+}

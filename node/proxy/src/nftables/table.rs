@@ -1,0 +1,139 @@
+//! The table as it is in the kernel, and the scripts that keep it so.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    Chain, Key, Map, ServiceRules, Settings, Value, rules_of, script,
+    structure::{self, Body, Declaration, Objects},
+};
+use crate::{
+    ledger::{Difference, Ledger, Owner},
+    service::ServicePort,
+};
+
+/// What was asked of one service.
+pub struct Update {
+    pub owner: Owner,
+    /// Empty: the service is gone, or has nothing for this family.
+    pub ports: Vec<ServicePort>,
+}
+
+/// All services of one family, with the rules each stands for.
+pub struct Table {
+    settings: Settings,
+    services: HashMap<String, (Owner, ServiceRules)>,
+    ledger: Ledger<(Map, Key), Value>,
+    /// How many elements lead to each chain.
+    used: BTreeMap<Chain, usize>,
+}
+
+impl Table {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, services: HashMap::new(), ledger: Ledger::default(), used: BTreeMap::new() }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes the updates in and returns the script that brings the kernel along; empty if nothing
+    /// differs. The script is for a kernel that has what the table held before.
+    pub fn update(&mut self, updates: impl IntoIterator<Item = Update>) -> String {
+        let mut change = self.ledger.begin();
+        let mut before = Objects::default();
+        let mut after = Objects::default();
+        for Update { owner, ports } in updates {
+            let rules = rules_of(&ports, &self.settings);
+            let old = self.services.remove(&owner.name);
+            if let Some((old_owner, old)) = &old {
+                add_private(&mut before, old);
+                if *old_owner == owner {
+                    self.ledger.replace(&owner, &old.elements, &rules.elements, &mut change);
+                } else {
+                    // Deleted and made again under the same name: another age, another rank.
+                    self.ledger.replace(old_owner, &old.elements, &[], &mut change);
+                    self.ledger.replace(&owner, &[], &rules.elements, &mut change);
+                }
+            } else {
+                self.ledger.replace(&owner, &[], &rules.elements, &mut change);
+            }
+            add_private(&mut after, &rules);
+            if rules != ServiceRules::default() {
+                self.services.insert(owner.name.clone(), (owner, rules));
+            }
+        }
+        let differences = self.ledger.finish(change);
+        let used_before: BTreeSet<Chain> = self.used.keys().cloned().collect();
+        count_verdicts(&mut self.used, &differences);
+        if !used_before.iter().eq(self.used.keys()) {
+            merge(&mut before, structure::shared(&self.settings, used_before.iter()));
+            merge(&mut after, structure::shared(&self.settings, self.used.keys()));
+        }
+        script::difference(&self.settings, &before, &after, &differences)
+    }
+
+    /// The script that makes the table what it should be whatever is there now, in one transaction.
+    pub fn replace_all(&self) -> String {
+        let mut all = structure::fixed(&self.settings);
+        merge(&mut all, structure::shared(&self.settings, self.used.keys()));
+        for (_, rules) in self.services.values() {
+            add_private(&mut all, rules);
+        }
+        let mut elements: Vec<Difference<(Map, Key), Value>> = self
+            .ledger
+            .iter()
+            .map(|(key, value)| Difference { key: key.clone(), before: None, after: Some(value.clone()) })
+            .collect();
+        elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let at = format!("{} {}", structure::ip(self.settings.family), self.settings.table);
+        format!(
+            "add table {at}\ndelete table {at}\nadd table {at}\n{}",
+            script::difference(&self.settings, &Objects::default(), &all, &elements)
+        )
+    }
+
+    /// The services held, by name.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.services.keys()
+    }
+
+    pub fn owner(&self, name: &str) -> Option<Arc<crate::ledger::Rank>> {
+        self.services.get(name).map(|(owner, _)| owner.clone())
+    }
+}
+
+fn add_private(objects: &mut Objects, rules: &ServiceRules) {
+    let sets = rules.sets.iter();
+    objects
+        .sets
+        .extend(sets.map(|(name, text)| (name.clone(), Declaration { kind: "set", text: text.clone() })));
+    let chains = rules.chains.iter();
+    objects
+        .chains
+        .extend(chains.map(|(name, rules)| (name.clone(), Body { hook: None, rules: rules.clone() })));
+}
+
+fn merge(into: &mut Objects, from: Objects) {
+    into.sets.extend(from.sets);
+    into.chains.extend(from.chains);
+}
+
+fn count_verdicts(used: &mut BTreeMap<Chain, usize>, differences: &[Difference<(Map, Key), Value>]) {
+    for difference in differences {
+        if let Some(Value::Goto(chain)) = &difference.after {
+            *used.entry(chain.clone()).or_default() += 1;
+        }
+    }
+    for difference in differences {
+        if let Some(Value::Goto(chain)) = &difference.before {
+            let count = used.get_mut(chain).expect("what led somewhere was counted");
+            *count -= 1;
+            if *count == 0 {
+                used.remove(chain);
+            }
+        }
+    }
+}
