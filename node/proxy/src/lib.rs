@@ -8,18 +8,57 @@
 //! Everything up to the script is a pure function; [`sync`] alone acts. It deliberately knows no pods:
 //! where an endpoint lives comes from its slice. DNS names are another room's.
 //!
-//! Start reading at [`service`], then [`nftables`].
+//! Start reading at [`service`], then [`nftables`], then [`sync`].
 
+pub mod backend;
 pub mod endpoints;
+pub mod health;
+pub mod host_firewall;
+pub mod iptables;
 pub mod ledger;
+pub mod load_balancer;
 pub mod nftables;
 pub mod service;
+pub mod stale_flows;
+pub mod sync;
 #[cfg(test)]
 mod test_objects;
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use ipnet::IpNet;
+
+pub use sync::run;
+
+/// How the proxy of a node is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names of tables and chains derive from it.
+    pub cluster: String,
+    pub node_name: String,
+    /// The cluster's pod addresses, of both families.
+    pub pod_cidrs: Vec<IpNet>,
+    pub mode: Mode,
+    /// One bit of the packet mark; by custom 0x4000.
+    pub masquerade_mark: u32,
+    /// Where the proxy answers for its own health.
+    pub health_address: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    #[default]
+    Nftables,
+    Iptables,
+}
+
+/// Takes all rules of a cluster's proxy out of the kernel. Blocks.
+pub fn remove(config: &Config) -> Result<(), ferry_linux::net::ToolError> {
+    backend::Backend::remove(config)
+}
 
 /// What rules need to know of the node they are for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -89,7 +89,7 @@ pub enum Value {
 /// A chain a verdict leads to. All but `Private` are shared, and exist while something leads there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Chain {
-    Reject,
+    Refuse,
     Pick(Door, Reach, u16),
     Masquerade(Door, u16),
     /// The counts of the cluster's and of this node's endpoints.
@@ -150,7 +150,7 @@ impl ServiceRules {
         };
         let chain = match (verdict, affinity) {
             (Verdict::Reject, _) => {
-                self.elements.push(((unserved, key), Value::Goto(Chain::Reject)));
+                self.elements.push(((unserved, key), Value::Goto(Chain::Refuse)));
                 return;
             }
             (Verdict::Drop, _) => {
@@ -212,7 +212,7 @@ impl<'a> Affinity<'a> {
             Verdict::To(_) => format!("{base}-local"),
             Verdict::Masqueraded(_) => format!("{base}-masquerade"),
             Verdict::Split { .. } => format!("{base}-split"),
-            Verdict::Reject | Verdict::Drop => "reject".into(),
+            Verdict::Reject | Verdict::Drop => Chain::Refuse.to_string(),
         }
     }
 
@@ -334,7 +334,7 @@ impl fmt::Display for Value {
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Chain::Reject => f.write_str("reject"),
+            Chain::Refuse => f.write_str("refuse"),
             Chain::Pick(door, reach, count) => write!(f, "{}pick-{count}", prefix(*door, *reach)),
             Chain::Masquerade(door, count) => {
                 write!(f, "{}masquerade-{count}", prefix(*door, Reach::Cluster))

@@ -133,7 +133,7 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
     };
     chain("services", None, services);
     chain("mark-masquerade", None, vec![format!("meta mark set meta mark or {mark}")]);
-    chain("reject", None, vec!["reject".into()]);
+    chain("refuse", None, vec!["reject".into()]);
     chain(
         "unserved",
         None,
@@ -141,7 +141,7 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
             format!("{by_address} vmap @unserved-ips"),
             format!("{local} {by_port} vmap @unserved-nodeports"),
             // A port that the service does not have.
-            format!("{ip} daddr @cluster-ips goto reject"),
+            format!("{ip} daddr @cluster-ips goto refuse"),
         ],
     );
     let to_services = || vec!["jump services".to_string()];
@@ -195,7 +195,7 @@ pub(super) fn shared<'a>(settings: &Settings, used: impl Iterator<Item = &'a Cha
                 let (inside, outside) = (chain_of(Reach::Cluster, inside), chain_of(Reach::Local, outside));
                 add(chain, split(settings, inside.as_deref(), outside.as_deref()));
             }
-            Chain::Reject | Chain::Private(_) => {}
+            Chain::Refuse | Chain::Private(_) => {}
         }
     }
     let mut depths: BTreeMap<(Door, Reach), u16> = BTreeMap::new();

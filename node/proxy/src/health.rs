@@ -1,0 +1,143 @@
+//! What load balancers ask a node: the proxy's own health, and for each service with a health check
+//! port whether this node has an endpoint of it.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    net::{Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use ferry_client::{CancellationToken, NamespacedName};
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::{body::Bytes, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+
+/// The health check servers of services, each on its node port.
+pub struct HealthChecks {
+    servers: HashMap<NamespacedName, Server>,
+    /// Set once the rules are in the kernel.
+    healthy: Health,
+    shutdown: CancellationToken,
+}
+
+struct Server {
+    port: u16,
+    local_endpoints: Arc<AtomicUsize>,
+    stop: CancellationToken,
+}
+
+/// Whether the rules in the kernel are what the API asks for.
+#[derive(Clone, Default)]
+pub struct Health(Arc<std::sync::atomic::AtomicBool>);
+
+impl Health {
+    pub fn set(&self, healthy: bool) {
+        self.0.store(healthy, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl HealthChecks {
+    pub fn new(healthy: Health, shutdown: CancellationToken) -> Self {
+        Self { servers: HashMap::new(), healthy, shutdown }
+    }
+
+    /// Makes a service's server what it should be: on this port with this count, or none.
+    pub async fn set(&mut self, service: &NamespacedName, wanted: Option<(u16, usize)>) {
+        let Some((port, count)) = wanted else {
+            if let Some(server) = self.servers.remove(service) {
+                server.stop.cancel();
+            }
+            return;
+        };
+        if let Some(server) = self.servers.get(service) {
+            if server.port == port {
+                server.local_endpoints.store(count, Ordering::Relaxed);
+                return;
+            }
+            server.stop.cancel();
+        }
+        let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::warn!(%service, port, %error, "the health check port cannot be opened");
+                return;
+            }
+        };
+        let local_endpoints = Arc::new(AtomicUsize::new(count));
+        let stop = self.shutdown.child_token();
+        let (answer_service, answer_count, healthy) =
+            (service.clone(), local_endpoints.clone(), self.healthy.clone());
+        let answer = move |_: &str| {
+            let count = answer_count.load(Ordering::Relaxed);
+            let body = json!({
+                "service": { "namespace": answer_service.namespace, "name": answer_service.name },
+                "localEndpoints": count,
+                "serviceProxyHealthy": healthy.get(),
+            });
+            (count > 0 && healthy.get(), body, Some(count))
+        };
+        tokio::spawn(serve(listener, stop.clone(), answer));
+        self.servers.insert(service.clone(), Server { port, local_endpoints, stop });
+    }
+}
+
+/// `/healthz` and `/livez` of the proxy itself.
+pub async fn serve_own(
+    address: SocketAddr,
+    healthy: Health,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    let answer = move |_: &str| (healthy.get(), json!({ "healthy": healthy.get() }), None);
+    serve(listener, shutdown, answer).await;
+    Ok(())
+}
+
+/// Answers until told to stop. Connections are its own tasks, and end with it.
+async fn serve(
+    listener: TcpListener,
+    stop: CancellationToken,
+    answer: impl Fn(&str) -> (bool, Value, Option<usize>) + Clone + Send + 'static,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = stop.cancelled() => return,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let answer = answer.clone();
+        let respond = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let (healthy, body, weight) = answer(request.uri().path());
+            async move { Ok::<_, Infallible>(response(healthy, &body, weight)) }
+        });
+        connections.spawn(async move {
+            // A client that breaks off harms nobody but itself.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), respond).await;
+        });
+    }
+}
+
+fn response(healthy: bool, body: &Value, weight: Option<usize>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    *response.status_mut() = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    headers.insert("x-content-type-options", http::HeaderValue::from_static("nosniff"));
+    if let Some(weight) = weight {
+        headers.insert("x-load-balancing-endpoint-weight", http::HeaderValue::from(weight));
+    }
+    response
+}

@@ -1,0 +1,277 @@
+//! The loop that acts: what informers report is gathered, decided on, and brought to the kernel.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use ferry_client::{CancellationToken, Index, Informer, Informers, NamespacedName, Selection};
+use ferry_linux::net::{conntrack, nftables};
+use k8s_openapi::api::{
+    core::v1::{Node as ApiNode, Service},
+    discovery::v1::EndpointSlice,
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{
+    Config, Family, Node,
+    backend::{Backend, Changed},
+    health::{self, Health, HealthChecks},
+    host_firewall,
+    ledger::{Owner, Rank},
+    service::{self, ServicePort},
+    stale_flows::stale_flows,
+};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// After a refusal by the kernel: the first wait, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Keeps the kernel's rules what Services and EndpointSlices ask for, until told to stop. The rules stay
+/// when it ends: traffic does not depend on the proxy running. [`crate::remove`] takes them out.
+pub async fn run(informers: Informers, config: Config, shutdown: CancellationToken) {
+    let dirty = Dirty::default();
+    let services = informers.of::<Service>();
+    let slices = informers.of::<EndpointSlice>();
+    let by_service = slices
+        .index(SERVICE_NAME, |slice| service_of(slice).map(|key| key.to_string()).into_iter().collect());
+    let own_name = Selection { fields: Some(format!("metadata.name={}", config.node_name)), labels: None };
+    let nodes = informers.selected::<ApiNode>(own_name);
+    watch(&dirty, &services, &slices, &nodes);
+
+    let health = Health::default();
+    if let Some(address) = config.health_address {
+        let (health, shutdown) = (health.clone(), shutdown.clone());
+        tokio::spawn(async move {
+            if let Err(error) = health::serve_own(address, health, shutdown).await {
+                tracing::warn!(%address, %error, "the proxy's health cannot be served");
+            }
+        });
+    }
+    tokio::select! {
+        () = async { services.synced().await; slices.synced().await; nodes.synced().await } => {}
+        () = shutdown.cancelled() => return,
+    }
+    say_if_forwarding_is_dropped().await;
+
+    let node = node_of(&config, nodes.list().first().map(|node| &**node));
+    let mut proxy = Proxy {
+        backend: Some(Backend::new(&config, &node)),
+        checks: HealthChecks::new(health.clone(), shutdown.clone()),
+        config,
+        node,
+        services,
+        by_service,
+        nodes,
+        known: HashMap::new(),
+        whole: true,
+    };
+    let mut wait = BACKOFF.0;
+    loop {
+        let keys = dirty.take();
+        let applied = if keys.is_empty() && !proxy.whole { Ok(()) } else { proxy.sync(keys).await };
+        health.set(applied.is_ok());
+        let retry = match applied {
+            Ok(()) => {
+                wait = BACKOFF.0;
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "the service rules could not be applied");
+                let now = wait;
+                wait = (wait * 2).min(BACKOFF.1);
+                Some(now)
+            }
+        };
+        let again = async {
+            match retry {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = dirty.notify.notified() => {}
+            () = again => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// The services to look at again, with the revisions that ask for it.
+#[derive(Clone, Default)]
+struct Dirty {
+    keys: Arc<Mutex<BTreeMap<NamespacedName, Option<i64>>>>,
+    notify: Arc<Notify>,
+}
+
+impl Dirty {
+    fn add(&self, key: NamespacedName, revision: Option<i64>) {
+        self.keys.lock().insert(key, revision);
+        self.notify.notify_one();
+    }
+
+    fn take(&self) -> BTreeMap<NamespacedName, Option<i64>> {
+        std::mem::take(&mut *self.keys.lock())
+    }
+}
+
+fn watch(
+    dirty: &Dirty,
+    services: &Informer<Service>,
+    slices: &Informer<EndpointSlice>,
+    nodes: &Informer<ApiNode>,
+) {
+    let on_service = dirty.clone();
+    services.handle(move |event| on_service.add(event.key(), event.revision()));
+    let on_slice = dirty.clone();
+    slices.handle(move |event| {
+        // A slice may change hands, though nobody should do that to it.
+        let keys: BTreeSet<NamespacedName> =
+            event.old().into_iter().chain([event.object()]).filter_map(|slice| service_of(slice)).collect();
+        for key in keys {
+            on_slice.add(key, event.revision());
+        }
+    });
+    let (on_node, services) = (dirty.clone(), services.clone());
+    nodes.handle(move |event| {
+        let zone =
+            |node: &ApiNode| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned();
+        // Heartbeats come often; only the zone matters here.
+        if event.old().is_some_and(|old| zone(old) != zone(event.object())) {
+            for service in services.list() {
+                on_node.add(NamespacedName::of(&*service), event.revision());
+            }
+        }
+    });
+}
+
+struct Proxy {
+    /// Away while a blocking task has it.
+    backend: Option<Backend>,
+    checks: HealthChecks,
+    config: Config,
+    node: Node,
+    services: Informer<Service>,
+    by_service: Index<EndpointSlice>,
+    nodes: Informer<ApiNode>,
+    /// What was last asked of each service: its owner and its ports of both families.
+    known: HashMap<String, (Owner, [Vec<ServicePort>; 2])>,
+    /// What the kernel has is not to be relied on.
+    whole: bool,
+}
+
+impl Proxy {
+    async fn sync(
+        &mut self,
+        keys: BTreeMap<NamespacedName, Option<i64>>,
+    ) -> Result<(), ferry_linux::net::ToolError> {
+        let mut span = ferry_trace::span("proxy.sync");
+        span.set("services", keys.len() as i64);
+        for revision in keys.values().copied().flatten() {
+            span.caused_by(revision);
+        }
+        self.node = node_of(&self.config, self.nodes.list().first().map(|node| &**node));
+        let mut changes = Vec::with_capacity(keys.len());
+        let mut stale = BTreeSet::new();
+        for key in keys.into_keys() {
+            let name = key.to_string();
+            let service = self.services.get(&key);
+            let slices = self.by_service.get(&name);
+            let ports = |family| match &service {
+                Some(service) => service::ports(service, &slices, &self.node, family),
+                None => Vec::new(),
+            };
+            let now = [ports(Family::V4), ports(Family::V6)];
+            let check = service.as_ref().and_then(|service| health_check_port(service));
+            self.checks
+                .set(&key, check.map(|port| (port, now.iter().map(|p| service::local_endpoints(p)).sum())))
+                .await;
+            let before = self.known.get(&name);
+            let owner = match (&service, before) {
+                (Some(service), _) => owner(service, &name),
+                (None, Some((owner, _))) => owner.clone(),
+                (None, None) => continue,
+            };
+            if !self.whole && before.is_some_and(|(known, ports)| *known == owner && *ports == now) {
+                continue;
+            }
+            let none = [Vec::new(), Vec::new()];
+            let old = before.map_or(&none, |(_, ports)| ports);
+            stale.extend(stale_flows(&old[0], &now[0], Family::V4));
+            stale.extend(stale_flows(&old[1], &now[1], Family::V6));
+            let [ipv4, ipv6] = now.clone();
+            changes.push(Changed { owner: owner.clone(), ipv4, ipv6 });
+            match service {
+                Some(_) => drop(self.known.insert(name, (owner, now))),
+                None => drop(self.known.remove(&name)),
+            }
+        }
+        if changes.is_empty() && !self.whole {
+            return Ok(());
+        }
+        let mut backend = self.backend.take().expect("the backend is back after every sync");
+        let whole = self.whole;
+        let (backend, applied) = tokio::task::spawn_blocking(move || {
+            let applied = backend.apply(changes, whole);
+            if applied.is_ok() {
+                forget(&stale);
+            }
+            (backend, applied)
+        })
+        .await
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        self.backend = Some(backend);
+        // The tables know what is wanted; after a refusal all of it is written again.
+        self.whole = applied.is_err();
+        if let Err(error) = &applied {
+            span.fail(error);
+        }
+        applied
+    }
+}
+
+fn forget(stale: &BTreeSet<conntrack::Flows>) {
+    for flows in stale {
+        if let Err(error) = conntrack::forget(flows) {
+            tracing::warn!(%error, ?flows, "stale UDP flows cannot be forgotten");
+            // Without the tool all would fail alike.
+            return;
+        }
+    }
+}
+
+async fn say_if_forwarding_is_dropped() {
+    let listed = tokio::task::spawn_blocking(nftables::list_chains).await;
+    let Ok(Ok(listing)) = listed else { return };
+    for chain in host_firewall::dropping_chains(&listing) {
+        tracing::warn!(chain, "the host's firewall drops what is forwarded: pods may not reach each other");
+    }
+}
+
+fn service_of(slice: &EndpointSlice) -> Option<NamespacedName> {
+    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+    Some(NamespacedName::new(slice.metadata.namespace.clone().unwrap_or_default(), name))
+}
+
+fn owner(service: &Service, name: &str) -> Owner {
+    let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
+    Arc::new(Rank { created: created.unwrap_or_default(), name: name.into() })
+}
+
+fn health_check_port(service: &Service) -> Option<u16> {
+    let port = service.spec.as_ref()?.health_check_node_port?;
+    u16::try_from(port).ok().filter(|port| *port != 0)
+}
+
+fn node_of(config: &Config, node: Option<&ApiNode>) -> Node {
+    let labels = node.and_then(|node| node.metadata.labels.as_ref());
+    Node {
+        name: config.node_name.clone(),
+        zone: labels.and_then(|labels| labels.get(ZONE)).cloned(),
+        pod_cidrs: config.pod_cidrs.clone(),
+    }
+}
