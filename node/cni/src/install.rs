@@ -37,13 +37,9 @@ pub fn bridge_name(cluster: &str) -> String {
 }
 
 /// The network configuration list. Masquerading is not asked for: the node does it once for all pods,
-/// and only for what leaves the cluster.
+/// and only for what leaves the cluster, see [`crate::node`].
 pub fn configuration(network: &NodeNetwork) -> Value {
-    let ranges: Vec<Value> = network
-        .pod_cidrs
-        .iter()
-        .map(|cidr| json!([{ "subnet": cidr }]))
-        .collect();
+    let ranges: Vec<Value> = network.pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }])).collect();
     let routes: Vec<Value> = network
         .pod_cidrs
         .iter()
@@ -121,10 +117,7 @@ pub fn link_plugins(directory: &Path, binary: &Path) -> io::Result<()> {
 /// Removes the links [`link_plugins`] made, and nothing that leads elsewhere.
 pub fn unlink_plugins(directory: &Path, binary: &Path) -> io::Result<()> {
     for (name, _) in crate::plugin::Plugin::ALL {
-        for path in [
-            directory.join(format!("ferry-{name}")),
-            directory.join(name),
-        ] {
+        for path in [directory.join(format!("ferry-{name}")), directory.join(name)] {
             if fs::read_link(&path).is_ok_and(|target| target == binary) {
                 fs::remove_file(&path)?;
             }
@@ -159,21 +152,12 @@ mod tests {
     fn a_users_own_configuration_wins() {
         let folder = tempfile::tempdir().unwrap();
         let ours = folder.path().join("10-ferry-a.conflist");
-        assert_eq!(
-            write_configuration(folder.path(), &network("a")).unwrap(),
-            Written::Ours(ours.clone())
-        );
-        assert_eq!(
-            write_configuration(folder.path(), &network("a")).unwrap(),
-            Written::Ours(ours.clone())
-        );
+        assert_eq!(write_configuration(folder.path(), &network("a")).unwrap(), Written::Ours(ours.clone()));
+        assert_eq!(write_configuration(folder.path(), &network("a")).unwrap(), Written::Ours(ours.clone()));
         remove_configuration(folder.path(), "a").unwrap();
         let theirs = folder.path().join("99-theirs.conf");
         fs::write(&theirs, "{}").unwrap();
-        assert_eq!(
-            write_configuration(folder.path(), &network("a")).unwrap(),
-            Written::Theirs(theirs)
-        );
+        assert_eq!(write_configuration(folder.path(), &network("a")).unwrap(), Written::Theirs(theirs));
         assert!(!ours.exists());
     }
 
@@ -182,10 +166,7 @@ mod tests {
         let configuration = configuration(&network("dev"));
         assert_eq!(configuration["name"], "dev");
         assert_eq!(configuration["plugins"][0]["bridge"], "dev-br0");
-        assert_eq!(
-            configuration["plugins"][0]["ipam"]["ranges"][0][0]["subnet"],
-            "10.244.1.0/24"
-        );
+        assert_eq!(configuration["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.244.1.0/24");
     }
 
     #[test]
@@ -195,19 +176,10 @@ mod tests {
         let binary = Path::new("/opt/ferry");
         link_plugins(folder.path(), binary).unwrap();
         link_plugins(folder.path(), binary).unwrap();
-        assert_eq!(
-            fs::read_link(folder.path().join("ferry-bridge")).unwrap(),
-            binary
-        );
-        assert_eq!(
-            fs::read_to_string(folder.path().join("bridge")).unwrap(),
-            "theirs"
-        );
+        assert_eq!(fs::read_link(folder.path().join("ferry-bridge")).unwrap(), binary);
+        assert_eq!(fs::read_to_string(folder.path().join("bridge")).unwrap(), "theirs");
         unlink_plugins(folder.path(), binary).unwrap();
-        let left: Vec<_> = fs::read_dir(folder.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["bridge"]);
     }
 }

@@ -22,10 +22,7 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        let host = Self {
-            namespace: Namespace::create().unwrap(),
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let host = Self { namespace: Namespace::create().unwrap(), folder: tempfile::tempdir().unwrap() };
         host.up("lo");
         host
     }
@@ -81,25 +78,12 @@ impl Host {
             _ => None,
         };
         let mut output = Vec::new();
-        let code = self
-            .namespace
-            .run(|| run(plugin, &environment, input, &mut output))
-            .unwrap();
-        let answer = if output.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&output).unwrap()
-        };
+        let code = self.namespace.run(|| run(plugin, &environment, input, &mut output)).unwrap();
+        let answer = if output.is_empty() { Value::Null } else { serde_json::from_slice(&output).unwrap() };
         if code == 0 { Ok(answer) } else { Err(answer) }
     }
 
-    fn bridge(
-        &self,
-        command: &str,
-        id: &str,
-        pod: &Namespace,
-        config: &Value,
-    ) -> Result<Value, Value> {
+    fn bridge(&self, command: &str, id: &str, pod: &Namespace, config: &Value) -> Result<Value, Value> {
         self.call(Plugin::Bridge, command, id, Some(&pod.path()), config)
     }
 
@@ -114,21 +98,12 @@ impl Host {
     }
 
     fn rules(&self) -> String {
-        self.namespace
-            .run(|| nftables::list_ruleset().unwrap())
-            .unwrap()
+        self.namespace.run(|| nftables::list_ruleset().unwrap()).unwrap()
     }
 }
 
 fn address(result: &Value) -> IpAddr {
-    result["ips"][0]["address"]
-        .as_str()
-        .unwrap()
-        .split('/')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap()
+    result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap()
 }
 
 fn code(outcome: Result<Value, Value>) -> u64 {
@@ -157,9 +132,7 @@ fn connect(from: &Namespace, to: SocketAddr, listener: TcpListener) -> std::io::
 }
 
 fn listen(namespace: &Namespace, address: SocketAddr) -> TcpListener {
-    namespace
-        .run(|| TcpListener::bind(address).unwrap())
-        .unwrap()
+    namespace.run(|| TcpListener::bind(address).unwrap()).unwrap()
 }
 
 #[test]
@@ -178,10 +151,7 @@ fn the_classic_configuration_works_as_it_stands() {
     assert_eq!(a["interfaces"][0]["name"], "cnio0");
     assert_eq!(a["interfaces"][2]["name"], "eth0");
     assert_eq!(a["interfaces"][2]["sandbox"], first.path());
-    assert_eq!(
-        a["routes"],
-        json!([{ "dst": "0.0.0.0/0", "gw": "10.200.7.1" }])
-    );
+    assert_eq!(a["routes"], json!([{ "dst": "0.0.0.0/0", "gw": "10.200.7.1" }]));
     assert_ne!(address(&a), address(&b));
 
     // pod to pod
@@ -190,20 +160,12 @@ fn the_classic_configuration_works_as_it_stands() {
     assert_eq!(peer.ip(), address(&a), "between pods the source stays");
     // host to pod
     assert_eq!(
-        connect(&host.namespace, server, listen(&second, server))
-            .unwrap()
-            .ip()
-            .to_string(),
+        connect(&host.namespace, server, listen(&second, server)).unwrap().ip().to_string(),
         "10.200.7.1"
     );
     // pod to the host's gateway address
     let gateway: SocketAddr = "10.200.7.1:9000".parse().unwrap();
-    assert_eq!(
-        connect(&first, gateway, listen(&host.namespace, gateway))
-            .unwrap()
-            .ip(),
-        address(&a)
-    );
+    assert_eq!(connect(&first, gateway, listen(&host.namespace, gateway)).unwrap().ip(), address(&a));
 
     // CHECK came with 0.4.0
     assert_eq!(code(host.bridge("CHECK", "a", &first, &config)), 1);
@@ -214,8 +176,7 @@ fn the_classic_configuration_works_as_it_stands() {
     {
         let mut pod = Netlink::open_in(&first).unwrap();
         let eth0 = pod.link_index("eth0").unwrap();
-        pod.delete_address(eth0, "10.200.7.2/24".parse().unwrap())
-            .unwrap();
+        pod.delete_address(eth0, "10.200.7.2/24".parse().unwrap()).unwrap();
     }
     assert_eq!(code(host.bridge("CHECK", "a", &first, &checked)), 103);
 
@@ -243,10 +204,7 @@ fn what_leaves_the_network_takes_the_hosts_address() {
             mtu: None,
         })
         .unwrap();
-    for (namespace, net) in [
-        (&host.namespace, "192.0.2.1/24"),
-        (&outside, "192.0.2.2/24"),
-    ] {
+    for (namespace, net) in [(&host.namespace, "192.0.2.1/24"), (&outside, "192.0.2.2/24")] {
         let mut netlink = Netlink::open_in(namespace).unwrap();
         let wire = netlink.link_index("wire").unwrap();
         netlink.set_up(wire).unwrap();
@@ -256,13 +214,7 @@ fn what_leaves_the_network_takes_the_hosts_address() {
     let config = host.classic();
     host.bridge("ADD", "a", &pod, &config).unwrap();
     let server: SocketAddr = "192.0.2.2:80".parse().unwrap();
-    assert_eq!(
-        connect(&pod, server, listen(&outside, server))
-            .unwrap()
-            .ip()
-            .to_string(),
-        "192.0.2.1"
-    );
+    assert_eq!(connect(&pod, server, listen(&outside, server)).unwrap().ip().to_string(), "192.0.2.1");
     host.bridge("DEL", "a", &pod, &config).unwrap();
 }
 
@@ -286,26 +238,13 @@ fn host_ports_lead_to_the_pod() {
 
     let by_gateway: SocketAddr = "10.200.7.1:8080".parse().unwrap();
     connect(&client, by_gateway, listen(&server, bind)).unwrap();
-    connect(&server, by_gateway, listen(&server, bind))
-        .expect("a pod reaches itself by its host port");
-    connect(
-        &host.namespace,
-        "127.0.0.1:8080".parse().unwrap(),
-        listen(&server, bind),
-    )
-    .unwrap();
+    connect(&server, by_gateway, listen(&server, bind)).expect("a pod reaches itself by its host port");
+    connect(&host.namespace, "127.0.0.1:8080".parse().unwrap(), listen(&server, bind)).unwrap();
 
-    let datagrams = server
-        .run(|| UdpSocket::bind(SocketAddr::new(address(&result), 53)).unwrap())
-        .unwrap();
+    let datagrams = server.run(|| UdpSocket::bind(SocketAddr::new(address(&result), 53)).unwrap()).unwrap();
     datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
     client
-        .run(|| {
-            UdpSocket::bind("0.0.0.0:0")
-                .unwrap()
-                .send_to(b"ping", "10.200.7.1:5353")
-                .unwrap()
-        })
+        .run(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"ping", "10.200.7.1:5353").unwrap())
         .unwrap();
     let mut buffer = [0; 16];
     assert_eq!(datagrams.recv_from(&mut buffer).unwrap().0, 4);
@@ -313,14 +252,7 @@ fn host_ports_lead_to_the_pod() {
     // the same host port again
     let other = Namespace::create().unwrap();
     assert_eq!(code(host.bridge("ADD", "other", &other, &config)), 102);
-    assert!(
-        Netlink::open_in(&other)
-            .unwrap()
-            .link("eth0")
-            .unwrap()
-            .is_none(),
-        "a failed ADD leaves nothing"
-    );
+    assert!(Netlink::open_in(&other).unwrap().link("eth0").unwrap().is_none(), "a failed ADD leaves nothing");
 
     let mut checked = config.clone();
     checked["prevResult"] = result;
@@ -342,56 +274,27 @@ fn concurrent_calls_lease_each_address_once() {
             .map(|n| {
                 let (host, config) = (&host, &config);
                 scope.spawn(move || {
-                    host.call(
-                        Plugin::HostLocal,
-                        "ADD",
-                        &format!("c{n}"),
-                        Some("/proc/self/ns/net"),
-                        config,
-                    )
+                    host.call(Plugin::HostLocal, "ADD", &format!("c{n}"), Some("/proc/self/ns/net"), config)
                 })
             })
             .collect();
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
-    let leased: Vec<IpAddr> = addresses
-        .iter()
-        .filter_map(|r| r.as_ref().ok())
-        .map(address)
-        .collect();
+    let leased: Vec<IpAddr> = addresses.iter().filter_map(|r| r.as_ref().ok()).map(address).collect();
     let unique: BTreeSet<&IpAddr> = leased.iter().collect();
     // 30 addresses, one of them the gateway's
     assert_eq!((leased.len(), unique.len()), (29, 29));
-    assert!(
-        addresses
-            .into_iter()
-            .filter(Result::is_err)
-            .all(|refused| code(refused) == 101)
-    );
+    assert!(addresses.into_iter().filter(Result::is_err).all(|refused| code(refused) == 101));
 
     config["cniVersion"] = "1.1.0".into();
-    assert_eq!(
-        code(host.call(Plugin::HostLocal, "STATUS", "", None, &config)),
-        50
-    );
+    assert_eq!(code(host.call(Plugin::HostLocal, "STATUS", "", None, &config)), 50);
     // GC keeps what the runtime still knows
     config["cni.dev/valid-attachments"] = json!([{ "containerID": "c3", "ifname": "eth0" }]);
-    host.call(Plugin::HostLocal, "GC", "", None, &config)
-        .unwrap();
-    host.call(Plugin::HostLocal, "STATUS", "", None, &config)
-        .unwrap();
+    host.call(Plugin::HostLocal, "GC", "", None, &config).unwrap();
+    host.call(Plugin::HostLocal, "STATUS", "", None, &config).unwrap();
     let left = std::fs::read_dir(host.folder.path().join("bridge")).unwrap();
-    let left = left
-        .filter(|e| {
-            e.as_ref()
-                .unwrap()
-                .file_name()
-                .to_str()
-                .unwrap()
-                .parse::<IpAddr>()
-                .is_ok()
-        })
-        .count();
+    let left =
+        left.filter(|e| e.as_ref().unwrap().file_name().to_str().unwrap().parse::<IpAddr>().is_ok()).count();
     assert!(left <= 1);
 }
 
@@ -419,8 +322,7 @@ fn both_families_work_side_by_side() {
     let host = Host::new();
     let mut config = host.classic();
     config["cniVersion"] = "1.0.0".into();
-    config["ipam"]["ranges"] =
-        json!([[{ "subnet": "10.200.7.0/24" }], [{ "subnet": "fd00:7::/64" }]]);
+    config["ipam"]["ranges"] = json!([[{ "subnet": "10.200.7.0/24" }], [{ "subnet": "fd00:7::/64" }]]);
     config["ipam"]["routes"] = json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]);
     let (first, second) = (Namespace::create().unwrap(), Namespace::create().unwrap());
     host.bridge("ADD", "a", &first, &config).unwrap();
@@ -428,13 +330,7 @@ fn both_families_work_side_by_side() {
     assert_eq!(b["ips"][1]["address"], "fd00:7::3/64");
     assert!(b["ips"][1].get("version").is_none());
     let server: SocketAddr = "[fd00:7::3]:80".parse().unwrap();
-    assert_eq!(
-        connect(&first, server, listen(&second, server))
-            .unwrap()
-            .ip()
-            .to_string(),
-        "fd00:7::2"
-    );
+    assert_eq!(connect(&first, server, listen(&second, server)).unwrap().ip().to_string(), "fd00:7::2");
     host.bridge("DEL", "a", &first, &config).unwrap();
     host.bridge("DEL", "b", &second, &config).unwrap();
     assert_eq!(host.rules(), "");
@@ -445,16 +341,12 @@ fn loopback_sets_lo_up() {
     let host = Host::new();
     let pod = Namespace::create().unwrap();
     let config = json!({ "cniVersion": "1.0.0", "name": "cni-loopback", "type": "loopback" });
-    let result = host
-        .call(Plugin::Loopback, "ADD", "a", Some(&pod.path()), &config)
-        .unwrap();
+    let result = host.call(Plugin::Loopback, "ADD", "a", Some(&pod.path()), &config).unwrap();
     assert_eq!(result["interfaces"][0]["name"], "lo");
     let server: SocketAddr = "127.0.0.1:80".parse().unwrap();
     connect(&pod, server, listen(&pod, server)).unwrap();
-    host.call(Plugin::Loopback, "CHECK", "a", Some(&pod.path()), &config)
-        .unwrap();
-    host.call(Plugin::Loopback, "DEL", "a", Some(&pod.path()), &config)
-        .unwrap();
+    host.call(Plugin::Loopback, "CHECK", "a", Some(&pod.path()), &config).unwrap();
+    host.call(Plugin::Loopback, "DEL", "a", Some(&pod.path()), &config).unwrap();
 }
 
 #[test]
@@ -464,101 +356,33 @@ fn bad_input_is_refused_with_its_code() {
     let check = |change: &dyn Fn(&mut Value), expected: u64| {
         let mut config = host.classic();
         change(&mut config);
-        assert_eq!(
-            code(host.bridge("ADD", "a", &pod, &config)),
-            expected,
-            "{config}"
-        );
+        assert_eq!(code(host.bridge("ADD", "a", &pod, &config)), expected, "{config}");
     };
     check(&|c| c["cniVersion"] = "9.9.9".into(), 1);
-    check(
-        &|c| drop(c.as_object_mut().unwrap().remove("cniVersion")),
-        1,
-    );
+    check(&|c| drop(c.as_object_mut().unwrap().remove("cniVersion")), 1);
     check(&|c| c["vlan"] = 7.into(), 2);
     check(&|c| c["name"] = "../etc".into(), 7);
-    check(
-        &|c| c["ipam"]["ranges"] = json!([[{ "subnet": "10.200.7.0/31" }]]),
-        7,
-    );
-    check(
-        &|c| {
-            c["ipam"]["ranges"] =
-                json!([[{ "subnet": "10.0.0.0/8" }], [{ "subnet": "10.1.0.0/16" }]])
-        },
-        7,
-    );
+    check(&|c| c["ipam"]["ranges"] = json!([[{ "subnet": "10.200.7.0/31" }]]), 7);
+    check(&|c| c["ipam"]["ranges"] = json!([[{ "subnet": "10.0.0.0/8" }], [{ "subnet": "10.1.0.0/16" }]]), 7);
     check(&|c| c["ipam"]["type"] = "elsewhere".into(), 7);
     check(&|c| c["bridge"] = "lo".into(), 7);
     check(&|c| c["isGateway"] = "yes".into(), 7);
     check(&|c| c["prevResult"] = json!({ "ips": 7 }), 6);
 
-    assert_eq!(
-        code(host.call_bytes(Plugin::Bridge, "ADD", "a", Some(&pod.path()), b"{ not json")),
-        6
-    );
-    assert_eq!(
-        code(host.call_bytes(Plugin::Bridge, "ADD", "a", Some(&pod.path()), &[0xff, 0xfe])),
-        6
-    );
-    assert_eq!(
-        code(host.call(Plugin::Bridge, "ADD", "a", None, &host.classic())),
-        4
-    );
-    assert_eq!(
-        code(host.call(
-            Plugin::Bridge,
-            "ADD",
-            "a",
-            Some("/run/netns/vanished"),
-            &host.classic()
-        )),
-        3
-    );
-    assert_eq!(
-        code(host.call(Plugin::Bridge, "JUMP", "a", None, &host.classic())),
-        4
-    );
-    assert_eq!(
-        code(host.call(
-            Plugin::PortMap,
-            "ADD",
-            "a",
-            Some(&pod.path()),
-            &host.classic()
-        )),
-        7
-    );
+    assert_eq!(code(host.call_bytes(Plugin::Bridge, "ADD", "a", Some(&pod.path()), b"{ not json")), 6);
+    assert_eq!(code(host.call_bytes(Plugin::Bridge, "ADD", "a", Some(&pod.path()), &[0xff, 0xfe])), 6);
+    assert_eq!(code(host.call(Plugin::Bridge, "ADD", "a", None, &host.classic())), 4);
+    assert_eq!(code(host.call(Plugin::Bridge, "ADD", "a", Some("/run/netns/vanished"), &host.classic())), 3);
+    assert_eq!(code(host.call(Plugin::Bridge, "JUMP", "a", None, &host.classic())), 4);
+    assert_eq!(code(host.call(Plugin::PortMap, "ADD", "a", Some(&pod.path()), &host.classic())), 7);
 
     // a namespace that is gone is no reason for DEL to fail
-    host.call(
-        Plugin::Bridge,
-        "DEL",
-        "a",
-        Some("/run/netns/vanished"),
-        &host.classic(),
-    )
-    .unwrap();
-    host.call(Plugin::Bridge, "DEL", "never-added", None, &host.classic())
-        .unwrap();
-    let version = host
-        .call_bytes(
-            Plugin::Bridge,
-            "VERSION",
-            "",
-            None,
-            br#"{"cniVersion":"0.2.0"}"#,
-        )
-        .unwrap();
+    host.call(Plugin::Bridge, "DEL", "a", Some("/run/netns/vanished"), &host.classic()).unwrap();
+    host.call(Plugin::Bridge, "DEL", "never-added", None, &host.classic()).unwrap();
+    let version = host.call_bytes(Plugin::Bridge, "VERSION", "", None, br#"{"cniVersion":"0.2.0"}"#).unwrap();
     assert_eq!(version["cniVersion"], "0.2.0");
     assert_eq!(version["supportedVersions"][4], "1.1.0");
-    assert!(
-        Netlink::open_in(&pod)
-            .unwrap()
-            .link("eth0")
-            .unwrap()
-            .is_none()
-    );
+    assert!(Netlink::open_in(&pod).unwrap().link("eth0").unwrap().is_none());
     assert!(!Path::new("/etc/10.200.7.2").exists());
 }
 
@@ -572,11 +396,7 @@ fn an_add_killed_half_way_is_repeated() {
     std::fs::remove_file(host.folder.path().join("bridge/10.200.7.2")).unwrap();
     let again = host.bridge("ADD", "a", &pod, &config).unwrap();
     assert_eq!(again["ips"][0]["address"], "10.200.7.3/24");
-    assert_eq!(
-        code(host.bridge("ADD", "a", &pod, &config)),
-        102,
-        "ADD twice is the runtime's mistake"
-    );
+    assert_eq!(code(host.bridge("ADD", "a", &pod, &config)), 102, "ADD twice is the runtime's mistake");
     host.bridge("DEL", "a", &pod, &config).unwrap();
     assert_eq!(host.links().len(), 2);
 }

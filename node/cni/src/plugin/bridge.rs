@@ -71,16 +71,10 @@ impl Config {
             ("vlan", config.vlan.is_some_and(|vlan| vlan != 0)),
             ("vlanTrunk", config.vlan_trunk.is_some()),
             ("macspoofchk", config.macspoofchk),
-            (
-                "disableContainerInterface",
-                config.disable_container_interface,
-            ),
+            ("disableContainerInterface", config.disable_container_interface),
         ];
         if let Some((field, _)) = unsupported.iter().find(|(_, set)| *set) {
-            return Err(Error::new(
-                Code::UnsupportedField,
-                format!("unsupported field {field}"),
-            ));
+            return Err(Error::new(Code::UnsupportedField, format!("unsupported field {field}")));
         }
         if config.hairpin_mode && config.promisc_mode {
             let message = "hairpinMode and promiscMode exclude each other";
@@ -114,21 +108,11 @@ fn add(config: &Config, network: &Network, invocation: &Invocation) -> Result<Cn
     let namespace = invocation.namespace()?;
     let leased = ipam::call(network, invocation)?.unwrap_or_default();
     if ipam::kind(network).is_some() && leased.ips.is_empty() {
-        return Err(Error::new(
-            Code::InvalidConfig,
-            "the IPAM plugin gave no address",
-        ));
+        return Err(Error::new(Code::InvalidConfig, "the IPAM plugin gave no address"));
     }
     attach(config, network, invocation, &namespace, leased).inspect_err(|_| {
         // Nothing of a failed ADD stays; why the ADD failed matters more than why this does.
-        let _ = delete(
-            config,
-            network,
-            &Invocation {
-                command: Command::Del,
-                ..copy(invocation)
-            },
-        );
+        let _ = delete(config, network, &Invocation { command: Command::Del, ..copy(invocation) });
     })
 }
 
@@ -160,39 +144,20 @@ fn attach(
         add_gateways(&mut host, config, &bridge, &leased.ips)?;
     }
 
-    let sandbox = invocation
-        .netns
-        .as_deref()
-        .map(|path| path.display().to_string())
-        .unwrap_or_default();
+    let sandbox = invocation.netns.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
     let interface = |link: &Link, sandbox: &str| Interface {
         name: link.name.clone(),
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         mtu: Some(link.mtu),
         sandbox: sandbox.into(),
     };
-    let ips = leased
-        .ips
-        .into_iter()
-        .map(|ip| IpConfig {
-            interface: Some(2),
-            ..ip
-        })
-        .collect();
+    let ips = leased.ips.into_iter().map(|ip| IpConfig { interface: Some(2), ..ip }).collect();
     let dns = network.dns();
     let result = CniResult {
-        interfaces: vec![
-            interface(&bridge, ""),
-            interface(&host_end, ""),
-            interface(&pod_end, &sandbox),
-        ],
+        interfaces: vec![interface(&bridge, ""), interface(&host_end, ""), interface(&pod_end, &sandbox)],
         ips,
         routes,
-        dns: if dns == Dns::default() {
-            leased.dns
-        } else {
-            dns
-        },
+        dns: if dns == Dns::default() { leased.dns } else { dns },
     };
     if config.ip_masq {
         masquerade::ensure(network, &result)?;
@@ -212,21 +177,14 @@ fn ensure_bridge(host: &mut Netlink, config: &Config, ips: &[IpConfig]) -> Resul
         Some(IpAddr::V4(gateway)) if config.is_gateway => Some(MacAddress::from_ipv4(gateway)),
         _ => None,
     });
-    match host.add_bridge(&Bridge {
-        name: &config.bridge,
-        mac,
-        mtu: config.mtu,
-    }) {
+    match host.add_bridge(&Bridge { name: &config.bridge, mac, mtu: config.mtu }) {
         Ok(()) => {}
         Err(error) if error.is_exists() => {}
         Err(error) => return Err(error.into()),
     }
-    let link = host.link(&config.bridge)?.ok_or_else(|| {
-        Error::new(
-            Code::TryAgainLater,
-            format!("bridge {} went away", config.bridge),
-        )
-    })?;
+    let link = host
+        .link(&config.bridge)?
+        .ok_or_else(|| Error::new(Code::TryAgainLater, format!("bridge {} went away", config.bridge)))?;
     usable(host, config, link)
 }
 
@@ -265,11 +223,7 @@ fn connect(
         // Ours by its name: what an ADD that was killed left. The pod's end, when it is there under a
         // name that somebody else has taken, is not.
         if !error.is_exists() || host.link(&name)?.is_none() {
-            let code = if error.is_exists() {
-                Code::Conflict
-            } else {
-                Code::Kernel
-            };
+            let code = if error.is_exists() { Code::Conflict } else { Code::Kernel };
             return Err(Error::new(code, error.to_string()));
         }
         host.delete_link(&name)?;
@@ -281,18 +235,12 @@ fn connect(
         host.set_bridge_port(host_end.index, config.hairpin_mode, config.port_isolation)?;
     }
     host.set_up(host_end.index)?;
-    let pod_end = Netlink::open_in(namespace)?
-        .link(&invocation.ifname)?
-        .ok_or_else(|| gone(&invocation.ifname))?;
+    let pod_end =
+        Netlink::open_in(namespace)?.link(&invocation.ifname)?.ok_or_else(|| gone(&invocation.ifname))?;
     Ok((host_end, pod_end))
 }
 
-fn configure_pod(
-    namespace: &Namespace,
-    link: &Link,
-    ips: &[IpConfig],
-    routes: &[RouteConfig],
-) -> Result<()> {
+fn configure_pod(namespace: &Namespace, link: &Link, ips: &[IpConfig], routes: &[RouteConfig]) -> Result<()> {
     let mut pod = Netlink::open_in(namespace)?;
     for ip in ips {
         pod.add_address(link.index, ip.address)?;
@@ -312,23 +260,14 @@ fn configure_pod(
 /// route where this bridge is to be the default gateway.
 fn pod_routes(config: &Config, leased: &CniResult) -> Vec<RouteConfig> {
     let gateway = |is_ipv4: bool| {
-        leased
-            .ips
-            .iter()
-            .filter(|ip| ip.address.addr().is_ipv4() == is_ipv4)
-            .find_map(|ip| ip.gateway)
+        leased.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == is_ipv4).find_map(|ip| ip.gateway)
     };
     let mut routes = leased.routes.clone();
     if config.is_default_gateway {
         for ip in &leased.ips {
             let default = default_route(ip.address.addr().is_ipv4());
             if !routes.iter().any(|route| route.dst == default) {
-                routes.push(RouteConfig {
-                    dst: default,
-                    gw: None,
-                    mtu: None,
-                    priority: None,
-                });
+                routes.push(RouteConfig { dst: default, gw: None, mtu: None, priority: None });
             }
         }
     }
@@ -344,43 +283,27 @@ fn default_route(is_ipv4: bool) -> IpNet {
 }
 
 /// The bridge answers for the gateways, and the host forwards.
-fn add_gateways(
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    ips: &[IpConfig],
-) -> Result<()> {
-    let held: Vec<IpNet> = host
-        .addresses()?
-        .into_iter()
-        .filter(|a| a.link == bridge.index)
-        .map(|a| a.net)
-        .collect();
+fn add_gateways(host: &mut Netlink, config: &Config, bridge: &Link, ips: &[IpConfig]) -> Result<()> {
+    let held: Vec<IpNet> =
+        host.addresses()?.into_iter().filter(|a| a.link == bridge.index).map(|a| a.net).collect();
     for ip in ips {
         let Some(gateway) = ip.gateway else { continue };
-        let wanted = IpNet::new(gateway, ip.address.prefix_len())
-            .expect("the address' own prefix length fits");
+        let wanted =
+            IpNet::new(gateway, ip.address.prefix_len()).expect("the address' own prefix length fits");
         if !held.contains(&wanted) {
-            for other in held
-                .iter()
-                .filter(|other| other.contains(&gateway) || wanted.contains(&other.addr()))
+            for other in
+                held.iter().filter(|other| other.contains(&gateway) || wanted.contains(&other.addr()))
             {
                 if !config.force_address {
-                    let message = format!(
-                        "bridge {} has the address {other}, not {wanted}",
-                        bridge.name
-                    );
+                    let message = format!("bridge {} has the address {other}, not {wanted}", bridge.name);
                     return Err(Error::new(Code::InvalidConfig, message));
                 }
                 host.delete_address(bridge.index, *other)?;
             }
             host.add_address(bridge.index, wanted)?;
         }
-        let forwarding = if gateway.is_ipv4() {
-            "net/ipv4/ip_forward"
-        } else {
-            "net/ipv6/conf/all/forwarding"
-        };
+        let forwarding =
+            if gateway.is_ipv4() { "net/ipv4/ip_forward" } else { "net/ipv6/conf/all/forwarding" };
         sysctl::set(forwarding, "1")
             .map_err(|error| Error::new(Code::Kernel, format!("setting {forwarding}: {error}")))?;
     }
@@ -389,11 +312,8 @@ fn add_gateways(
 
 fn delete(config: &Config, network: &Network, invocation: &Invocation) -> Result<()> {
     // Each step is tried whatever became of the others; the first failure is what the runtime hears.
-    let ports = if config.capabilities.port_mappings {
-        port_map::delete(network, invocation)
-    } else {
-        Ok(())
-    };
+    let ports =
+        if config.capabilities.port_mappings { port_map::delete(network, invocation) } else { Ok(()) };
     let leases = ipam::call(network, invocation).map(drop);
     let link = delete_link(invocation);
     ports.and(leases).and(link)?;
@@ -414,10 +334,7 @@ fn delete_link(invocation: &Invocation) -> Result<()> {
     match invocation.namespace() {
         Ok(namespace) => {
             let mut pod = Netlink::open_in(&namespace)?;
-            if pod
-                .link(&invocation.ifname)?
-                .is_some_and(|link| link.kind.as_deref() == Some("veth"))
-            {
+            if pod.link(&invocation.ifname)?.is_some_and(|link| link.kind.as_deref() == Some("veth")) {
                 pod.delete_link(&invocation.ifname)?;
             }
             Ok(())
@@ -434,68 +351,37 @@ fn check(config: &Config, network: &Network, invocation: &Invocation) -> Result<
     ipam::call(network, invocation)?;
 
     let mut host = Netlink::open()?;
-    let bridge = host
-        .link(&config.bridge)?
-        .ok_or_else(|| wrong(format!("bridge {} is missing", config.bridge)))?;
-    let host_ends = expected
-        .interfaces
-        .iter()
-        .filter(|i| i.sandbox.is_empty() && i.name != config.bridge);
+    let bridge =
+        host.link(&config.bridge)?.ok_or_else(|| wrong(format!("bridge {} is missing", config.bridge)))?;
+    let host_ends = expected.interfaces.iter().filter(|i| i.sandbox.is_empty() && i.name != config.bridge);
     for interface in host_ends {
         let link = host.link(&interface.name)?;
         if link.is_none_or(|link| link.controller != Some(bridge.index)) {
-            return Err(wrong(format!(
-                "{} is no port of bridge {}",
-                interface.name, config.bridge
-            )));
+            return Err(wrong(format!("{} is no port of bridge {}", interface.name, config.bridge)));
         }
     }
 
     let mut pod = Netlink::open_in(&namespace)?;
     let name = &invocation.ifname;
-    let link = pod
-        .link(name)?
-        .ok_or_else(|| wrong(format!("link {name} is missing in the pod")))?;
-    let in_pod = expected
-        .interfaces
-        .iter()
-        .find(|i| !i.sandbox.is_empty() && i.name == *name);
+    let link = pod.link(name)?.ok_or_else(|| wrong(format!("link {name} is missing in the pod")))?;
+    let in_pod = expected.interfaces.iter().find(|i| !i.sandbox.is_empty() && i.name == *name);
     if let Some(interface) = in_pod
         && !interface.mac.is_empty()
         && link.mac.is_none_or(|mac| mac.to_string() != interface.mac)
     {
-        return Err(wrong(format!(
-            "link {name} has not the hardware address {}",
-            interface.mac
-        )));
+        return Err(wrong(format!("link {name} has not the hardware address {}", interface.mac)));
     }
-    let addresses: Vec<IpNet> = pod
-        .addresses()?
-        .into_iter()
-        .filter(|a| a.link == link.index)
-        .map(|a| a.net)
-        .collect();
-    if let Some(ip) = expected
-        .ips
-        .iter()
-        .find(|ip| !addresses.contains(&ip.address))
-    {
-        return Err(wrong(format!(
-            "link {name} has not the address {}",
-            ip.address
-        )));
+    let addresses: Vec<IpNet> =
+        pod.addresses()?.into_iter().filter(|a| a.link == link.index).map(|a| a.net).collect();
+    if let Some(ip) = expected.ips.iter().find(|ip| !addresses.contains(&ip.address)) {
+        return Err(wrong(format!("link {name} has not the address {}", ip.address)));
     }
     let routes = pod.routes()?;
     let is_there = |wanted: &RouteConfig| {
-        routes
-            .iter()
-            .any(|r| r.destination == wanted.dst && (wanted.gw.is_none() || r.gateway == wanted.gw))
+        routes.iter().any(|r| r.destination == wanted.dst && (wanted.gw.is_none() || r.gateway == wanted.gw))
     };
     if let Some(route) = expected.routes.iter().find(|route| !is_there(route)) {
-        return Err(wrong(format!(
-            "the route to {} is missing in the pod",
-            route.dst
-        )));
+        return Err(wrong(format!("the route to {} is missing in the pod", route.dst)));
     }
     if config.capabilities.port_mappings {
         port_map::check(network, invocation)?;
@@ -503,28 +389,12 @@ fn check(config: &Config, network: &Network, invocation: &Invocation) -> Result<
     Ok(())
 }
 
-fn pod_mac(
-    network: &Network,
-    invocation: &Invocation,
-    ips: &[IpConfig],
-) -> Result<Option<MacAddress>> {
-    let by_args = network
-        .whole
-        .pointer("/args/cni/mac")
-        .and_then(|mac| mac.as_str());
-    match network
-        .runtime
-        .mac
-        .as_deref()
-        .or(by_args)
-        .or(invocation.arg("MAC"))
-    {
+fn pod_mac(network: &Network, invocation: &Invocation, ips: &[IpConfig]) -> Result<Option<MacAddress>> {
+    let by_args = network.whole.pointer("/args/cni/mac").and_then(|mac| mac.as_str());
+    match network.runtime.mac.as_deref().or(by_args).or(invocation.arg("MAC")) {
         Some(text) => match MacAddress::parse(text) {
             Some(mac) => Ok(Some(mac)),
-            None => Err(Error::new(
-                Code::InvalidConfig,
-                format!("invalid hardware address {text:?}"),
-            )),
+            None => Err(Error::new(Code::InvalidConfig, format!("invalid hardware address {text:?}"))),
         },
         None => Ok(ips.iter().find_map(|ip| match ip.address.addr() {
             IpAddr::V4(address) => Some(MacAddress::from_ipv4(address)),
@@ -534,9 +404,6 @@ fn pod_mac(
 }
 
 fn veth_name(invocation: &Invocation) -> String {
-    let digest = names::hex(&format!(
-        "{} {}",
-        invocation.container_id, invocation.ifname
-    ));
+    let digest = names::hex(&format!("{} {}", invocation.container_id, invocation.ifname));
     format!("veth{}", &digest[..11])
 }

@@ -76,8 +76,7 @@ struct Common {
 impl Network {
     /// The fields of one plugin.
     pub fn section<T: DeserializeOwned>(&self) -> Result<T> {
-        T::deserialize(&self.whole)
-            .map_err(|error| Error::new(Code::InvalidConfig, error.to_string()))
+        T::deserialize(&self.whole).map_err(|error| Error::new(Code::InvalidConfig, error.to_string()))
     }
 
     /// DNS by the runtime's word, else by the configuration's.
@@ -95,32 +94,20 @@ impl Network {
 }
 
 pub(super) fn parse(input: &[u8]) -> Result<Network> {
-    let decode = |error: serde_json::Error| {
-        Error::new(Code::Decode, format!("network configuration: {error}"))
-    };
+    let decode =
+        |error: serde_json::Error| Error::new(Code::Decode, format!("network configuration: {error}"));
     let whole: Value = serde_json::from_slice(input).map_err(decode)?;
-    let asked = whole
-        .get("cniVersion")
-        .and_then(Value::as_str)
-        .unwrap_or("0.1.0");
+    let asked = whole.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
     let Some(cni_version) = Version::parse(asked) else {
-        let mut error = Error::new(
-            Code::IncompatibleVersion,
-            format!("CNI version {asked} is not supported"),
-        );
+        let mut error =
+            Error::new(Code::IncompatibleVersion, format!("CNI version {asked} is not supported"));
         error.details = format!("supported are {} to {}", Version::V0_3_0, Version::LATEST);
         return Err(error);
     };
     let common = Common::deserialize(&whole).map_err(decode)?;
-    debug_assert!(
-        common.cni_version.is_some(),
-        "a supported version was read from it"
-    );
+    debug_assert!(common.cni_version.is_some(), "a supported version was read from it");
     if !is_identifier(&common.name) {
-        return Err(Error::new(
-            Code::InvalidConfig,
-            format!("invalid network name {:?}", common.name),
-        ));
+        return Err(Error::new(Code::InvalidConfig, format!("invalid network name {:?}", common.name)));
     }
     let prev_result = common
         .prev_result

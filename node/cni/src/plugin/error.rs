@@ -33,11 +33,7 @@ pub struct Error {
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code: code as u32,
-            message: message.into(),
-            details: String::new(),
-        }
+        Self { code: code as u32, message: message.into(), details: String::new() }
     }
 
     /// Says it on standard output, where the runtime reads errors too, and returns the exit code.

@@ -20,32 +20,17 @@ const DATA_DIR: &str = "/var/lib/cni/networks";
 
 pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<CniResult>> {
     let config = Config::of(network)?;
-    let owner = Owner {
-        container_id: &invocation.container_id,
-        ifname: &invocation.ifname,
-    };
+    let owner = Owner { container_id: &invocation.container_id, ifname: &invocation.ifname };
     let leases = || Leases::lock(&config.data_dir, &network.name);
     match invocation.command {
         Command::Add => {
             let wanted = wanted_addresses(network, invocation)?;
             let ips = allocate(&config, &leases()?, &owner, &wanted)?;
-            let dns = config
-                .resolv_conf
-                .as_deref()
-                .map(read_resolv_conf)
-                .transpose()?
-                .unwrap_or_default();
-            return Ok(Some(CniResult {
-                ips,
-                routes: config.routes,
-                dns,
-                ..CniResult::default()
-            }));
+            let dns = config.resolv_conf.as_deref().map(read_resolv_conf).transpose()?.unwrap_or_default();
+            return Ok(Some(CniResult { ips, routes: config.routes, dns, ..CniResult::default() }));
         }
         // Nothing was ever leased where there is no folder.
-        Command::Del if config.data_dir.join(&network.name).is_dir() => {
-            leases()?.release(&owner)?
-        }
+        Command::Del if config.data_dir.join(&network.name).is_dir() => leases()?.release(&owner)?,
         Command::Check => {
             if leases()?.of(&owner)?.is_empty() {
                 let message = format!("no address is leased to container {}", owner.container_id);
@@ -56,10 +41,7 @@ pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<
             let valid: Vec<Owner> = network
                 .valid_attachments
                 .iter()
-                .map(|a| Owner {
-                    container_id: &a.container_id,
-                    ifname: &a.ifname,
-                })
+                .map(|a| Owner { container_id: &a.container_id, ifname: &a.ifname })
                 .collect();
             leases()?.release_others(&valid)?;
         }
@@ -73,11 +55,7 @@ pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<
 pub(super) fn if_unused(network: &Network, then: impl FnOnce() -> Result<()>) -> Result<()> {
     let config = Config::of(network)?;
     let leases = Leases::lock(&config.data_dir, &network.name)?;
-    if leases.all()?.is_empty() {
-        then()
-    } else {
-        Ok(())
-    }
+    if leases.all()?.is_empty() { then() } else { Ok(()) }
 }
 
 struct Config {
@@ -121,33 +99,22 @@ struct RawIpam {
 impl Config {
     fn of(network: &Network) -> Result<Self> {
         let invalid = |message: String| Error::new(Code::InvalidConfig, format!("ipam: {message}"));
-        let section = network
-            .whole
-            .get("ipam")
-            .ok_or_else(|| invalid("the section is missing".into()))?;
+        let section = network.whole.get("ipam").ok_or_else(|| invalid("the section is missing".into()))?;
         let raw = RawIpam::deserialize(section).map_err(|e| invalid(e.to_string()))?;
-        let mut raw_sets: Vec<Vec<RawRange>> =
-            raw.single.into_iter().map(|range| vec![range]).collect();
+        let mut raw_sets: Vec<Vec<RawRange>> = raw.single.into_iter().map(|range| vec![range]).collect();
         if let Some(ranges) = &network.runtime.ip_ranges {
-            let ranges =
-                Vec::<Vec<RawRange>>::deserialize(ranges).map_err(|e| invalid(e.to_string()))?;
+            let ranges = Vec::<Vec<RawRange>>::deserialize(ranges).map_err(|e| invalid(e.to_string()))?;
             raw_sets.extend(ranges);
         }
         raw_sets.extend(raw.ranges.into_iter().flatten());
         let mut range_sets = Vec::new();
         for raw_set in raw_sets {
-            let set: Vec<Range> = raw_set
-                .into_iter()
-                .map(Range::of)
-                .collect::<std::result::Result<_, _>>()
-                .map_err(invalid)?;
+            let set: Vec<Range> =
+                raw_set.into_iter().map(Range::of).collect::<std::result::Result<_, _>>().map_err(invalid)?;
             if set.is_empty() {
                 return Err(invalid("a range set is empty".into()));
             }
-            if set
-                .iter()
-                .any(|range| range.start.is_ipv4() != set[0].start.is_ipv4())
-            {
+            if set.iter().any(|range| range.start.is_ipv4() != set[0].start.is_ipv4()) {
                 return Err(invalid("a range set mixes address families".into()));
             }
             range_sets.push(set);
@@ -158,10 +125,7 @@ impl Config {
         let all: Vec<&Range> = range_sets.iter().flatten().collect();
         for (index, range) in all.iter().enumerate() {
             if let Some(other) = all[..index].iter().find(|other| range.overlaps(other)) {
-                return Err(invalid(format!(
-                    "the ranges of {} and {} overlap",
-                    other.subnet, range.subnet
-                )));
+                return Err(invalid(format!("the ranges of {} and {} overlap", other.subnet, range.subnet)));
             }
         }
         Ok(Self {
@@ -199,10 +163,7 @@ impl Range {
             }
         }
         if number(range.start) > number(range.end) {
-            return Err(format!(
-                "rangeStart {} is after rangeEnd {}",
-                range.start, range.end
-            ));
+            return Err(format!("rangeStart {} is after rangeEnd {}", range.start, range.end));
         }
         Ok(range)
     }
@@ -229,46 +190,26 @@ fn number(address: IpAddr) -> u128 {
 fn step(address: IpAddr, by: i32) -> IpAddr {
     match address {
         IpAddr::V4(address) => Ipv4Addr::from(u32::from(address).wrapping_add_signed(by)).into(),
-        IpAddr::V6(address) => {
-            Ipv6Addr::from(u128::from(address).wrapping_add_signed(by.into())).into()
-        }
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address).wrapping_add_signed(by.into())).into(),
     }
 }
 
 /// One address from each range set; all or none.
-fn allocate(
-    config: &Config,
-    leases: &Leases,
-    owner: &Owner,
-    wanted: &[IpAddr],
-) -> Result<Vec<IpConfig>> {
+fn allocate(config: &Config, leases: &Leases, owner: &Owner, wanted: &[IpAddr]) -> Result<Vec<IpConfig>> {
     let held = leases.of(owner)?;
     if !held.is_empty() {
-        let message = format!(
-            "{held:?} is leased to container {} {} already",
-            owner.container_id, owner.ifname
-        );
+        let message =
+            format!("{held:?} is leased to container {} {} already", owner.container_id, owner.ifname);
         return Err(Error::new(Code::Conflict, message));
     }
-    let unknown = wanted.iter().find(|ip| {
-        !config
-            .range_sets
-            .iter()
-            .flatten()
-            .any(|range| range.contains(**ip))
-    });
+    let unknown =
+        wanted.iter().find(|ip| !config.range_sets.iter().flatten().any(|range| range.contains(**ip)));
     if let Some(ip) = unknown {
-        return Err(Error::new(
-            Code::InvalidConfig,
-            format!("the requested address {ip} is in no range"),
-        ));
+        return Err(Error::new(Code::InvalidConfig, format!("the requested address {ip} is in no range")));
     }
     let mut ips = Vec::new();
     for (index, set) in config.range_sets.iter().enumerate() {
-        let wish = wanted
-            .iter()
-            .copied()
-            .find(|ip| set.iter().any(|range| range.contains(*ip)));
+        let wish = wanted.iter().copied().find(|ip| set.iter().any(|range| range.contains(*ip)));
         match allocate_in(set, index, leases, owner, wish) {
             Ok(ip) => ips.push(ip),
             Err(error) => {
@@ -291,24 +232,14 @@ fn allocate_in(
         if address == range.gateway || !leases.take(address, owner)? {
             return Ok(None);
         }
-        let address = IpNet::new(address, range.subnet.prefix_len())
-            .expect("the subnet's own prefix length fits");
-        Ok(Some(IpConfig {
-            interface: None,
-            address,
-            gateway: Some(range.gateway),
-        }))
+        let address =
+            IpNet::new(address, range.subnet.prefix_len()).expect("the subnet's own prefix length fits");
+        Ok(Some(IpConfig { interface: None, address, gateway: Some(range.gateway) }))
     };
     if let Some(address) = wish {
-        let range = set
-            .iter()
-            .find(|range| range.contains(address))
-            .expect("the wish was found in this set");
+        let range = set.iter().find(|range| range.contains(address)).expect("the wish was found in this set");
         return lease(range, address)?.ok_or_else(|| {
-            Error::new(
-                Code::Conflict,
-                format!("the requested address {address} is not free"),
-            )
+            Error::new(Code::Conflict, format!("the requested address {address} is not free"))
         });
     }
     for (range, address) in candidates(set, leases.last(index)) {
@@ -321,36 +252,21 @@ fn allocate_in(
 }
 
 fn exhausted(set: &[Range]) -> Error {
-    let ranges: Vec<String> = set
-        .iter()
-        .map(|range| format!("{}-{}", range.start, range.end))
-        .collect();
-    Error::new(
-        Code::RangeExhausted,
-        format!("no address is free in {}", ranges.join(", ")),
-    )
+    let ranges: Vec<String> = set.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+    Error::new(Code::RangeExhausted, format!("no address is free in {}", ranges.join(", ")))
 }
 
 /// Every address of a set once, beginning after the last one leased.
 fn candidates(set: &[Range], last: Option<IpAddr>) -> impl Iterator<Item = (&Range, IpAddr)> {
-    let from = last.and_then(|last| {
-        Some((
-            set.iter().position(|range| range.contains(last))?,
-            number(last),
-        ))
-    });
+    let from = last.and_then(|last| Some((set.iter().position(|range| range.contains(last))?, number(last))));
     let (begin, after) = from.map_or((0, None), |(position, last)| (position, Some(last)));
     // The range where the search begins comes twice: first its part after the last lease, and at the
     // end its part up to it.
     let turns = set.len() + usize::from(after.is_some());
     (0..turns).flat_map(move |turn| {
         let range = &set[(begin + turn) % set.len()];
-        let first = after
-            .filter(|_| turn == 0)
-            .map_or(number(range.start), |last| last + 1);
-        let end = after
-            .filter(|_| turn == set.len())
-            .unwrap_or(number(range.end));
+        let first = after.filter(|_| turn == 0).map_or(number(range.start), |last| last + 1);
+        let end = after.filter(|_| turn == set.len()).unwrap_or(number(range.end));
         (first..=end).map(move |value| (range, address(value, range.start.is_ipv4())))
     })
 }
@@ -364,21 +280,13 @@ fn address(number: u128, is_ipv4: bool) -> IpAddr {
 }
 
 fn status(config: &Config, leases: &Leases) -> Result<()> {
-    let taken: Vec<IpAddr> = leases
-        .all()?
-        .into_iter()
-        .map(|(address, _)| address)
-        .collect();
+    let taken: Vec<IpAddr> = leases.all()?.into_iter().map(|(address, _)| address).collect();
     for set in &config.range_sets {
-        let in_use = taken
-            .iter()
-            .filter(|address| set.iter().any(|range| range.contains(**address)))
-            .count() as u128;
+        let in_use =
+            taken.iter().filter(|address| set.iter().any(|range| range.contains(**address))).count() as u128;
         let room: u128 = set
             .iter()
-            .map(|range| {
-                number(range.end) - number(range.start) + u128::from(!range.contains(range.gateway))
-            })
+            .map(|range| number(range.end) - number(range.start) + u128::from(!range.contains(range.gateway)))
             .sum();
         if in_use >= room {
             return Err(Error::new(Code::NotAvailable, exhausted(set).message));
@@ -389,34 +297,21 @@ fn status(config: &Config, leases: &Leases) -> Result<()> {
 
 /// Addresses the caller asks for: by capability, by `args.cni.ips`, or by `CNI_ARGS`.
 fn wanted_addresses(network: &Network, invocation: &Invocation) -> Result<Vec<IpAddr>> {
-    let by_args = network
-        .whole
-        .pointer("/args/cni/ips")
-        .and_then(|ips| ips.as_array())
-        .into_iter()
-        .flatten();
+    let by_args = network.whole.pointer("/args/cni/ips").and_then(|ips| ips.as_array()).into_iter().flatten();
     let texts = network
         .runtime
         .ips
         .iter()
         .map(String::as_str)
         .chain(by_args.filter_map(|ip| ip.as_str()))
-        .chain(
-            invocation
-                .arg("IP")
-                .into_iter()
-                .flat_map(|ips| ips.split(',')),
-        );
+        .chain(invocation.arg("IP").into_iter().flat_map(|ips| ips.split(',')));
     texts
         .map(|text| {
             // With or without a prefix length; the range's own counts.
             let address = text.split('/').next().unwrap_or(text);
-            address.parse().map_err(|_| {
-                Error::new(
-                    Code::InvalidConfig,
-                    format!("invalid requested address {text:?}"),
-                )
-            })
+            address
+                .parse()
+                .map_err(|_| Error::new(Code::InvalidConfig, format!("invalid requested address {text:?}")))
         })
         .collect()
 }
@@ -441,11 +336,7 @@ fn read_resolv_conf(path: &Path) -> Result<Dns> {
 mod tests {
     use super::*;
 
-    fn range(
-        subnet: &str,
-        start: Option<&str>,
-        end: Option<&str>,
-    ) -> std::result::Result<Range, String> {
+    fn range(subnet: &str, start: Option<&str>, end: Option<&str>) -> std::result::Result<Range, String> {
         let address = |text: Option<&str>| text.map(|text| text.parse().unwrap());
         Range::of(RawRange {
             subnet: subnet.parse().unwrap(),
@@ -458,16 +349,10 @@ mod tests {
     #[test]
     fn ranges_have_the_usual_bounds() {
         let whole = range("10.1.2.0/24", None, None).unwrap();
-        assert_eq!(
-            (whole.start, whole.end),
-            ("10.1.2.1".parse().unwrap(), "10.1.2.254".parse().unwrap())
-        );
+        assert_eq!((whole.start, whole.end), ("10.1.2.1".parse().unwrap(), "10.1.2.254".parse().unwrap()));
         assert_eq!(whole.gateway, whole.start);
         let v6 = range("fd00::/64", None, None).unwrap();
-        assert_eq!(
-            v6.end,
-            "fd00::ffff:ffff:ffff:ffff".parse::<IpAddr>().unwrap()
-        );
+        assert_eq!(v6.end, "fd00::ffff:ffff:ffff:ffff".parse::<IpAddr>().unwrap());
         for (subnet, start, end) in [
             ("10.1.2.0/31", None, None),
             ("10.1.2.1/24", None, None),
@@ -485,21 +370,12 @@ mod tests {
             range("10.2.0.0/24", Some("10.2.0.8"), Some("10.2.0.9")).unwrap(),
         ];
         let order = |last: Option<&str>| -> Vec<String> {
-            candidates(&set, last.map(|last| last.parse().unwrap()))
-                .map(|(_, ip)| ip.to_string())
-                .collect()
+            candidates(&set, last.map(|last| last.parse().unwrap())).map(|(_, ip)| ip.to_string()).collect()
         };
         let all = ["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.2.0.8", "10.2.0.9"];
         assert_eq!(order(None), all);
-        assert_eq!(
-            order(Some("10.1.0.3")),
-            ["10.1.0.4", "10.2.0.8", "10.2.0.9", "10.1.0.2", "10.1.0.3"]
-        );
+        assert_eq!(order(Some("10.1.0.3")), ["10.1.0.4", "10.2.0.8", "10.2.0.9", "10.1.0.2", "10.1.0.3"]);
         assert_eq!(order(Some("10.2.0.9")), all);
-        assert_eq!(
-            order(Some("10.9.0.9")),
-            all,
-            "a last lease of another range is forgotten"
-        );
+        assert_eq!(order(Some("10.9.0.9")), all, "a last lease of another range is forgotten");
     }
 }

@@ -47,10 +47,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    pub fn from_environment(
-        command: Command,
-        environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self> {
+    pub fn from_environment(command: Command, environment: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty());
         let invocation = Self {
             command,
@@ -58,9 +55,7 @@ impl Invocation {
             netns: set("CNI_NETNS").map(PathBuf::from),
             ifname: set("CNI_IFNAME").unwrap_or_default(),
             args: parse_args(&set("CNI_ARGS").unwrap_or_default())?,
-            path: set("CNI_PATH")
-                .map(|paths| std::env::split_paths(&paths).collect())
-                .unwrap_or_default(),
+            path: set("CNI_PATH").map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default(),
         };
         invocation.check()?;
         Ok(invocation)
@@ -70,21 +65,14 @@ impl Invocation {
     pub fn namespace(&self) -> Result<Namespace> {
         let path = self.netns.as_deref().ok_or_else(|| missing("CNI_NETNS"))?;
         Namespace::open(path).map_err(|error| {
-            let code = if error.is_not_found() {
-                Code::UnknownContainer
-            } else {
-                Code::Kernel
-            };
+            let code = if error.is_not_found() { Code::UnknownContainer } else { Code::Kernel };
             Error::new(code, error.to_string())
         })
     }
 
     /// The value of a `CNI_ARGS` pair.
     pub fn arg(&self, name: &str) -> Option<&str> {
-        self.args
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.args.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     fn check(&self) -> Result<()> {
@@ -105,10 +93,7 @@ impl Invocation {
             return Err(missing("CNI_IFNAME"));
         }
         let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace();
-        if self.ifname.len() > 15
-            || self.ifname.contains(forbidden)
-            || matches!(&*self.ifname, "." | "..")
-        {
+        if self.ifname.len() > 15 || self.ifname.contains(forbidden) || matches!(&*self.ifname, "." | "..") {
             return Err(invalid("CNI_IFNAME", &self.ifname));
         }
         Ok(())
@@ -118,9 +103,7 @@ impl Invocation {
 /// The specification's shape of container identifiers and network names. They become file names.
 pub(super) fn is_identifier(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
 fn parse_args(text: &str) -> Result<Vec<(String, String)>> {
@@ -134,10 +117,7 @@ fn parse_args(text: &str) -> Result<Vec<(String, String)>> {
 }
 
 fn missing(name: &str) -> Error {
-    Error::new(
-        Code::InvalidEnvironment,
-        format!("required environment variable {name} is missing"),
-    )
+    Error::new(Code::InvalidEnvironment, format!("required environment variable {name} is missing"))
 }
 
 fn invalid(name: &str, value: &str) -> Error {
@@ -152,34 +132,20 @@ mod tests {
     use super::*;
 
     fn check(command: &str, pairs: &[(&str, &str)], expected: std::result::Result<(), Code>) {
-        let environment = |name: &str| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| value.to_string())
-        };
+        let environment =
+            |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
         let command = match command {
             "ADD" => Command::Add,
             "DEL" => Command::Del,
             _ => Command::Gc,
         };
-        let outcome = Invocation::from_environment(command, &environment)
-            .map(drop)
-            .map_err(|e| e.code);
-        assert_eq!(
-            outcome,
-            expected.map_err(|code| code as u32),
-            "{command:?} {pairs:?}"
-        );
+        let outcome = Invocation::from_environment(command, &environment).map(drop).map_err(|e| e.code);
+        assert_eq!(outcome, expected.map_err(|code| code as u32), "{command:?} {pairs:?}");
     }
 
     #[test]
     fn each_command_asks_for_its_variables() {
-        let full = [
-            ("CNI_CONTAINERID", "c1"),
-            ("CNI_NETNS", "/proc/self/ns/net"),
-            ("CNI_IFNAME", "eth0"),
-        ];
+        let full = [("CNI_CONTAINERID", "c1"), ("CNI_NETNS", "/proc/self/ns/net"), ("CNI_IFNAME", "eth0")];
         let bad = Err(Code::InvalidEnvironment);
         check("ADD", &full, Ok(()));
         check("ADD", &full[..2], bad);
@@ -191,14 +157,6 @@ mod tests {
         check("DEL", &[full[0], ("CNI_IFNAME", "a/b")], bad);
         check("DEL", &[full[0], ("CNI_IFNAME", "sixteen-letters-")], bad);
         check("DEL", &[full[0], full[2], ("CNI_ARGS", "IP")], bad);
-        check(
-            "DEL",
-            &[
-                full[0],
-                full[2],
-                ("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAME=a"),
-            ],
-            Ok(()),
-        );
+        check("DEL", &[full[0], full[2], ("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAME=a")], Ok(()));
     }
 }

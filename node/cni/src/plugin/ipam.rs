@@ -7,18 +7,11 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{
-    CniResult, Code, Command, Error, Invocation, Plugin, Result, config::Network, host_local,
-};
+use super::{CniResult, Code, Command, Error, Invocation, Plugin, Result, config::Network, host_local};
 
 /// The IPAM plugin's type, if the configuration has one.
 pub(super) fn kind(network: &Network) -> Option<&str> {
-    network
-        .whole
-        .get("ipam")?
-        .get("type")?
-        .as_str()
-        .filter(|kind| !kind.is_empty())
+    network.whole.get("ipam")?.get("type")?.as_str().filter(|kind| !kind.is_empty())
 }
 
 /// Hands the call to the IPAM plugin. `None`: there is none, or it answers nothing (DEL, CHECK, …).
@@ -36,16 +29,9 @@ fn delegate(kind: &str, network: &Network, invocation: &Invocation) -> Result<Op
     let failed = |code, message: String| Error::new(code, format!("IPAM plugin {kind}: {message}"));
     // The type becomes a file name: it must not lead out of the plugin directories.
     let found = (!kind.contains('/'))
-        .then(|| {
-            invocation
-                .path
-                .iter()
-                .map(|folder| folder.join(kind))
-                .find(|path| path.is_file())
-        })
+        .then(|| invocation.path.iter().map(|folder| folder.join(kind)).find(|path| path.is_file()))
         .flatten();
-    let program =
-        found.ok_or_else(|| failed(Code::InvalidConfig, "not found in CNI_PATH".into()))?;
+    let program = found.ok_or_else(|| failed(Code::InvalidConfig, "not found in CNI_PATH".into()))?;
     // The environment is passed on as it is: an IPAM plugin is called with its caller's words.
     let mut child = Process::new(program)
         .stdin(Stdio::piped())
@@ -57,9 +43,7 @@ fn delegate(kind: &str, network: &Network, invocation: &Invocation) -> Result<Op
     // A plugin that does not read its input closes the pipe; its answer tells what it thinks of it.
     let _ = stdin.write_all(network.whole.to_string().as_bytes());
     drop(stdin);
-    let output = child
-        .wait_with_output()
-        .map_err(|error| failed(Code::Io, error.to_string()))?;
+    let output = child.wait_with_output().map_err(|error| failed(Code::Io, error.to_string()))?;
     if !output.status.success() {
         #[derive(Deserialize)]
         struct Said {
@@ -69,15 +53,8 @@ fn delegate(kind: &str, network: &Network, invocation: &Invocation) -> Result<Op
             details: String,
         }
         return Err(match serde_json::from_slice::<Said>(&output.stdout) {
-            Ok(said) => Error {
-                code: said.code,
-                message: said.msg,
-                details: said.details,
-            },
-            Err(_) => failed(
-                Code::Io,
-                format!("ended with {} and no error", output.status),
-            ),
+            Ok(said) => Error { code: said.code, message: said.msg, details: said.details },
+            Err(_) => failed(Code::Io, format!("ended with {} and no error", output.status)),
         });
     }
     if invocation.command != Command::Add {

@@ -30,8 +30,7 @@ impl Owner<'_> {
     fn is(&self, text: &str) -> bool {
         let mut lines = text.lines().map(str::trim);
         // Leases of the oldest plugins have no interface: the container alone decides then.
-        lines.next() == Some(self.container_id)
-            && lines.next().is_none_or(|ifname| ifname == self.ifname)
+        lines.next() == Some(self.container_id) && lines.next().is_none_or(|ifname| ifname == self.ifname)
     }
 }
 
@@ -44,8 +43,7 @@ pub(super) struct Leases {
 impl Leases {
     pub fn lock(data_dir: &Path, network: &str) -> Result<Self> {
         let folder = data_dir.join(network);
-        fs::create_dir_all(&folder)
-            .map_err(|e| error::io("making the folder of leases", &folder, &e))?;
+        fs::create_dir_all(&folder).map_err(|e| error::io("making the folder of leases", &folder, &e))?;
         let path = folder.join("lock");
         let file = OpenOptions::new()
             .create(true)
@@ -55,10 +53,7 @@ impl Leases {
             .map_err(|e| error::io("opening", &path, &e))?;
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| error::io("locking", &path, &errno.into()))?;
-        Ok(Self {
-            folder,
-            _lock: lock,
-        })
+        Ok(Self { folder, _lock: lock })
     }
 
     /// Takes an address; false when it has an owner already.
@@ -79,11 +74,7 @@ impl Leases {
                 let entry = entry?;
                 // A file name cannot hold the colons of IPv6 everywhere; the CNI project writes them
                 // as underscores on such systems, never on Linux.
-                let Some(address) = entry
-                    .file_name()
-                    .to_str()
-                    .and_then(|name| name.parse().ok())
-                else {
+                let Some(address) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                     continue;
                 };
                 leases.push((address, fs::read_to_string(entry.path())?));
@@ -94,19 +85,12 @@ impl Leases {
     }
 
     pub fn of(&self, owner: &Owner) -> Result<Vec<IpAddr>> {
-        Ok(self
-            .all()?
-            .into_iter()
-            .filter(|(_, text)| owner.is(text))
-            .map(|(address, _)| address)
-            .collect())
+        Ok(self.all()?.into_iter().filter(|(_, text)| owner.is(text)).map(|(address, _)| address).collect())
     }
 
     /// Gives back every address of an owner; none is no error.
     pub fn release(&self, owner: &Owner) -> Result<()> {
-        self.of(owner)?
-            .into_iter()
-            .try_for_each(|address| self.release_address(address))
+        self.of(owner)?.into_iter().try_for_each(|address| self.release_address(address))
     }
 
     /// Gives back every address whose owner is not among `valid`.
@@ -122,9 +106,7 @@ impl Leases {
     pub fn release_address(&self, address: IpAddr) -> Result<()> {
         let path = self.file(address);
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(error::io("removing the lease", &path, &e))
-            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error::io("removing the lease", &path, &e)),
             _ => Ok(()),
         }
     }
@@ -132,11 +114,7 @@ impl Leases {
     /// The address leased last in a range set, where the search for the next begins: an address just
     /// given back is not used again at once, while others may still remember its last holder.
     pub fn last(&self, range_set: usize) -> Option<IpAddr> {
-        fs::read_to_string(self.last_file(range_set))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        fs::read_to_string(self.last_file(range_set)).ok()?.trim().parse().ok()
     }
 
     pub fn set_last(&self, range_set: usize, address: IpAddr) -> Result<()> {

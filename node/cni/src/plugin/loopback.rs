@@ -22,32 +22,18 @@ pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<
                 .addresses()?
                 .into_iter()
                 .filter(|address| address.link == lo)
-                .map(|address| IpConfig {
-                    interface: Some(0),
-                    address: address.net,
-                    gateway: None,
-                })
+                .map(|address| IpConfig { interface: Some(0), address: address.net, gateway: None })
                 .collect();
             let interface = Interface {
                 name: "lo".into(),
                 mac: "00:00:00:00:00:00".into(),
-                sandbox: invocation
-                    .netns
-                    .as_deref()
-                    .map(|p| p.display().to_string())
-                    .unwrap_or_default(),
+                sandbox: invocation.netns.as_deref().map(|p| p.display().to_string()).unwrap_or_default(),
                 ..Interface::default()
             };
-            Ok(Some(CniResult {
-                interfaces: vec![interface],
-                ips,
-                ..CniResult::default()
-            }))
+            Ok(Some(CniResult { interfaces: vec![interface], ips, ..CniResult::default() }))
         }
         Command::Check => {
-            let up = Netlink::open_in(&invocation.namespace()?)?
-                .link("lo")?
-                .is_some_and(|lo| lo.up);
+            let up = Netlink::open_in(&invocation.namespace()?)?.link("lo")?.is_some_and(|lo| lo.up);
             if !up {
                 return Err(Error::new(Code::NotAsExpected, "lo is down"));
             }

@@ -34,11 +34,7 @@ fn script(table: &str, subnets: &[IpNet]) -> String {
          add rule inet {table} postrouting ip6 saddr @subnets6 ip6 daddr != @subnets6 ip6 daddr != ff00::/8 masquerade\n"
     );
     for subnet in subnets {
-        let set = if subnet.addr().is_ipv4() {
-            "subnets"
-        } else {
-            "subnets6"
-        };
+        let set = if subnet.addr().is_ipv4() { "subnets" } else { "subnets6" };
         script.push_str(&format!("add element inet {table} {set} {{ {subnet} }}\n"));
     }
     script

@@ -54,10 +54,7 @@ impl Plugin {
 
     pub fn named(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ferry-").unwrap_or(name);
-        Self::ALL
-            .iter()
-            .find(|(own, _)| *own == name)
-            .map(|(_, plugin)| *plugin)
+        Self::ALL.iter().find(|(own, _)| *own == name).map(|(_, plugin)| *plugin)
     }
 }
 
@@ -71,17 +68,9 @@ pub fn main_if_called_as_plugin() -> Option<ExitCode> {
     let read = std::io::stdin().lock().read_to_end(&mut input);
     let mut output = std::io::stdout().lock();
     let code = match read {
-        Ok(_) => run(
-            plugin,
-            &|name| std::env::var(name).ok(),
-            &input,
-            &mut output,
-        ),
+        Ok(_) => run(plugin, &|name| std::env::var(name).ok(), &input, &mut output),
         Err(error) => {
-            let error = Error::new(
-                Code::Io,
-                format!("reading the network configuration: {error}"),
-            );
+            let error = Error::new(Code::Io, format!("reading the network configuration: {error}"));
             error.write(Version::LATEST, &mut output)
         }
     };
@@ -107,11 +96,7 @@ pub fn run(
     }
 }
 
-fn call(
-    plugin: Plugin,
-    environment: &dyn Fn(&str) -> Option<String>,
-    input: &[u8],
-) -> Result<String> {
+fn call(plugin: Plugin, environment: &dyn Fn(&str) -> Option<String>, input: &[u8]) -> Result<String> {
     let command = Command::from_environment(environment)?;
     if command == Command::Version {
         return Ok(version::answer(input));
@@ -119,10 +104,7 @@ fn call(
     let network = parse(input)?;
     let invocation = Invocation::from_environment(command, environment)?;
     if command < network.cni_version.first_command_set() {
-        let message = format!(
-            "{command:?} is not known in CNI version {}",
-            network.cni_version
-        );
+        let message = format!("{command:?} is not known in CNI version {}", network.cni_version);
         return Err(Error::new(Code::IncompatibleVersion, message));
     }
     let result = match plugin {
@@ -137,9 +119,6 @@ fn call(
 /// What a plugin in the middle of a chain hands on: the result before it.
 fn previous_result(network: &Network) -> Result<CniResult> {
     network.prev_result.clone().ok_or_else(|| {
-        Error::new(
-            Code::InvalidConfig,
-            "the previous plugin's result is missing (prevResult)",
-        )
+        Error::new(Code::InvalidConfig, "the previous plugin's result is missing (prevResult)")
     })
 }

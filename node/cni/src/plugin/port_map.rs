@@ -46,20 +46,13 @@ pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<
 
 /// Maps the ports the runtime asks for to the pod's addresses. Nothing happens when it asks for none.
 pub(super) fn add(network: &Network, invocation: &Invocation, result: &CniResult) -> Result<()> {
-    let mappings: Vec<&PortMapping> = network
-        .runtime
-        .port_mappings
-        .iter()
-        .filter(|m| m.host_port != 0)
-        .collect();
+    let mappings: Vec<&PortMapping> =
+        network.runtime.port_mappings.iter().filter(|m| m.host_port != 0).collect();
     if mappings.is_empty() {
         return Ok(());
     }
     let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    let record = Record {
-        elements: elements(&mappings, &addresses)?,
-        pods: addresses,
-    };
+    let record = Record { elements: elements(&mappings, &addresses)?, pods: addresses };
     let folder = folder(network)?;
     fs::create_dir_all(&folder).map_err(|e| error::io("making", &folder, &e))?;
     let path = record_file(&folder, &invocation.container_id, &invocation.ifname);
@@ -67,16 +60,9 @@ pub(super) fn add(network: &Network, invocation: &Invocation, result: &CniResult
     delete(network, invocation)?;
     record.save(&path)?;
     // Connections from the host's own 127.0.0.1 leave by another interface only where this allows it.
-    for interface in result
-        .interfaces
-        .iter()
-        .filter(|interface| interface.sandbox.is_empty())
-    {
+    for interface in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
         // Best effort: without it the port works on every other address of the host.
-        let _ = sysctl::set(
-            &format!("net/ipv4/conf/{}/route_localnet", interface.name),
-            "1",
-        );
+        let _ = sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", interface.name), "1");
     }
     let table = table(network);
     let applied = nftables::apply(&(skeleton(&table) + &record.change(&table, "create")));
@@ -84,14 +70,9 @@ pub(super) fn add(network: &Network, invocation: &Invocation, result: &CniResult
         fs::remove_file(&path).map_err(|e| error::io("removing", &path, &e))?;
         return Err(match error {
             ToolError::Refused { message, .. } if message.contains("File exists") => {
-                let ports: Vec<String> = mappings
-                    .iter()
-                    .map(|m| format!("{}/{}", m.host_port, m.protocol))
-                    .collect();
-                Error::new(
-                    Code::Conflict,
-                    format!("host port in use: one of {}", ports.join(", ")),
-                )
+                let ports: Vec<String> =
+                    mappings.iter().map(|m| format!("{}/{}", m.host_port, m.protocol)).collect();
+                Error::new(Code::Conflict, format!("host port in use: one of {}", ports.join(", ")))
             }
             error => error.into(),
         });
@@ -102,54 +83,34 @@ pub(super) fn add(network: &Network, invocation: &Invocation, result: &CniResult
 /// Takes away a pod's mappings; none is no error.
 pub(super) fn delete(network: &Network, invocation: &Invocation) -> Result<()> {
     let folder = folder(network)?;
-    delete_record(
-        network,
-        &folder,
-        &record_file(&folder, &invocation.container_id, &invocation.ifname),
-    )
+    delete_record(network, &folder, &record_file(&folder, &invocation.container_id, &invocation.ifname))
 }
 
 pub(super) fn check(network: &Network, invocation: &Invocation) -> Result<()> {
-    if network
-        .runtime
-        .port_mappings
-        .iter()
-        .all(|mapping| mapping.host_port == 0)
-    {
+    if network.runtime.port_mappings.iter().all(|mapping| mapping.host_port == 0) {
         return Ok(());
     }
     let missing = |what: String| Error::new(Code::NotAsExpected, what);
-    let path = record_file(
-        &folder(network)?,
-        &invocation.container_id,
-        &invocation.ifname,
-    );
-    let record = Record::load(&path)?
-        .ok_or_else(|| missing("the pod's host ports are not mapped".into()))?;
+    let path = record_file(&folder(network)?, &invocation.container_id, &invocation.ifname);
+    let record = Record::load(&path)?.ok_or_else(|| missing("the pod's host ports are not mapped".into()))?;
     let table = table(network);
-    let rules = nftables::list_table("inet", &table)?
-        .ok_or_else(|| missing(format!("table {table} is missing")))?;
+    let rules =
+        nftables::list_table("inet", &table)?.ok_or_else(|| missing(format!("table {table} is missing")))?;
     let rules: String = rules.split_whitespace().collect::<Vec<_>>().join(" ");
     match record
         .elements
         .iter()
         .find(|element| !rules.contains(&format!("{} : {}", element.key, element.value)))
     {
-        Some(element) => Err(missing(format!(
-            "the host port {} is not mapped",
-            element.key
-        ))),
+        Some(element) => Err(missing(format!("the host port {} is not mapped", element.key))),
         None => Ok(()),
     }
 }
 
 pub(super) fn collect_garbage(network: &Network) -> Result<()> {
     let folder = folder(network)?;
-    let valid: Vec<PathBuf> = network
-        .valid_attachments
-        .iter()
-        .map(|a| record_file(&folder, &a.container_id, &a.ifname))
-        .collect();
+    let valid: Vec<PathBuf> =
+        network.valid_attachments.iter().map(|a| record_file(&folder, &a.container_id, &a.ifname)).collect();
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -170,8 +131,7 @@ fn delete_record(network: &Network, folder: &Path, path: &Path) -> Result<()> {
     };
     let table = table(network);
     // Added first, then deleted, in one transaction: it holds whether the element was there or not.
-    let script =
-        skeleton(&table) + &record.change(&table, "add") + &record.change(&table, "delete");
+    let script = skeleton(&table) + &record.change(&table, "add") + &record.change(&table, "delete");
     nftables::apply(&script)?;
     fs::remove_file(path).map_err(|e| error::io("removing", path, &e))?;
     // The last record takes the table along; the folder can only go when it is empty.
@@ -208,8 +168,7 @@ impl Record {
 
     fn save(&self, path: &Path) -> Result<()> {
         let draft = path.with_extension("draft");
-        let bytes =
-            serde_json::to_vec(self).expect("a record of strings and addresses can be written");
+        let bytes = serde_json::to_vec(self).expect("a record of strings and addresses can be written");
         fs::write(&draft, bytes)
             .and_then(|()| fs::rename(&draft, path))
             .map_err(|e| error::io("writing", path, &e))
@@ -218,22 +177,14 @@ impl Record {
     fn change(&self, table: &str, verb: &str) -> String {
         let mut script = String::new();
         for Element { map, key, value } in &self.elements {
-            let value = if verb == "delete" {
-                String::new()
-            } else {
-                format!(" : {value}")
-            };
-            script.push_str(&format!(
-                "{verb} element inet {table} {map} {{ {key}{value} }}\n"
-            ));
+            let value = if verb == "delete" { String::new() } else { format!(" : {value}") };
+            script.push_str(&format!("{verb} element inet {table} {map} {{ {key}{value} }}\n"));
         }
         for pod in &self.pods {
             let set = if pod.is_ipv4() { "pods" } else { "pods6" };
             // Several interfaces of one pod never share an address, but a record may come twice.
             let verb = if verb == "create" { "add" } else { verb };
-            script.push_str(&format!(
-                "{verb} element inet {table} {set} {{ {pod} . {pod} }}\n"
-            ));
+            script.push_str(&format!("{verb} element inet {table} {set} {{ {pod} . {pod} }}\n"));
         }
         script
     }
@@ -244,10 +195,8 @@ fn elements(mappings: &[&PortMapping], pods: &[IpAddr]) -> Result<Vec<Element>> 
     for mapping in mappings {
         let protocol = mapping.protocol.to_lowercase();
         if !matches!(&*protocol, "tcp" | "udp" | "sctp") {
-            let message = format!(
-                "unknown protocol {:?} of host port {}",
-                mapping.protocol, mapping.host_port
-            );
+            let message =
+                format!("unknown protocol {:?} of host port {}", mapping.protocol, mapping.host_port);
             return Err(Error::new(Code::InvalidConfig, message));
         }
         let host_ip: Option<IpAddr> = match mapping.host_ip.as_str() {
@@ -255,10 +204,7 @@ fn elements(mappings: &[&PortMapping], pods: &[IpAddr]) -> Result<Vec<Element>> 
             text => match text.parse::<IpAddr>() {
                 Ok(ip) => Some(ip),
                 Err(_) => {
-                    return Err(Error::new(
-                        Code::InvalidConfig,
-                        format!("invalid host address {text:?}"),
-                    ));
+                    return Err(Error::new(Code::InvalidConfig, format!("invalid host address {text:?}")));
                 }
             },
         };
@@ -269,10 +215,7 @@ fn elements(mappings: &[&PortMapping], pods: &[IpAddr]) -> Result<Vec<Element>> 
             }
             let suffix = if pod.is_ipv4() { "" } else { "6" };
             let (map, key) = match host_ip.filter(|ip| !ip.is_unspecified()) {
-                Some(ip) => (
-                    "addressports",
-                    format!("{ip} . {protocol} . {}", mapping.host_port),
-                ),
+                Some(ip) => ("addressports", format!("{ip} . {protocol} . {}", mapping.host_port)),
                 None => ("hostports", format!("{protocol} . {}", mapping.host_port)),
             };
             elements.push(Element {
@@ -289,10 +232,9 @@ fn elements(mappings: &[&PortMapping], pods: &[IpAddr]) -> Result<Vec<Element>> 
 fn skeleton(table: &str) -> String {
     let mut script = format!("add table inet {table}\n");
     let mut rewrites = String::new();
-    for (family, suffix, address, loopback) in [
-        ("ip", "", "ipv4_addr", "127.0.0.0/8"),
-        ("ip6", "6", "ipv6_addr", "::1"),
-    ] {
+    for (family, suffix, address, loopback) in
+        [("ip", "", "ipv4_addr", "127.0.0.0/8"), ("ip6", "6", "ipv6_addr", "::1")]
+    {
         script.push_str(&format!(
             "add map inet {table} hostports{suffix} {{ type inet_proto . inet_service : {address} . inet_service; }}\n\
              add map inet {table} addressports{suffix} {{ type {address} . inet_proto . inet_service : {address} . inet_service; }}\n\
@@ -334,10 +276,7 @@ fn folder(network: &Network) -> Result<PathBuf> {
         folder: Option<PathBuf>,
     }
     let section: Section = network.section()?;
-    Ok(section
-        .folder
-        .unwrap_or_else(|| DATA_DIR.into())
-        .join(&network.name))
+    Ok(section.folder.unwrap_or_else(|| DATA_DIR.into()).join(&network.name))
 }
 
 fn record_file(folder: &Path, container_id: &str, ifname: &str) -> PathBuf {
@@ -357,10 +296,8 @@ mod tests {
         };
         let pods: Vec<IpAddr> = pods.iter().map(|pod| pod.parse().unwrap()).collect();
         let found = elements(&[&mapping], &pods).unwrap();
-        let found: Vec<(&str, &str, &str)> = found
-            .iter()
-            .map(|e| (e.map.as_str(), e.key.as_str(), e.value.as_str()))
-            .collect();
+        let found: Vec<(&str, &str, &str)> =
+            found.iter().map(|e| (e.map.as_str(), e.key.as_str(), e.value.as_str())).collect();
         assert_eq!(found, expected, "{host_ip}");
     }
 
@@ -372,10 +309,6 @@ mod tests {
         check("", &pods, &[v4, v6]);
         check("0.0.0.0", &pods, &[v4]);
         check("::", &pods, &[v6]);
-        check(
-            "192.0.2.1",
-            &pods,
-            &[("addressports", "192.0.2.1 . tcp . 8080", "10.1.0.2 . 80")],
-        );
+        check("192.0.2.1", &pods, &[("addressports", "192.0.2.1 . tcp . 8080", "10.1.0.2 . 80")]);
     }
 }

@@ -69,26 +69,19 @@ impl CniResult {
         result["cniVersion"] = version.to_string().into();
         for list in ["interfaces", "ips", "routes"] {
             if result[list].as_array().is_some_and(Vec::is_empty) {
-                result
-                    .as_object_mut()
-                    .expect("a struct is an object")
-                    .remove(list);
+                result.as_object_mut().expect("a struct is an object").remove(list);
             }
         }
         // Before 1.0.0 each address names its family.
         if version < Version::V1_0_0 {
             for_each(&mut result, "ips", |ip| {
-                let is_ipv6 = ip["address"]
-                    .as_str()
-                    .is_some_and(|address| address.contains(':'));
+                let is_ipv6 = ip["address"].as_str().is_some_and(|address| address.contains(':'));
                 ip.insert("version".into(), if is_ipv6 { "6" } else { "4" }.into());
             });
         }
         // What 1.1.0 added is left out for older readers.
         if version < Version::V1_1_0 {
-            for_each(&mut result, "interfaces", |interface| {
-                drop(interface.remove("mtu"))
-            });
+            for_each(&mut result, "interfaces", |interface| drop(interface.remove("mtu")));
             for_each(&mut result, "routes", |route| {
                 route.remove("mtu");
                 route.remove("priority");
@@ -101,10 +94,7 @@ impl CniResult {
 fn for_each(result: &mut Value, list: &str, change: impl Fn(&mut Map<String, Value>)) {
     let items = result.get_mut(list).and_then(Value::as_array_mut);
     for item in items.into_iter().flatten() {
-        change(
-            item.as_object_mut()
-                .expect("lists of a result hold objects"),
-        );
+        change(item.as_object_mut().expect("lists of a result hold objects"));
     }
 }
 
@@ -115,11 +105,7 @@ mod tests {
     #[test]
     fn a_result_reads_as_its_version_says() {
         let result = CniResult {
-            interfaces: vec![Interface {
-                name: "eth0".into(),
-                mtu: Some(1400),
-                ..Interface::default()
-            }],
+            interfaces: vec![Interface { name: "eth0".into(), mtu: Some(1400), ..Interface::default() }],
             ips: vec![IpConfig {
                 interface: Some(0),
                 address: "10.1.0.2/24".parse().unwrap(),

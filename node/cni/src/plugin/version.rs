@@ -25,10 +25,7 @@ impl Version {
     ];
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(name, _)| *name == text)
-            .map(|(_, version)| *version)
+        Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, version)| *version)
     }
 
     /// Commands came in sets: CHECK with 0.4.0, GC and STATUS with 1.1.0. [`Command`] is ordered newest
@@ -44,10 +41,8 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, _) = Self::ALL
-            .iter()
-            .find(|(_, version)| version == self)
-            .expect("every version is in ALL");
+        let (name, _) =
+            Self::ALL.iter().find(|(_, version)| version == self).expect("every version is in ALL");
         f.write_str(name)
     }
 }

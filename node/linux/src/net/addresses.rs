@@ -21,16 +21,12 @@ impl Netlink {
     /// Adds an address, usable at once: no duplicate address detection, since the caller allocated it.
     pub fn add_address(&mut self, link: u32, net: IpNet) -> Result<()> {
         let mut message = of(link, net);
-        message
-            .attributes
-            .push(AddressAttribute::Flags(AddressFlags::Nodad));
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         message.header.flags = AddressHeaderFlags::Nodad;
         if let IpNet::V4(net) = net
             && net.prefix_len() < 31
         {
-            message
-                .attributes
-                .push(AddressAttribute::Broadcast(net.broadcast()));
+            message.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
         }
         self.create(
             || format!("adding address {net} to link {link}"),
@@ -65,9 +61,7 @@ fn of(link: u32, net: IpNet) -> AddressMessage {
         IpNet::V6(_) => AddressFamily::Inet6,
     };
     message.attributes.push(AddressAttribute::Local(net.addr()));
-    message
-        .attributes
-        .push(AddressAttribute::Address(net.addr()));
+    message.attributes.push(AddressAttribute::Address(net.addr()));
     message
 }
 
@@ -75,32 +69,14 @@ fn address_of(message: RouteNetlinkMessage) -> Option<Address> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
     };
-    let address_in = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
-        message.attributes.iter().find_map(wanted)
-    };
+    let address_in =
+        |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
     // On a point-to-point link ADDRESS is the peer and LOCAL is ours; IPv6 has ADDRESS alone.
-    let address = address_in(|a| {
-        if let AddressAttribute::Local(ip) = a {
-            Some(*ip)
-        } else {
-            None
-        }
-    })
-    .or_else(|| {
-        address_in(|a| {
-            if let AddressAttribute::Address(ip) = a {
-                Some(*ip)
-            } else {
-                None
-            }
-        })
-    })?;
+    let address = address_in(|a| if let AddressAttribute::Local(ip) = a { Some(*ip) } else { None })
+        .or_else(|| address_in(|a| if let AddressAttribute::Address(ip) = a { Some(*ip) } else { None }))?;
     if address.is_ipv6() && message.header.scope == AddressScope::Link {
         return None;
     }
     let net = IpNet::new(address, message.header.prefix_len).ok()?;
-    Some(Address {
-        link: message.header.index,
-        net,
-    })
+    Some(Address { link: message.header.index, net })
 }

@@ -8,11 +8,7 @@ use super::tool::{ToolError, feed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Flows {
     /// Sent to this service address and port, and rewritten to this endpoint.
-    Rewritten {
-        original: IpAddr,
-        port: u16,
-        endpoint: IpAddr,
-    },
+    Rewritten { original: IpAddr, port: u16, endpoint: IpAddr },
     /// Sent to this port of any local address, and rewritten to this endpoint.
     RewrittenPort { port: u16, endpoint: IpAddr },
     /// Sent to this address and port, whatever became of them.
@@ -35,26 +31,12 @@ pub fn forget(flows: &Flows) -> Result<(), ToolError> {
 
 fn arguments(flows: &Flows) -> Vec<String> {
     let family = |ipv6: bool| if ipv6 { "ipv6" } else { "ipv4" };
-    let base = |ipv6: bool| {
-        ["-D", "-f", family(ipv6), "-p", "udp"]
-            .map(String::from)
-            .to_vec()
-    };
+    let base = |ipv6: bool| ["-D", "-f", family(ipv6), "-p", "udp"].map(String::from).to_vec();
     match *flows {
-        Flows::Rewritten {
-            original,
-            port,
-            endpoint,
-        } => {
+        Flows::Rewritten { original, port, endpoint } => {
             let mut all = base(original.is_ipv6());
             all.extend(
-                [
-                    "--orig-dst",
-                    &original.to_string(),
-                    "--orig-port-dst",
-                    &port.to_string(),
-                ]
-                .map(String::from),
+                ["--orig-dst", &original.to_string(), "--orig-port-dst", &port.to_string()].map(String::from),
             );
             all.extend(["--dst-nat".into(), endpoint.to_string()]);
             all
@@ -72,13 +54,7 @@ fn arguments(flows: &Flows) -> Vec<String> {
         Flows::To { original, port } => {
             let mut all = base(original.is_ipv6());
             all.extend(
-                [
-                    "--orig-dst",
-                    &original.to_string(),
-                    "--orig-port-dst",
-                    &port.to_string(),
-                ]
-                .map(String::from),
+                ["--orig-dst", &original.to_string(), "--orig-port-dst", &port.to_string()].map(String::from),
             );
             all
         }

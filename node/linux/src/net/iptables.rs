@@ -19,12 +19,7 @@ impl Family {
 
 /// Applies `*table … COMMIT` sections; each section is atomic. Waits for the lock others may hold.
 pub fn restore(family: Family, script: &str) -> Result<(), ToolError> {
-    feed(
-        &family.command("-restore"),
-        &["--noflush", "-w", "5"],
-        script,
-    )
-    .map(drop)
+    feed(&family.command("-restore"), &["--noflush", "-w", "5"], script).map(drop)
 }
 
 /// The rules of one table in the format [`restore`] reads.

@@ -10,8 +10,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
         AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoBridgePort, InfoData, InfoKind,
-        InfoPortData, InfoPortKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
-        LinkMessage,
+        InfoPortData, InfoPortKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
     },
 };
 
@@ -95,10 +94,7 @@ impl Netlink {
     pub fn link(&mut self, name: &str) -> Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        let found = self.get(
-            || format!("reading link {name}"),
-            RouteNetlinkMessage::GetLink(message),
-        );
+        let found = self.get(|| format!("reading link {name}"), RouteNetlinkMessage::GetLink(message));
         match found {
             Ok(answers) => Ok(answers.into_iter().find_map(link_of)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -107,10 +103,8 @@ impl Netlink {
     }
 
     pub fn links(&mut self) -> Result<Vec<Link>> {
-        let all = self.dump(
-            || "listing links".into(),
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-        )?;
+        let all =
+            self.dump(|| "listing links".into(), RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
         Ok(all.into_iter().filter_map(link_of).collect())
     }
 
@@ -129,15 +123,9 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        message
-            .attributes
-            .push(LinkAttribute::IfName(bridge.name.into()));
-        message
-            .attributes
-            .extend(bridge.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
-        message
-            .attributes
-            .extend(bridge.mtu.map(LinkAttribute::Mtu));
+        message.attributes.push(LinkAttribute::IfName(bridge.name.into()));
+        message.attributes.extend(bridge.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+        message.attributes.extend(bridge.mtu.map(LinkAttribute::Mtu));
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Bridge),
             // No multicast snooping: pods are no multicast routers, and a querier is missing.
@@ -153,21 +141,13 @@ impl Netlink {
     /// One message makes both ends, the peer already in its namespace under its final name.
     pub fn add_veth(&mut self, veth: &Veth) -> Result<()> {
         let mut peer = LinkMessage::default();
-        peer.attributes
-            .push(LinkAttribute::IfName(veth.peer_name.into()));
-        peer.attributes.push(LinkAttribute::NetNsFd(
-            veth.peer_namespace.as_fd().as_raw_fd(),
-        ));
+        peer.attributes.push(LinkAttribute::IfName(veth.peer_name.into()));
+        peer.attributes.push(LinkAttribute::NetNsFd(veth.peer_namespace.as_fd().as_raw_fd()));
         peer.attributes.extend(veth.mtu.map(LinkAttribute::Mtu));
-        peer.attributes.extend(
-            veth.peer_mac
-                .map(|mac| LinkAttribute::Address(mac.0.to_vec())),
-        );
+        peer.attributes.extend(veth.peer_mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
 
         let mut message = LinkMessage::default();
-        message
-            .attributes
-            .push(LinkAttribute::IfName(veth.name.into()));
+        message.attributes.push(LinkAttribute::IfName(veth.name.into()));
         message.attributes.extend(veth.mtu.map(LinkAttribute::Mtu));
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
@@ -180,13 +160,7 @@ impl Netlink {
         )
     }
 
-    pub fn add_vxlan(
-        &mut self,
-        name: &str,
-        vxlan: &Vxlan,
-        mac: MacAddress,
-        mtu: Option<u32>,
-    ) -> Result<()> {
+    pub fn add_vxlan(&mut self, name: &str, vxlan: &Vxlan, mac: MacAddress, mtu: Option<u32>) -> Result<()> {
         let mut data = vec![
             InfoVxlan::Id(vxlan.id),
             InfoVxlan::Port(vxlan.port),
@@ -198,49 +172,35 @@ impl Netlink {
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        message
-            .attributes
-            .push(LinkAttribute::Address(mac.0.to_vec()));
+        message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
         message.attributes.extend(mtu.map(LinkAttribute::Mtu));
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Vxlan),
             LinkInfo::Data(InfoData::Vxlan(data)),
         ]));
-        self.create(
-            || format!("adding vxlan {name}"),
-            RouteNetlinkMessage::NewLink(message),
-            IfPresent::Fail,
-        )
+        self.create(|| format!("adding vxlan {name}"), RouteNetlinkMessage::NewLink(message), IfPresent::Fail)
     }
 
     pub fn set_up(&mut self, index: u32) -> Result<()> {
         let mut message = of_index(index);
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        self.change(
-            || format!("setting link {index} up"),
-            RouteNetlinkMessage::SetLink(message),
-        )
+        self.change(|| format!("setting link {index} up"), RouteNetlinkMessage::SetLink(message))
     }
 
     pub fn set_promiscuous(&mut self, index: u32) -> Result<()> {
         let mut message = of_index(index);
         message.header.flags = LinkFlags::Promisc;
         message.header.change_mask = LinkFlags::Promisc;
-        self.change(
-            || format!("setting link {index} promiscuous"),
-            RouteNetlinkMessage::SetLink(message),
-        )
+        self.change(|| format!("setting link {index} promiscuous"), RouteNetlinkMessage::SetLink(message))
     }
 
     /// No link-local address of its own making, so no duplicate address detection to wait for.
     pub fn set_no_link_local_address(&mut self, index: u32) -> Result<()> {
         let mut message = of_index(index);
-        message
-            .attributes
-            .push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
-                vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)],
-            )]));
+        message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![
+            AfSpecInet6::AddrGenMode(In6AddrGenMode::None),
+        ])]));
         self.change(
             || format!("setting link {index} to make no address"),
             RouteNetlinkMessage::SetLink(message),
@@ -250,10 +210,7 @@ impl Netlink {
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
         let mut message = of_index(index);
         message.attributes.push(LinkAttribute::Mtu(mtu));
-        self.change(
-            || format!("setting link {index} to mtu {mtu}"),
-            RouteNetlinkMessage::SetLink(message),
-        )
+        self.change(|| format!("setting link {index} to mtu {mtu}"), RouteNetlinkMessage::SetLink(message))
     }
 
     pub fn set_controller(&mut self, index: u32, bridge: u32) -> Result<()> {
@@ -276,20 +233,14 @@ impl Netlink {
                 InfoBridgePort::Isolated(isolated),
             ])),
         ]));
-        self.change(
-            || format!("setting port modes of link {index}"),
-            RouteNetlinkMessage::NewLink(message),
-        )
+        self.change(|| format!("setting port modes of link {index}"), RouteNetlinkMessage::NewLink(message))
     }
 
     /// Removes a link; true when it was there.
     pub fn delete_link(&mut self, name: &str) -> Result<bool> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        match self.change(
-            || format!("deleting link {name}"),
-            RouteNetlinkMessage::DelLink(message),
-        ) {
+        match self.change(|| format!("deleting link {name}"), RouteNetlinkMessage::DelLink(message)) {
             Ok(()) => Ok(true),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
@@ -341,11 +292,7 @@ fn link_of(message: RouteNetlinkMessage) -> Option<Link> {
 }
 
 fn vxlan_of(data: &[InfoVxlan]) -> Vxlan {
-    let mut vxlan = Vxlan {
-        id: 0,
-        local: None,
-        port: 0,
-    };
+    let mut vxlan = Vxlan { id: 0, local: None, port: 0 };
     for item in data {
         match item {
             InfoVxlan::Id(id) => vxlan.id = *id,

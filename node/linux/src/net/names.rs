@@ -13,19 +13,13 @@ pub fn interface(owner: &str, suffix: &str) -> String {
         return format!("{owner}-{suffix}");
     }
     let digest = &hex(owner)[..6];
-    let head: String = owner
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .take(room - 6)
-        .collect();
+    let head: String = owner.chars().filter(char::is_ascii_alphanumeric).take(room - 6).collect();
     format!("{head}{digest}-{suffix}")
 }
 
 /// An nftables table of `owner`: `dev` and `services` give `ferry-dev-services`.
 pub fn table(owner: &str, suffix: &str) -> String {
-    let plain = owner
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let plain = owner.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if plain && owner.len() <= 128 {
         format!("ferry-{owner}-{suffix}")
     } else {

@@ -27,10 +27,7 @@ impl Namespace {
         if stat.filesystem_type() != nix::sys::statfs::NSFS_MAGIC
             && stat.filesystem_type() != nix::sys::statfs::PROC_SUPER_MAGIC
         {
-            return Err(Error::new(
-                attempt(),
-                io::Error::from_raw_os_error(libc::ENOENT),
-            ));
+            return Err(Error::new(attempt(), io::Error::from_raw_os_error(libc::ENOENT)));
         }
         Ok(Self { file })
     }

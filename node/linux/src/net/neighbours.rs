@@ -4,9 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    neighbour::{
-        NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
-    },
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
 };
 
 use super::{MacAddress, Netlink, Result, netlink::IfPresent};
@@ -37,10 +35,7 @@ impl Netlink {
 
     pub fn delete_neighbour(&mut self, neighbour: &Neighbour) -> Result<bool> {
         let message = RouteNetlinkMessage::DelNeighbour(neighbour_message(neighbour));
-        found(self.change(
-            || format!("deleting the neighbour {}", neighbour.address),
-            message,
-        ))
+        found(self.change(|| format!("deleting the neighbour {}", neighbour.address), message))
     }
 
     /// The permanent IPv4 and IPv6 neighbours of a link.
@@ -49,10 +44,7 @@ impl Netlink {
             || "listing neighbours".into(),
             RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
         )?;
-        Ok(all
-            .into_iter()
-            .filter_map(|message| neighbour_of(message, link))
-            .collect())
+        Ok(all.into_iter().filter_map(|message| neighbour_of(message, link)).collect())
     }
 
     pub fn replace_forwarding(&mut self, entry: &ForwardingEntry) -> Result<()> {
@@ -65,23 +57,15 @@ impl Netlink {
 
     pub fn delete_forwarding(&mut self, entry: &ForwardingEntry) -> Result<bool> {
         let message = RouteNetlinkMessage::DelNeighbour(forwarding_message(entry));
-        found(self.change(
-            || format!("deleting the forwarding entry of {}", entry.mac),
-            message,
-        ))
+        found(self.change(|| format!("deleting the forwarding entry of {}", entry.mac), message))
     }
 
     pub fn forwarding_entries(&mut self, link: u32) -> Result<Vec<ForwardingEntry>> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Bridge;
-        let all = self.dump(
-            || "listing forwarding entries".into(),
-            RouteNetlinkMessage::GetNeighbour(message),
-        )?;
-        Ok(all
-            .into_iter()
-            .filter_map(|message| forwarding_of(message, link))
-            .collect())
+        let all =
+            self.dump(|| "listing forwarding entries".into(), RouteNetlinkMessage::GetNeighbour(message))?;
+        Ok(all.into_iter().filter_map(|message| forwarding_of(message, link)).collect())
     }
 }
 
@@ -102,14 +86,8 @@ fn neighbour_message(neighbour: &Neighbour) -> NeighbourMessage {
         IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
     };
     message.header.family = family;
-    message
-        .attributes
-        .push(NeighbourAttribute::Destination(address));
-    message
-        .attributes
-        .push(NeighbourAttribute::LinkLayerAddress(
-            neighbour.mac.0.to_vec(),
-        ));
+    message.attributes.push(NeighbourAttribute::Destination(address));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(neighbour.mac.0.to_vec()));
     message
 }
 
@@ -119,14 +97,8 @@ fn forwarding_message(entry: &ForwardingEntry) -> NeighbourMessage {
     message.header.ifindex = entry.link;
     message.header.state = NeighbourState::Permanent;
     message.header.flags = NeighbourFlags::Own;
-    message
-        .attributes
-        .push(NeighbourAttribute::Destination(NeighbourAddress::Inet(
-            entry.host,
-        )));
-    message
-        .attributes
-        .push(NeighbourAttribute::LinkLayerAddress(entry.mac.0.to_vec()));
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(entry.host)));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(entry.mac.0.to_vec()));
     message
 }
 
@@ -142,11 +114,7 @@ fn neighbour_of(message: RouteNetlinkMessage, link: u32) -> Option<Neighbour> {
         NeighbourAddress::Inet6(ip) => IpAddr::V6(*ip),
         _ => return None,
     };
-    Some(Neighbour {
-        link,
-        address,
-        mac: mac(&message)?,
-    })
+    Some(Neighbour { link, address, mac: mac(&message)? })
 }
 
 fn forwarding_of(message: RouteNetlinkMessage, link: u32) -> Option<ForwardingEntry> {
@@ -159,36 +127,22 @@ fn forwarding_of(message: RouteNetlinkMessage, link: u32) -> Option<ForwardingEn
     let host = match destination(&message)? {
         NeighbourAddress::Inet(ip) => *ip,
         // In the bridge family the parser leaves the host's address as bytes.
-        NeighbourAddress::Other(bytes) => {
-            Ipv4Addr::from(<[u8; 4]>::try_from(bytes.as_slice()).ok()?)
-        }
+        NeighbourAddress::Other(bytes) => Ipv4Addr::from(<[u8; 4]>::try_from(bytes.as_slice()).ok()?),
         _ => return None,
     };
-    Some(ForwardingEntry {
-        link,
-        mac: mac(&message)?,
-        host,
-    })
+    Some(ForwardingEntry { link, mac: mac(&message)?, host })
 }
 
 fn destination(message: &NeighbourMessage) -> Option<&NeighbourAddress> {
-    message.attributes.iter().find_map(|a| {
-        if let NeighbourAttribute::Destination(d) = a {
-            Some(d)
-        } else {
-            None
-        }
-    })
-}
-
-fn mac(message: &NeighbourMessage) -> Option<MacAddress> {
     message
         .attributes
         .iter()
-        .find_map(|attribute| match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                bytes.as_slice().try_into().ok().map(MacAddress)
-            }
-            _ => None,
-        })
+        .find_map(|a| if let NeighbourAttribute::Destination(d) = a { Some(d) } else { None })
+}
+
+fn mac(message: &NeighbourMessage) -> Option<MacAddress> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => bytes.as_slice().try_into().ok().map(MacAddress),
+        _ => None,
+    })
 }

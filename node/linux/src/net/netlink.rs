@@ -24,10 +24,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(super) fn new(attempt: impl Into<String>, source: io::Error) -> Self {
-        Self {
-            attempt: attempt.into(),
-            source,
-        }
+        Self { attempt: attempt.into(), source }
     }
 
     pub fn is_exists(&self) -> bool {
@@ -76,10 +73,7 @@ impl Netlink {
             socket.set_cap_ack(true)?;
             Ok(socket)
         };
-        Ok(Self {
-            socket: open().map_err(|e| Error::new("opening a netlink socket", e))?,
-            sequence: 0,
-        })
+        Ok(Self { socket: open().map_err(|e| Error::new("opening a netlink socket", e))?, sequence: 0 })
     }
 
     /// A socket in another namespace; the caller's thread stays where it is.
@@ -93,8 +87,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         if_present: IfPresent,
     ) -> Result<()> {
-        self.exchange(attempt, message, NLM_F_ACK | if_present.flags())
-            .map(drop)
+        self.exchange(attempt, message, NLM_F_ACK | if_present.flags()).map(drop)
     }
 
     pub(super) fn change(
@@ -128,15 +121,10 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>> {
-        self.converse(message, flags)
-            .map_err(|source| Error::new(attempt(), source))
+        self.converse(message, flags).map_err(|source| Error::new(attempt(), source))
     }
 
-    fn converse(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+    fn converse(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -155,14 +143,9 @@ impl Netlink {
                 let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
                 // Messages are padded to four bytes; the last one of a datagram may not be.
-                let length = (answer.header.length as usize)
-                    .next_multiple_of(4)
-                    .min(rest.len());
+                let length = (answer.header.length as usize).next_multiple_of(4).min(rest.len());
                 if length == 0 {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "a netlink message of no length",
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink message of no length"));
                 }
                 rest = &rest[length..];
                 if answer.header.sequence_number != self.sequence {

@@ -11,20 +11,14 @@ pub fn apply(script: &str) -> Result<(), ToolError> {
 pub fn list_table(family: &str, name: &str) -> Result<Option<String>, ToolError> {
     match feed("nft", &["list", "table", family, name], "") {
         Ok(text) => Ok(Some(text)),
-        Err(ToolError::Refused { message, .. })
-            if message.contains("No such file or directory") =>
-        {
-            Ok(None)
-        }
+        Err(ToolError::Refused { message, .. }) if message.contains("No such file or directory") => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Removes a table, if it is there. Adding it first makes the deletion hold either way.
 pub fn delete_table(family: &str, name: &str) -> Result<(), ToolError> {
-    apply(&format!(
-        "add table {family} {name}\ndelete table {family} {name}\n"
-    ))
+    apply(&format!("add table {family} {name}\ndelete table {family} {name}\n"))
 }
 
 /// The whole rule set, of all owners, as text: for comparing before and after.

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{
-        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
-        RouteProtocol, RouteScope, RouteType,
+        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
+        RouteScope, RouteType,
     },
 };
 
@@ -22,18 +22,16 @@ pub struct Route {
     pub on_link: bool,
     pub mtu: Option<u32>,
     pub priority: Option<u32>,
+    /// Who made the route, as the kernel keeps it and `ip route` shows it (`proto`).
+    pub protocol: u8,
 }
 
 impl Route {
+    /// Made by an administrator, or by a tool that does not say.
+    pub const STATIC: u8 = 4;
+
     pub fn new(destination: IpNet, gateway: Option<IpAddr>, link: u32) -> Self {
-        Self {
-            destination,
-            gateway,
-            link,
-            on_link: false,
-            mtu: None,
-            priority: None,
-        }
+        Self { destination, gateway, link, on_link: false, mtu: None, priority: None, protocol: Self::STATIC }
     }
 }
 
@@ -66,10 +64,7 @@ impl Netlink {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut message = RouteMessage::default();
             message.header.address_family = family;
-            let all = self.dump(
-                || "listing routes".into(),
-                RouteNetlinkMessage::GetRoute(message),
-            )?;
+            let all = self.dump(|| "listing routes".into(), RouteNetlinkMessage::GetRoute(message))?;
             routes.extend(all.into_iter().filter_map(route_of));
         }
         Ok(routes)
@@ -85,39 +80,19 @@ fn message_of(route: &Route) -> RouteMessage {
         },
         destination_prefix_length: route.destination.prefix_len(),
         table: RouteHeader::RT_TABLE_MAIN,
-        protocol: RouteProtocol::Static,
-        scope: if route.gateway.is_some() {
-            RouteScope::Universe
-        } else {
-            RouteScope::Link
-        },
+        protocol: RouteProtocol::from(route.protocol),
+        scope: if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
         kind: RouteType::Unicast,
-        flags: if route.on_link {
-            RouteFlags::Onlink
-        } else {
-            RouteFlags::empty()
-        },
+        flags: if route.on_link { RouteFlags::Onlink } else { RouteFlags::empty() },
         ..RouteHeader::default()
     };
     if route.destination.prefix_len() > 0 {
-        message.attributes.push(RouteAttribute::Destination(
-            route.destination.network().into(),
-        ));
+        message.attributes.push(RouteAttribute::Destination(route.destination.network().into()));
     }
     message.attributes.push(RouteAttribute::Oif(route.link));
-    message.attributes.extend(
-        route
-            .gateway
-            .map(|gateway| RouteAttribute::Gateway(gateway.into())),
-    );
-    message.attributes.extend(
-        route
-            .mtu
-            .map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])),
-    );
-    message
-        .attributes
-        .extend(route.priority.map(RouteAttribute::Priority));
+    message.attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    message.attributes.extend(route.mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
+    message.attributes.extend(route.priority.map(RouteAttribute::Priority));
     message
 }
 
@@ -125,9 +100,7 @@ fn route_of(message: RouteNetlinkMessage) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(message) = message else {
         return None;
     };
-    if message.header.table != RouteHeader::RT_TABLE_MAIN
-        || message.header.kind != RouteType::Unicast
-    {
+    if message.header.table != RouteHeader::RT_TABLE_MAIN || message.header.kind != RouteType::Unicast {
         return None;
     }
     let any: IpAddr = match message.header.address_family {
@@ -147,13 +120,11 @@ fn route_of(message: RouteNetlinkMessage) -> Option<Route> {
             RouteAttribute::Oif(index) => link = Some(index),
             RouteAttribute::Priority(value) => priority = Some(value),
             RouteAttribute::Metrics(metrics) => {
-                mtu = metrics.iter().find_map(|m| {
-                    if let RouteMetric::Mtu(mtu) = m {
-                        Some(*mtu)
-                    } else {
-                        None
-                    }
-                });
+                mtu = metrics.iter().find_map(
+                    |m| {
+                        if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None }
+                    },
+                );
             }
             _ => {}
         }
@@ -165,6 +136,7 @@ fn route_of(message: RouteNetlinkMessage) -> Option<Route> {
         on_link: message.header.flags.contains(RouteFlags::Onlink),
         mtu,
         priority,
+        protocol: message.header.protocol.into(),
     })
 }
 

@@ -13,7 +13,5 @@ pub fn set(name: &str, value: &str) -> io::Result<bool> {
 }
 
 pub fn get(name: &str) -> io::Result<String> {
-    Ok(fs::read_to_string(format!("/proc/sys/{name}"))?
-        .trim()
-        .to_string())
+    Ok(fs::read_to_string(format!("/proc/sys/{name}"))?.trim().to_string())
 }

@@ -16,10 +16,7 @@ pub enum ToolError {
 /// Feeds `input` to the tool and returns what it printed. The tool runs in the calling thread's network
 /// namespace. `LC_ALL=C`: its messages are read by [`ToolError`]'s users.
 pub(super) fn feed(tool: &str, arguments: &[&str], input: &str) -> Result<String, ToolError> {
-    let start = |source| ToolError::Start {
-        tool: tool.into(),
-        source,
-    };
+    let start = |source| ToolError::Start { tool: tool.into(), source };
     let mut child = Command::new(tool)
         .args(arguments)
         .env("LC_ALL", "C")
@@ -45,8 +42,5 @@ pub(super) fn feed(tool: &str, arguments: &[&str], input: &str) -> Result<String
     let message = String::from_utf8_lossy(&output.stderr);
     // nft repeats the refused line, which may be megabytes of elements: the head says what and where.
     let head: String = message.trim().chars().take(600).collect();
-    Err(ToolError::Refused {
-        tool: tool.into(),
-        message: head,
-    })
+    Err(ToolError::Refused { tool: tool.into(), message: head })
 }

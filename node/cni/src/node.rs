@@ -1,0 +1,199 @@
+//! A node's network from its start on: kernel settings, the runtime's configuration, masquerading of
+//! what leaves the cluster, and the way to the other nodes, kept right as Node objects change.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use ferry_client::{CancellationToken, Informers};
+use ferry_linux::net::{Netlink, names, nftables, sysctl};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::Notify;
+
+use crate::{
+    install::{self, NodeNetwork, Written},
+    overlay::{self, Host, Mode},
+};
+
+/// After a refusal by the kernel.
+const RETRY: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub cluster: String,
+    pub node_name: String,
+    /// All pods of the cluster: what goes beyond takes the node's address.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Where the container runtime looks for configurations and plugins.
+    pub configuration_dir: PathBuf,
+    pub plugin_dir: PathBuf,
+    /// This program, which the plugins are links to.
+    pub binary: PathBuf,
+    /// Leases and host ports; best where a reboot empties it.
+    pub lease_dir: PathBuf,
+    /// The way to other nodes; `None`: somebody else sees to it.
+    pub overlay: Option<Mode>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Kernel(#[from] ferry_linux::net::Error),
+    #[error(transparent)]
+    Rules(#[from] ferry_linux::net::ToolError),
+    #[error("{attempt}: {source}")]
+    File { attempt: &'static str, source: std::io::Error },
+}
+
+/// Sets the node's network up as soon as the node has its pod CIDR, and keeps it until told to stop.
+/// What was set up stays: pods go on while Ferry restarts. [`remove`] takes it away.
+pub async fn run(informers: Informers, config: Config, shutdown: CancellationToken) {
+    let nodes = informers.of::<Node>();
+    let changed = Arc::new(Notify::new());
+    let wake = changed.clone();
+    nodes.handle(move |event| {
+        // Heartbeats come often; only what makes a host matters.
+        if event.is_deleted() || event.old().is_none_or(|old| Host::of(old) != Host::of(event.object())) {
+            wake.notify_one();
+        }
+    });
+    tokio::select! {
+        () = nodes.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let config = Arc::new(config);
+    let mut installed: Option<Vec<IpNet>> = None;
+    loop {
+        let hosts: Vec<Host> = nodes.list().iter().filter_map(|node| Host::of(node)).collect();
+        let outcome = match hosts.iter().find(|host| host.name == config.node_name).cloned() {
+            Some(own) => {
+                let is_new = installed.as_ref() != Some(&own.pod_cidrs);
+                let cidrs = own.pod_cidrs.clone();
+                let config = config.clone();
+                let span = ferry_trace::span("cni.network");
+                let work = move || set_up(&config, &own, &hosts, is_new);
+                let done = span.in_scope(tokio::task::spawn_blocking(work)).await;
+                let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                done.map(|()| installed = Some(cidrs))
+            }
+            // Not yet: the node will be told its CIDR.
+            None => Ok(()),
+        };
+        let retry = async {
+            match &outcome {
+                Ok(()) => std::future::pending().await,
+                Err(error) => {
+                    tracing::error!(%error, "the node's network could not be set up");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = changed.notified() => {}
+            () = retry => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// One step of [`run`]. Blocks.
+pub fn set_up(config: &Config, own: &Host, hosts: &[Host], is_new: bool) -> Result<(), Error> {
+    if is_new {
+        set_kernel_up(&own.pod_cidrs);
+        nftables::apply(&masquerade(&config.cluster, &config.cluster_cidrs))?;
+        let file = |attempt| move |source| Error::File { attempt, source };
+        install::link_plugins(&config.plugin_dir, &config.binary).map_err(file("linking the CNI plugins"))?;
+    }
+    if let Some(mode) = config.overlay {
+        overlay::apply(
+            &config.cluster,
+            &config.cluster_cidrs,
+            own,
+            mode,
+            &overlay::desired(hosts, own, mode),
+        )?;
+    }
+    if is_new {
+        // Last: the runtime starts pods when it sees this.
+        let network = NodeNetwork {
+            cluster: config.cluster.clone(),
+            pod_cidrs: own.pod_cidrs.clone(),
+            mtu: pod_mtu(config)?,
+            lease_dir: config.lease_dir.clone(),
+        };
+        let written = install::write_configuration(&config.configuration_dir, &network)
+            .map_err(|source| Error::File { attempt: "writing the CNI configuration", source })?;
+        if let Written::Theirs(path) = written {
+            tracing::info!(path = %path.display(), "a CNI configuration is there already and is used");
+        }
+    }
+    Ok(())
+}
+
+/// Takes away everything [`run`] made: links, rules, leases, configuration. Blocks.
+pub fn remove(config: &Config) -> Result<(), Error> {
+    let file = |attempt| move |source| Error::File { attempt, source };
+    install::remove_configuration(&config.configuration_dir, &config.cluster)
+        .map_err(file("removing the CNI configuration"))?;
+    install::unlink_plugins(&config.plugin_dir, &config.binary).map_err(file("removing the CNI plugins"))?;
+    overlay::remove(&config.cluster, &config.cluster_cidrs)?;
+    Netlink::open()?.delete_link(&install::bridge_name(&config.cluster))?;
+    for suffix in ["pods", "hostports"] {
+        nftables::delete_table("inet", &names::table(&config.cluster, suffix))?;
+    }
+    match std::fs::remove_dir_all(&config.lease_dir) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::File { attempt: "removing the leases", source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What forwarding between pods needs of the kernel. Each change is said; a setting the machine does not
+/// have is said too, and the node goes on.
+fn set_kernel_up(pod_cidrs: &[IpNet]) {
+    let mut settings = vec![("net/ipv4/ip_forward", "1"), ("net/bridge/bridge-nf-call-iptables", "1")];
+    if pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv6()) {
+        settings.push(("net/ipv6/conf/all/forwarding", "1"));
+        settings.push(("net/bridge/bridge-nf-call-ip6tables", "1"));
+    }
+    for (name, value) in settings {
+        match sysctl::set(name, value) {
+            Ok(true) => tracing::info!(setting = name, value, "set for pod networking"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(setting = name, %error, "cannot be set; pods may not reach services")
+            }
+        }
+    }
+}
+
+/// What leaves the cluster's pods for elsewhere takes the node's address.
+fn masquerade(cluster: &str, cidrs: &[IpNet]) -> String {
+    let table = names::table(cluster, "pods");
+    let mut script = format!(
+        "add table inet {table}\ndelete table inet {table}\nadd table inet {table}\n\
+         add chain inet {table} postrouting {{ type nat hook postrouting priority srcnat; }}\n"
+    );
+    for (family, multicast, is_ipv4) in [("ip", "224.0.0.0/4", true), ("ip6", "ff00::/8", false)] {
+        let own = cidrs.iter().filter(|cidr| cidr.addr().is_ipv4() == is_ipv4);
+        let own: Vec<String> = own.map(IpNet::to_string).collect();
+        if !own.is_empty() {
+            let own = own.join(", ");
+            script.push_str(&format!(
+                "add rule inet {table} postrouting {family} saddr {{ {own} }} {family} daddr != {{ {own}, {multicast} }} \
+                 masquerade fully-random\n"
+            ));
+        }
+    }
+    script
+}
+
+/// Pods send what the tunnel can carry.
+fn pod_mtu(config: &Config) -> Result<Option<u32>, Error> {
+    match config.overlay {
+        Some(Mode::Vxlan { .. }) => {
+            Ok(Netlink::open()?.link(&overlay::interface_name(&config.cluster))?.map(|link| link.mtu))
+        }
+        Some(Mode::HostGateway) | None => Ok(None),
+    }
+}
