@@ -75,7 +75,7 @@ fn follow(mut response: Message, question: Query, lookup: Lookup, zone: &Zone, d
             response.add_additionals(additionals);
         }
         Lookup::Alias { answer, target } => {
-            response.add_answer(answer);
+            response.add_answer(*answer);
             // One step within the zone; a service cannot stand for itself by way of others for long.
             match zone.lookup(&target, question.query_type()) {
                 Lookup::Found { answers, .. } => drop(response.add_answers(answers)),

@@ -63,7 +63,7 @@ pub enum Lookup {
     },
     /// Another name stands for it: the answer so far, and where to go on.
     Alias {
-        answer: Record,
+        answer: Box<Record>,
         target: Name,
     },
     /// The name is there, nothing of this type.
@@ -307,7 +307,7 @@ impl ServiceRecords {
             if kind == RecordType::CNAME {
                 return found(vec![answer]);
             }
-            return Lookup::Alias { answer, target: target.clone() };
+            return Lookup::Alias { answer: Box::new(answer), target: target.clone() };
         }
         let endpoints = self.endpoints.iter().map(|endpoint| endpoint.ip);
         addresses(name, kind, self.cluster_ips.iter().copied().chain(endpoints))
