@@ -132,10 +132,11 @@ pub fn apply(
             let link = ensure_vxlan(&mut netlink, &name, own, &Vxlan { id, local: Some(own.address), port })?;
             apply_forwarding(&mut netlink, link, entries)?;
             apply_neighbours(&mut netlink, link, entries)?;
-            let wanted = entries
-                .routes
-                .iter()
-                .map(|(cidr, gateway)| Route { on_link: true, ..Route::new(*cidr, Some(*gateway), link) });
+            let wanted = entries.routes.iter().map(|(cidr, gateway)| Route {
+                on_link: true,
+                protocol: PROTOCOL,
+                ..Route::new(*cidr, Some(*gateway), link)
+            });
             apply_routes(&mut netlink, wanted.collect(), |route| route.link == link)
         }
         Mode::HostGateway => {

@@ -250,31 +250,29 @@ fn configure_pod(namespace: &Namespace, link: &Link, ips: &[IpConfig], routes: &
         pod.replace_route(&Route {
             mtu: route.mtu,
             priority: route.priority,
-            ..Route::new(route.dst, route.gw, link.index)
+            ..Route::new(route.dst, gateway(route, ips), link.index)
         })?;
     }
     Ok(())
 }
 
-/// The IPAM plugin's routes, each over the gateway of its family unless it names one, and a default
-/// route where this bridge is to be the default gateway.
+/// The IPAM plugin's routes as they are, and a default route where this bridge is to be the default
+/// gateway.
 fn pod_routes(config: &Config, leased: &CniResult) -> Vec<RouteConfig> {
-    let gateway = |is_ipv4: bool| {
-        leased.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == is_ipv4).find_map(|ip| ip.gateway)
-    };
     let mut routes = leased.routes.clone();
-    if config.is_default_gateway {
-        for ip in &leased.ips {
-            let default = default_route(ip.address.addr().is_ipv4());
-            if !routes.iter().any(|route| route.dst == default) {
-                routes.push(RouteConfig { dst: default, gw: None, mtu: None, priority: None });
-            }
+    for ip in leased.ips.iter().filter(|_| config.is_default_gateway) {
+        let dst = default_route(ip.address.addr().is_ipv4());
+        if !routes.iter().any(|route| route.dst == dst) {
+            routes.push(RouteConfig { dst, gw: ip.gateway, mtu: None, priority: None });
         }
     }
-    for route in &mut routes {
-        route.gw = route.gw.or_else(|| gateway(route.dst.addr().is_ipv4()));
-    }
     routes
+}
+
+/// A route that names no gateway goes over the one of its family.
+fn gateway(route: &RouteConfig, ips: &[IpConfig]) -> Option<IpAddr> {
+    let of_family = ips.iter().filter(|ip| ip.address.addr().is_ipv4() == route.dst.addr().is_ipv4());
+    route.gw.or_else(|| of_family.filter_map(|ip| ip.gateway).next())
 }
 
 fn default_route(is_ipv4: bool) -> IpNet {
