@@ -158,10 +158,7 @@ impl Writer {
             return;
         }
         if let Some(error) = &self.failed {
-            for (_, answer) in waiting {
-                answer.send(Err(error.clone())).ok();
-            }
-            return;
+            return refuse(waiting, error);
         }
         let waiting = self.make_room(waiting);
         let mut outcomes = Vec::with_capacity(waiting.len());
@@ -214,16 +211,16 @@ impl Writer {
                 Err(error) => error,
             },
         };
-        let (puts, deletions): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(txn, _)| has_put(txn));
-        for (_, answer) in puts {
-            answer.send(Err(refusal.clone())).ok();
+        if self.failed.is_some() {
+            refuse(waiting, &refusal);
+            return Vec::new();
         }
+        let (puts, deletions): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(txn, _)| has_put(txn));
+        refuse(puts, &refusal);
         match self.prepare(size(&deletions), Space::Reserve) {
             Ok(()) => deletions,
             Err(error) => {
-                for (_, answer) in deletions {
-                    answer.send(Err(error.clone())).ok();
-                }
+                refuse(deletions, &error);
                 Vec::new()
             }
         }
@@ -577,6 +574,13 @@ impl Writer {
             .append(&mut self.frame, mark)
             .and_then(|()| self.log.sync())
             .map_err(|error| self.failure("close the log", error))
+    }
+}
+
+fn refuse(waiting: Vec<Waiting>, error: &Error) {
+    for (_, answer) in waiting {
+        // Who does not wait any longer need not know.
+        answer.send(Err(error.clone())).ok();
     }
 }
 
