@@ -11,8 +11,8 @@ const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{
 
 /// The best of many short runs: what the work costs when nobody else is on the core.
 fn measure(what: &str, mut step: impl FnMut()) {
-    const STEPS: u32 = 500;
-    let best = (0..60)
+    const STEPS: u32 = 50;
+    let best = (0..600)
         .map(|_| {
             let start = Instant::now();
             (0..STEPS).for_each(|_| step());
