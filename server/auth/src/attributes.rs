@@ -119,7 +119,7 @@ impl Forbidden {
 pub fn forbidden_message(attributes: &Attributes<'_>, reason: &str) -> String {
     let what = escape_markup(&refusal(attributes));
     let because = if reason.is_empty() { what } else { format!("{what}: {reason}") };
-    if !attributes.is_resource_request {
+    if attributes.resource.is_empty() && attributes.api_group.is_empty() {
         return format!("forbidden: {because}");
     }
     let subject = match attributes.api_group {

@@ -24,9 +24,12 @@ pub enum EscalationError {
     /// 403; the text goes behind `… is forbidden: `.
     #[error("{0}")]
     Forbidden(String),
-    /// The role a binding refers to does not exist: 404.
-    #[error("{0}")]
-    RoleNotFound(String),
+    /// The role a binding refers to does not exist: 404, of the kind that was to be written.
+    #[error("{resource}.{GROUP} {} not found", quote(role))]
+    RoleNotFound { resource: &'static str, role: String },
+    /// A binding that refers to neither kind of role.
+    #[error("unsupported role reference kind: {}", quote(.0))]
+    UnsupportedRoleKind(String),
 }
 
 /// A role about to be written. `resource` is `roles` or `clusterroles`.
@@ -95,7 +98,13 @@ impl Rbac {
                 return Ok(());
             }
         }
-        let rules = self.role_reference_rules(role_ref, namespace).map_err(EscalationError::RoleNotFound)?;
+        let rules = self.role_reference_rules(role_ref, namespace).map_err(|_| match resource {
+            None => EscalationError::UnsupportedRoleKind(role_ref.kind.clone()),
+            Some(_) => {
+                let resource = if namespace.is_empty() { "clusterrolebindings" } else { "rolebindings" };
+                EscalationError::RoleNotFound { resource, role: role_ref.name.clone() }
+            }
+        })?;
         self.confirm_no_escalation(user, namespace, &rules)
     }
 

@@ -338,8 +338,6 @@ async fn nobody_binds_a_role_with_more_than_they_hold() {
     );
     assert_eq!(
         rbac.check_binding(&jane, &role_ref("none"), "a", &authorization).await,
-        Err(EscalationError::RoleNotFound(
-            r#"clusterrole.rbac.authorization.k8s.io "none" not found"#.to_owned()
-        ))
+        Err(EscalationError::RoleNotFound { resource: "rolebindings", role: "none".to_owned() })
     );
 }
