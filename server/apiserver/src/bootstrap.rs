@@ -9,6 +9,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 pub struct Bootstrap {
+    pub service_cidr: String,
     pub service_ip: IpAddr,
     /// Where this server is reached.
     pub advertise: IpAddr,
@@ -23,6 +24,8 @@ impl Bootstrap {
         for name in NAMESPACES {
             ensure(client, "", "v1", "Namespace", None, name, json!({})).await?;
         }
+        let range = json!({"spec": {"cidrs": [self.service_cidr]}});
+        ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range).await?;
         ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service()).await?;
         ensure(
             client,

@@ -14,7 +14,8 @@ use ferry_auth::pki::{Pki, PkiConfig};
 use ferry_auth::tls::AnyClientCertificate;
 use ferry_auth::user::MASTERS;
 use ferry_auth::{AlwaysAllow, AlwaysDeny, Authentication, Authorization, Authorizer, Rbac, User};
-use ferry_registry::Registry;
+use ferry_registry::settings::AddressRange;
+use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -39,6 +40,7 @@ pub struct Config {
     pub cluster_domain: String,
     /// The first address of this range is the `kubernetes` Service's.
     pub service_cidr: String,
+    pub service_node_ports: std::ops::RangeInclusive<u16>,
     pub runtime_config: RuntimeConfig,
     pub authorization_modes: Vec<String>,
     pub token_auth_file: Option<PathBuf>,
@@ -57,6 +59,7 @@ impl Config {
             names: Vec::new(),
             cluster_domain: "cluster.local".into(),
             service_cidr: "10.96.0.0/16".into(),
+            service_node_ports: 30_000..=32_767,
             runtime_config: RuntimeConfig::default(),
             authorization_modes: vec!["RBAC".into()],
             token_auth_file: None,
@@ -109,7 +112,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let address =
         listener.local_addr().map_err(|source| StartError::Listen { address: config.bind, source })?;
     let advertise = config.advertise.unwrap_or_else(|| advertised(config.bind.ip()));
-    let service_ip = first_address(&config.service_cidr)?;
+    let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
+    let service_ip =
+        service_range.nth(1).ok_or_else(|| config_error("the range of service addresses is too small"))?;
     let mut names = config.names.clone();
     names.extend([advertise.to_string(), service_ip.to_string()]);
     let pki = Arc::new(Pki::open_or_create(
@@ -119,7 +124,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
 
     let rows: Vec<_> =
         ferry_api::kinds::builtin().iter().filter(|row| config.runtime_config.serves(row)).cloned().collect();
-    let registry = Arc::new(Registry::new(store.clone(), &rows));
+    let settings =
+        Settings { service_ranges: vec![service_range], node_ports: config.service_node_ports.clone() };
+    let registry = Arc::new(Registry::new(store.clone(), &rows, settings));
     let stop = CancellationToken::new();
     fill_caches(&registry, stop.clone()).await?;
 
@@ -134,7 +141,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
     let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
-    Bootstrap { service_ip, advertise, port: address.port() }.run(&client).await?;
+    Bootstrap { service_cidr: config.service_cidr.clone(), service_ip, advertise, port: address.port() }
+        .run(&client)
+        .await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
     }
@@ -350,29 +359,4 @@ fn advertised(bind: IpAddr) -> IpAddr {
         socket.local_addr()
     };
     probe().map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
-}
-
-/// 10.96.0.1 of 10.96.0.0/16.
-fn first_address(cidr: &str) -> Result<IpAddr, StartError> {
-    let bad = || StartError::Config(format!("service-cluster-ip-range: {cidr:?} is no CIDR"));
-    let (address, bits) = cidr.split_once('/').ok_or_else(bad)?;
-    let bits: u32 = bits.parse().map_err(|_| bad())?;
-    match address.parse().map_err(|_| bad())? {
-        IpAddr::V4(address) if bits <= 30 => Ok(IpAddr::V4((u32::from(address) + 1).into())),
-        IpAddr::V6(address) if bits <= 126 => Ok(IpAddr::V6((u128::from(address) + 1).into())),
-        _ => Err(bad()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_service_address_follows_the_range() {
-        assert_eq!(first_address("10.96.0.0/16").expect("a range").to_string(), "10.96.0.1");
-        assert_eq!(first_address("fd00::/108").expect("a range").to_string(), "fd00::1");
-        assert!(first_address("10.96.0.0").is_err());
-        assert!(first_address("10.96.0.0/99").is_err());
-    }
 }

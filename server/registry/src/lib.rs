@@ -11,8 +11,10 @@ pub mod columns;
 pub mod kinds;
 pub mod metadata;
 pub mod registry;
+pub mod settings;
 pub mod strategy;
 pub mod verbs;
 
 pub use registry::{Registry, Resource};
+pub use settings::Settings;
 pub use verbs::{Admission, Answer, Call, Operation};

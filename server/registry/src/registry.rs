@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use crate::cache::log::{Followed, Log, Reader};
 use crate::cache::{Cache, peek};
 use crate::kinds;
+use crate::settings::Settings;
 use crate::strategy::Strategy;
 
 /// Everything is stored below this, as upstream does.
@@ -19,6 +20,7 @@ pub const ROOT: &str = "/registry/";
 pub struct Registry {
     pub store: Arc<dyn Store>,
     pub log: Arc<Log>,
+    pub settings: Settings,
     resources: RwLock<HashMap<GroupResource, Arc<Resource>>>,
 }
 
@@ -35,9 +37,9 @@ pub struct Resource {
 
 impl Registry {
     /// A registry of `rows`; nothing is read until the log runs.
-    pub fn new(store: Arc<dyn Store>, rows: &[Arc<Kind>]) -> Registry {
-        let registry =
-            Registry { log: Arc::new(Log::new(store.clone(), ROOT)), store, resources: RwLock::default() };
+    pub fn new(store: Arc<dyn Store>, rows: &[Arc<Kind>], settings: Settings) -> Registry {
+        let log = Arc::new(Log::new(store.clone(), ROOT));
+        let registry = Registry { log, store, settings, resources: RwLock::default() };
         for row in rows.iter().filter(|row| row.is_storage_version() && !row.is_virtual()) {
             registry.add(row.clone());
         }

@@ -91,7 +91,8 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
 /// A key that changes together with an object.
 #[derive(Debug)]
 pub struct Companion {
-    pub compare: Compare,
+    /// What must hold of it; nothing where any state will do.
+    pub compare: Option<Compare>,
     pub operation: Operation,
 }
 

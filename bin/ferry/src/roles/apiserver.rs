@@ -35,6 +35,8 @@ pub struct Flags {
     pub quota_backend_bytes: u64,
     #[arg(long, default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: String,
+    #[arg(long, default_value = "30000-32767", value_parser = port_range)]
+    pub service_node_port_range: std::ops::RangeInclusive<u16>,
     /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
     #[arg(long, default_value = "")]
     pub runtime_config: String,
@@ -92,6 +94,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         bind: SocketAddr::new(flags.bind_address, flags.secure_port),
         advertise: flags.advertise_address,
         service_cidr: flags.service_cluster_ip_range,
+        service_node_ports: flags.service_node_port_range,
         runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
         authorization_modes: flags.authorization_mode,
         token_auth_file: flags.token_auth_file,
@@ -101,6 +104,13 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         disable_admission_plugins: flags.disable_admission_plugins,
         ..Config::new(flags.data_dir)
     })
+}
+
+fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {
+    let bad = || format!("{text:?} is no range of ports like 30000-32767");
+    let (first, last) = text.split_once('-').ok_or_else(bad)?;
+    let (first, last): (u16, u16) = (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
+    if first == 0 || first > last { Err(bad()) } else { Ok(first..=last) }
 }
 
 async fn wait_for_signal() -> anyhow::Result<()> {

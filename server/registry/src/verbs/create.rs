@@ -196,7 +196,7 @@ pub(super) fn transaction(
         },
     };
     for companion in companions {
-        txn.compare.push(companion.compare);
+        txn.compare.extend(companion.compare);
         txn.operations.push(companion.operation);
     }
     txn

@@ -1,0 +1,269 @@
+//! Addresses and node ports, given out in the transaction that writes the service.
+//!
+//! An address is an IPAddress object of the same name, as upstream keeps it; a node port is a marker key.
+//! Both must be absent when the transaction commits, so two servers on one store cannot give the same one
+//! twice: the loser draws again.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_api::{FieldErrors, GroupResource, Object, Status};
+use ferry_store::{Compare, Operation};
+use rand::RngExt;
+use serde_json::{Value, json};
+
+use super::shape;
+use crate::registry::{ROOT, Registry};
+use crate::settings::AddressRange;
+use crate::strategy::Companion;
+
+pub fn companions(
+    registry: &Registry,
+    new: Option<&mut Object>,
+    old: Option<&Object>,
+) -> Result<Vec<Companion>, Status> {
+    let mut companions = Vec::new();
+    let before = old.map(addresses).unwrap_or_default();
+    let ports_before: HashSet<u16> = old.map(port_numbers).unwrap_or_default();
+    let (after, ports_after) = match new {
+        None => (Vec::new(), HashSet::new()),
+        Some(service) => {
+            give_addresses(registry, service, &before)?;
+            give_node_ports(registry, service, &ports_before)?;
+            for address in addresses(service).iter().filter(|address| !before.contains(address)) {
+                companions.push(claim_address(*address, service));
+            }
+            for port in port_numbers(service).difference(&ports_before) {
+                companions.push(claim_port(*port, service));
+            }
+            (addresses(service), port_numbers(service))
+        }
+    };
+    for address in before.iter().filter(|address| !after.contains(address)) {
+        companions.push(release(address_key(*address)));
+    }
+    for port in ports_before.difference(&ports_after) {
+        companions.push(release(port_key(*port)));
+    }
+    Ok(companions)
+}
+
+fn addresses(service: &Object) -> Vec<IpAddr> {
+    super::texts(service, &["spec", "clusterIPs"]).filter_map(|text| text.parse().ok()).collect()
+}
+
+fn port_numbers(service: &Object) -> HashSet<u16> {
+    shape::node_ports(service).into_iter().map(|(_, port)| port).collect()
+}
+
+fn address_key(address: IpAddr) -> Arc<str> {
+    format!("{ROOT}ipaddresses/{address}").into()
+}
+
+fn port_key(port: u16) -> Arc<str> {
+    format!("{ROOT}ranges/ferry-nodeports/{port}").into()
+}
+
+fn claim_address(address: IpAddr, service: &Object) -> Companion {
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let mut object = Object::default();
+    object.set_type("networking.k8s.io/v1", "IPAddress");
+    let metadata = json!({
+        "name": address.to_string(),
+        "uid": uuid::Uuid::new_v4().to_string(),
+        "creationTimestamp": service.meta("creationTimestamp"),
+        "generation": 1,
+        "labels": {
+            "ipaddress.kubernetes.io/ip-family": family,
+            "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+        },
+    });
+    object.0.insert("metadata".into(), metadata);
+    let parent = json!({"resource": "services", "namespace": service.namespace(), "name": service.name()});
+    object.0.insert("spec".into(), json!({"parentRef": parent}));
+    claim(address_key(address), object.to_json())
+}
+
+fn claim_port(port: u16, service: &Object) -> Companion {
+    let marker = json!({"namespace": service.namespace(), "name": service.name()});
+    claim(port_key(port), marker.to_string().into_bytes())
+}
+
+fn claim(key: Arc<str>, value: Vec<u8>) -> Companion {
+    Companion {
+        compare: Some(Compare::Absent { key: key.clone() }),
+        operation: Operation::Put { key, value: value.into(), ttl: None },
+    }
+}
+
+/// Deleting what is not there is no change, so nothing is compared.
+fn release(key: Arc<str>) -> Companion {
+    Companion { compare: None, operation: Operation::Delete { key } }
+}
+
+fn refuse(service: &Object, path: &str, value: Value, why: &str) -> Status {
+    let mut errors = FieldErrors::default();
+    errors.invalid(path, value, why);
+    Status::invalid("", "Service", service.name(), &errors)
+}
+
+fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) -> Result<(), Status> {
+    if !shape::needs_address(service) {
+        return Ok(());
+    }
+    let ranges = &registry.settings.service_ranges;
+    if !shape::is_headless(service) {
+        let taken = |address: IpAddr| {
+            registry
+                .resource(&GroupResource::new("networking.k8s.io", "ipaddresses"))
+                .is_some_and(|resource| resource.cache.get(&address.to_string()).is_some())
+        };
+        let asked = addresses(service);
+        for address in asked.iter().filter(|address| !before.contains(address)) {
+            let refused =
+                |why: String| Err(refuse(service, "spec.clusterIPs", json!([address.to_string()]), &why));
+            if !ranges.iter().any(|range| range.contains(*address)) {
+                let list: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+                return refused(format!(
+                    "failed to allocate IP {address}: the provided IP is not in the valid range. The range of valid IPs is {}",
+                    list.join(",")
+                ));
+            }
+            if taken(*address) {
+                return refused(format!("failed to allocate IP {address}: provided IP is already allocated"));
+            }
+        }
+        if asked.is_empty() {
+            let Some(range) = ranges.first() else {
+                return Err(Status::internal("no range of service addresses is set"));
+            };
+            let address = draw_address(range, taken).ok_or_else(|| {
+                Status::internal(format!("failed to allocate a serviceIP: range is full: {range}"))
+            })?;
+            let spec = service.section_mut("spec");
+            spec.insert("clusterIP".into(), address.to_string().into());
+            spec.insert("clusterIPs".into(), json!([address.to_string()]));
+        }
+    }
+    set_families(service, ranges);
+    Ok(())
+}
+
+fn set_families(service: &mut Object, ranges: &[AddressRange]) {
+    let of = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let given = addresses(service);
+    let families: Vec<&str> = match given.is_empty() {
+        true => ranges.first().map(|range| of(&range.first())).into_iter().collect(),
+        false => given.iter().map(of).collect(),
+    };
+    let spec = service.section_mut("spec");
+    if spec.get("ipFamilies").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("ipFamilies".into(), json!(families));
+    }
+    spec.entry("ipFamilyPolicy").or_insert_with(|| "SingleStack".into());
+}
+
+/// A free address, drawn from the upper part of the range: the lower is for addresses asked for by name.
+fn draw_address(range: &AddressRange, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+    let size = range.size();
+    let reserved = (size / 16).clamp(16.min(size / 2), 256);
+    let mut rng = rand::rng();
+    let start = rng.random_range(reserved..size.max(reserved + 1));
+    // First upwards from a random place, then from the bottom: every address is looked at once.
+    (start..size)
+        .chain(reserved..start)
+        .chain(1..reserved)
+        .filter_map(|offset| range.nth(offset))
+        .find(|address| !taken(*address))
+}
+
+fn give_node_ports(registry: &Registry, service: &mut Object, before: &HashSet<u16>) -> Result<(), Status> {
+    let asked = port_numbers(service);
+    let needs = shape::needs_node_ports(service);
+    let health = shape::kind(service) == "LoadBalancer"
+        && service.text_at(&["spec", "externalTrafficPolicy"]) == "Local";
+    if asked.is_empty() && !needs && !health {
+        return Ok(());
+    }
+    let mut used = used_node_ports(registry, service);
+    let range = registry.settings.node_ports.clone();
+    for (index, (_, port)) in
+        shape::node_ports(service).iter().enumerate().filter(|(_, (_, port))| !before.contains(port))
+    {
+        let path = format!("spec.ports[{index}].nodePort");
+        if !range.contains(port) {
+            let why = format!(
+                "provided port is not in the valid range. The range of valid ports is {}-{}",
+                range.start(),
+                range.end()
+            );
+            return Err(refuse(service, &path, json!(port), &why));
+        }
+        if used.contains(port) {
+            return Err(refuse(service, &path, json!(port), "provided port is already allocated"));
+        }
+    }
+    used.extend(asked);
+    let full = || Status::internal("failed to allocate a nodePort: range is full");
+    if needs {
+        for port in shape::ports_mut(service.section_mut("spec")) {
+            if port.get("nodePort").and_then(Value::as_u64).unwrap_or(0) == 0 {
+                port.insert("nodePort".into(), draw_port(&range, &mut used).ok_or_else(full)?.into());
+            }
+        }
+    }
+    if health && service.get(&["spec", "healthCheckNodePort"]).and_then(Value::as_u64).unwrap_or(0) == 0 {
+        let port = draw_port(&range, &mut used).ok_or_else(full)?;
+        service.section_mut("spec").insert("healthCheckNodePort".into(), port.into());
+    }
+    Ok(())
+}
+
+/// Node ports of all other services.
+fn used_node_ports(registry: &Registry, service: &Object) -> HashSet<u16> {
+    let Some(services) = registry.resource(&GroupResource::new("", "services")) else {
+        return HashSet::new();
+    };
+    let own = services.key(service.namespace(), service.name());
+    let (snapshot, _) = services.cache.snapshot();
+    // Most services have no node ports: those are told apart by their type, without decoding.
+    snapshot
+        .values()
+        .filter(|entry| *entry.key != own && matches!(&*entry.fields[1], "NodePort" | "LoadBalancer"))
+        .filter_map(|entry| services.object(&entry.json).ok())
+        .flat_map(|object| port_numbers(&object))
+        .collect()
+}
+
+fn draw_port(range: &std::ops::RangeInclusive<u16>, used: &mut HashSet<u16>) -> Option<u16> {
+    let start = rand::rng().random_range(range.clone());
+    let port = (start..=*range.end()).chain(*range.start()..start).find(|port| !used.contains(port))?;
+    used.insert(port);
+    Some(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_of_a_range_is_given_once() {
+        let range: AddressRange = "10.0.0.0/28".parse().expect("a range");
+        let mut taken: HashSet<IpAddr> = HashSet::new();
+        while let Some(address) = draw_address(&range, |address| taken.contains(&address)) {
+            assert!(range.contains(address) && taken.insert(address), "{address}");
+        }
+        // Neither the network's own address nor the broadcast.
+        assert_eq!(taken.len(), 14);
+    }
+
+    #[test]
+    fn ports_are_drawn_until_the_range_is_full() {
+        let mut used = HashSet::new();
+        for _ in 0..3 {
+            assert!(draw_port(&(30_000..=30_002), &mut used).is_some());
+        }
+        assert_eq!(draw_port(&(30_000..=30_002), &mut used), None);
+    }
+}
