@@ -16,6 +16,8 @@ enum Role {
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
     ApiServer(roles::apiserver::Flags),
+    /// Save the whole store to a file, or make a store out of one
+    Snapshot(roles::snapshot::Flags),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -28,5 +30,6 @@ fn main() -> anyhow::Result<()> {
         .init();
     match cli.role {
         Role::ApiServer(flags) => roles::apiserver::run(flags),
+        Role::Snapshot(flags) => roles::snapshot::run(flags),
     }
 }

@@ -30,6 +30,11 @@ struct Document {
     etag: String,
 }
 
+/// Both ways in which clients write it.
+const OPENAPI_V2_PROTOBUF: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
 const AGGREGATED_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
@@ -124,8 +129,15 @@ fn version_of(form: &str) -> discovery::Aggregated {
 }
 
 fn openapi_v2(documents: &Documents, request: &Request) -> Result<Response, Status> {
+    let accept = accept(&request.headers);
+    // client-go asks for the protobuf form only.
+    if OPENAPI_V2_PROTOBUF.iter().any(|form| accept.contains(form)) {
+        let document = documents.openapi.v2_protobuf();
+        let etag = format!("\"{}\"", document.hash);
+        return Ok(answer_bytes(document.bytes.clone().into(), OPENAPI_V2_PROTOBUF[0], &etag, request));
+    }
     if !accepts_json(&request.headers) {
-        return Err(Status::not_acceptable(&[JSON]));
+        return Err(Status::not_acceptable(&[JSON, OPENAPI_V2_PROTOBUF[0]]));
     }
     Ok(openapi_document(Some(documents.openapi.v2()), request))
 }
@@ -139,9 +151,12 @@ fn openapi_document(document: Option<&openapi::Document>, request: &Request) -> 
     }
 }
 
+fn accept(headers: &HeaderMap) -> String {
+    headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
+}
+
 fn accepts_json(headers: &HeaderMap) -> bool {
-    let accept =
-        headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
+    let accept = accept(headers);
     accept.is_empty()
         || accept.split(',').any(|clause| {
             matches!(
@@ -153,8 +168,7 @@ fn accepts_json(headers: &HeaderMap) -> bool {
 
 /// Clients since 1.26 ask for all groups in one document.
 fn aggregated_form(headers: &HeaderMap) -> Option<&'static str> {
-    let accept =
-        headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
+    let accept = accept(headers);
     for clause in accept.split(',') {
         if !clause.trim().starts_with(JSON) {
             continue;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use ferry_api::Status;
+use futures::StreamExt;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
 
 use crate::api::Api;
-use crate::body::Response;
+use crate::body::{Body, Response};
 use crate::request::Request;
 use crate::{documents, health, respond, version};
 
@@ -29,10 +30,21 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
             Ok(respond::finish(builder, text.into_bytes().into()))
         }
         ["api" | "apis" | "openapi", ..] => documents::answer(api, request, &parts),
+        // The whole store: RBAC gives this path to administrators only.
+        ["ferry", "v1", "snapshot"] => snapshot(api).await,
         [".well-known", "openid-configuration"] => api.openid_configuration(),
         ["openid", "v1", "jwks"] => api.openid_keys(),
         _ => Err(Status::no_such_path()),
     }
+}
+
+async fn snapshot(api: &Api) -> Result<Response, Status> {
+    let chunks = api.registry.store.snapshot().await.map_err(ferry_registry::verbs::store_failure)?;
+    // A chunk that cannot be read cuts the snapshot short, which its checksum tells.
+    let whole =
+        chunks.take_while(|chunk| std::future::ready(chunk.is_ok())).filter_map(|chunk| async { chunk.ok() });
+    let builder = http::Response::builder().header(CONTENT_TYPE, "application/octet-stream");
+    Ok(respond::finish(builder, Body::stream(whole)))
 }
 
 fn root(api: &Api) -> Response {
