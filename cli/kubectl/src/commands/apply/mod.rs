@@ -1,0 +1,280 @@
+//! `kubectl apply`: makes the server's object what the file says. On the client's side this is a
+//! three-way merge of the last applied configuration, the file and the live object; with
+//! `--server-side` the server does it and keeps who owns which field.
+
+mod last_applied;
+pub mod merge;
+mod ownership;
+mod prune;
+
+use serde_json::{Value, json};
+
+use super::ADVANCED;
+use crate::cli::Cli;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+use crate::flags::{Args, Flag};
+use crate::printers;
+use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
+use crate::transport::{APPLY_PATCH, JSON_PATCH, Query};
+use crate::write::{
+    DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, VALIDATE_FLAGS, Writer, record_cause, save_config,
+};
+
+pub const COMMAND: Command = Command {
+    name: "apply",
+    group: ADVANCED,
+    short: "Make a resource what a file says",
+    usage: "(-f FILENAME | -k DIRECTORY)",
+    flags: &[
+        FILE_FLAGS,
+        SELECTOR_FLAGS,
+        printers::FLAGS,
+        DRY_RUN_FLAGS,
+        VALIDATE_FLAGS,
+        RECORD_FLAGS,
+        SERVER_SIDE_FLAGS,
+        &[
+            Flag::text("field-manager", "Name of the field manager").default("kubectl-client-side-apply"),
+            Flag::bool("overwrite", "Let the file win over changes made elsewhere").default("true"),
+            Flag::bool("prune", "Delete what an earlier apply made and the files no longer have"),
+            Flag::array("prune-allowlist", "Kind to prune, as group/version/kind"),
+            Flag::bool("all", "With --prune, choose all resources"),
+            Flag::text("cascade", "background, orphan or foreground")
+                .default("background")
+                .bare("background"),
+            Flag::bool("force", "Delete and create again where a change is not possible"),
+            Flag::int("grace-period", "With --force or --prune, seconds to stop").default("-1"),
+            Flag::duration("timeout", "With --force or --prune, how long to wait"),
+            Flag::bool("wait", "With --force or --prune, wait until it is gone"),
+            Flag::bool("openapi-patch", "Accepted for compatibility").default("true"),
+            Flag::text("subresource", "Apply to this subresource; only with --server-side"),
+        ],
+    ],
+    children: &[&last_applied::EDIT, &last_applied::SET, &last_applied::VIEW],
+    run: Some(|cli| Box::pin(run(cli))),
+    ..Command::NONE
+};
+
+pub const SERVER_SIDE_FLAGS: &[Flag] = &[
+    Flag::bool("server-side", "Let the server merge, and keep who owns which field"),
+    Flag::bool("force-conflicts", "With --server-side, take fields others own"),
+];
+
+pub fn field_manager(args: &Args) -> &str {
+    if args.changed("field-manager") {
+        args.text("field-manager")
+    } else if args.bool("server-side") {
+        "kubectl"
+    } else {
+        "kubectl-client-side-apply"
+    }
+}
+
+async fn run(cli: &Cli) -> Result<()> {
+    let args = &cli.args;
+    if args.list("filename").is_empty() && args.text("kustomize").is_empty() {
+        return Err(Error::message("must specify one of -f and -k"));
+    }
+    if !args.positional.is_empty() {
+        return Err(args.usage_error(format!("Unexpected args: [{}]", args.positional.join(" "))));
+    }
+    check_flags(args)?;
+    let writer = Writer::new(cli)?;
+    let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
+    if infos.is_empty() && errors.is_empty() {
+        return Err(Error::message("no objects passed to apply"));
+    }
+    let mut applied: Vec<Info> = Vec::new();
+    let mut printed: Vec<Value> = Vec::new();
+    for info in infos {
+        if !super::create::matches_selector(&info.object, args.text("selector"))? {
+            continue;
+        }
+        match apply(&writer, info).await {
+            Ok((info, operation)) => {
+                if writer.format.is_human() {
+                    writer.report(&info.object, operation)?;
+                } else {
+                    printed.push(info.object.clone());
+                }
+                applied.push(info);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    print_applied(&writer, printed)?;
+    cli.flush()?;
+    if args.bool("prune") && errors.is_empty() {
+        prune::run(&writer, &applied).await?;
+    }
+    Error::collect(errors)
+}
+
+fn check_flags(args: &Args) -> Result<()> {
+    let (server_side, client) = (args.bool("server-side"), args.text("dry-run") == "client");
+    if args.bool("force-conflicts") && !server_side {
+        return Err(Error::message("--force-conflicts only works with --server-side"));
+    }
+    if client && server_side {
+        return Err(Error::message(
+            "--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)",
+        ));
+    }
+    if server_side && args.bool("force") {
+        return Err(Error::message("--force cannot be used with --server-side"));
+    }
+    if args.bool("force") && args.text("dry-run") == "server" {
+        return Err(Error::message("--dry-run=server cannot be used with --force"));
+    }
+    if args.bool("prune") && args.text("selector").is_empty() && !args.bool("all") {
+        return Err(Error::message(
+            "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
+        ));
+    }
+    if args.bool("prune") && args.bool("all") && !args.text("selector").is_empty() {
+        return Err(Error::message("cannot set --all and --selector at the same time"));
+    }
+    Ok(())
+}
+
+/// One object as itself, several as a list.
+fn print_applied(writer: &Writer<'_>, printed: Vec<Value>) -> Result<()> {
+    let cli = writer.cli;
+    match printed.as_slice() {
+        [] => Ok(()),
+        [only] => cli.print(&writer.format.print(only, &cli.args)?),
+        many if writer.format == printers::Format::Name => {
+            many.iter().try_for_each(|object| cli.print(&writer.format.print(object, &cli.args)?))
+        }
+        many => {
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": many});
+            cli.print(&writer.format.print(&list, &cli.args)?)
+        }
+    }
+}
+
+/// Applies one object; gives back what is there now and what was done.
+async fn apply(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static str)> {
+    let args = &writer.cli.args;
+    let _span = ferry_trace::span("kubectl.apply");
+    if info.name.is_empty() {
+        let generated = info.object.text("metadata.generateName");
+        if !generated.is_empty() {
+            return Err(Error::message(format!("from {generated}: cannot use generate name with apply")));
+        }
+        return Err(Error::message(format!(
+            "error when retrieving current configuration of:\nResource: \"{}, Resource={}\", GroupVersionKind: \"{}, Kind={}\"\nName: \"\", Namespace: {:?}\nfrom server for: {:?}: resource name may not be empty",
+            info.resource.group_version(),
+            info.resource.name,
+            info.resource.group_version(),
+            info.resource.kind,
+            info.namespace,
+            info.source
+        )));
+    }
+    if args.bool("server-side") {
+        return server_side(writer, info).await;
+    }
+    record_cause(args, &mut info.object);
+    let live = match writer.cli.client()?.get_json(&info.path()).await {
+        Ok(live) => live,
+        Err(error) if error.is_not_found() => return create(writer, info).await,
+        Err(error) => return Err(retrieving(error, &info)),
+    };
+    if !live.map("metadata.annotations").is_some_and(|annotations| annotations.contains_key(LAST_APPLIED))
+        && writer.format.is_human()
+    {
+        eprintln!(
+            "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
+            info.resource.name, info.name
+        );
+    }
+    let outcome = merge::patch(writer, &info, &live).await.map_err(|error| error.while_patching(&info))?;
+    match outcome {
+        merge::Outcome::Unchanged => {
+            info.object = live;
+            Ok((info, "unchanged"))
+        }
+        merge::Outcome::Configured(object) => {
+            info.object = object;
+            Ok((info, "configured"))
+        }
+    }
+}
+
+async fn create(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static str)> {
+    save_config(&mut info.object);
+    if writer.dry_run != DryRun::Client {
+        info.object = writer
+            .create(&info.resource, &info.namespace, &info.object)
+            .await
+            .map_err(|error| error.while_doing("creating", &info.source))?;
+    }
+    Ok((info, "created"))
+}
+
+fn retrieving(error: Error, info: &Info) -> Error {
+    let version = |resource: &crate::discovery::Resource| {
+        if resource.group.is_empty() { format!("/{}", resource.version) } else { resource.group_version() }
+    };
+    let resource = &info.resource;
+    error.context(format!(
+        "error when retrieving current configuration of:\nResource: \"{}, Resource={}\", GroupVersionKind: \"{}, Kind={}\"\nName: {:?}, Namespace: {:?}\nfrom server for: {:?}",
+        version(resource), resource.name, version(resource), resource.kind, info.name, info.namespace, info.source
+    ))
+}
+
+async fn server_side(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static str)> {
+    let args = &writer.cli.args;
+    let query = Query::new()
+        .with("dryRun", if writer.dry_run == DryRun::Server { "All" } else { "" })
+        .with("fieldManager", field_manager(args))
+        .with(
+            "fieldValidation",
+            match args.text("validate") {
+                "ignore" | "false" => "Ignore",
+                "warn" => "Warn",
+                _ => "Strict",
+            },
+        )
+        .with("force", if args.bool("force-conflicts") { "true" } else { "false" });
+    if info.object.has("metadata.managedFields") {
+        return Err(Error::message("metadata.managedFields must be nil"));
+    }
+    let mut target: crate::write::PatchTarget<'_> = (&info).into();
+    target.subresource = args.text("subresource");
+    let mut applied =
+        writer.patch_with(target, APPLY_PATCH, &info.object, query.clone()).await.map_err(conflict_words)?;
+    if writer.dry_run == DryRun::No {
+        if let Some(patch) = ownership::take_over(&applied, field_manager(args)) {
+            writer.patch_with(target, JSON_PATCH, &patch, Query::new()).await?;
+            applied =
+                writer.patch_with(target, APPLY_PATCH, &info.object, query).await.map_err(conflict_words)?;
+        }
+        ownership::remember(writer, &info, &applied).await?;
+    }
+    info.object = applied;
+    Ok((info, "serverside-applied"))
+}
+
+/// A conflict names the owners and what to do about it.
+fn conflict_words(error: Error) -> Error {
+    match error {
+        Error::Status(status) if status.reason == "Conflict" => Error::message(format!(
+            "{}\nPlease review the fields above--they currently have other managers. Here\nare the ways you can resolve this warning:\n* If you intend to manage all of these fields, please re-run the apply\n  command with the `--force-conflicts` flag.\n* If you do not intend to manage all of the fields, please edit your\n  manifest to remove references to the fields that should keep their\n  current managers.\n* You may co-own fields by updating your manifest to match the existing\n  value; in this case, you'll become the manager if the other manager(s)\n  stop managing the field (remove it from their configuration).\nSee https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts",
+            status.message
+        )),
+        other => other,
+    }
+}
+
+impl Error {
+    fn while_patching(self, info: &Info) -> Self {
+        match self {
+            Error::Status(status) if status.reason == "Invalid" => Error::Status(status),
+            other => other.context(format!("error when applying patch:\nto:\nResource: {:?}, Name: {:?}, Namespace: {:?}\nfor: {:?}: error when patching {:?}", info.resource.qualified(), info.name, info.namespace, info.source, info.source)),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `kubectl cluster-info` and its `dump`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::CLUSTER;
+use crate::cli::Cli;
+use crate::command::Command;
+use crate::error::Result;
+use crate::fields::Fields;
+use crate::flags::Flag;
+use crate::printers::go_json;
+use crate::transport::{Query, Request};
+
+pub const COMMAND: Command = Command {
+    name: "cluster-info",
+    aliases: &["clusterinfo"],
+    group: CLUSTER,
+    short: "Show the addresses of the control plane",
+    usage: "",
+    children: &[&DUMP],
+    run: Some(|cli| Box::pin(run(cli))),
+    ..Command::NONE
+};
+
+const DUMP: Command = Command {
+    name: "dump",
+    short: "Print what helps to find out what is wrong",
+    usage: "[flags]",
+    flags: &[&[
+        Flag::bool("all-namespaces", "Of all namespaces").short('A'),
+        Flag::list("namespaces", "Of these namespaces"),
+        Flag::text("output-directory", "Write files here instead of printing"),
+        Flag::text("output", "json or yaml").short('o').default("json"),
+        Flag::duration("pod-running-timeout", "Accepted for compatibility").default("20s"),
+    ]],
+    run: Some(|cli| Box::pin(dump(cli))),
+    ..Command::NONE
+};
+
+async fn run(cli: &Cli) -> Result<()> {
+    let client = cli.client()?;
+    cli.line(format!("{} is running at {}", green("Kubernetes control plane"), yellow(client.server())))?;
+    let query = Query::new().with("labelSelector", "kubernetes.io/cluster-service=true");
+    let services =
+        client.json(Request::get(&format!("/api/v1/namespaces/kube-system/services{query}"))).await?;
+    for service in services.list("items") {
+        let name = match service.keyed("metadata.labels", "kubernetes.io/name") {
+            "" => service.name(),
+            name => name,
+        };
+        cli.line(format!("{} is running at {}", green(name), yellow(&link(client.server(), service))))?;
+    }
+    cli.print("\nTo further debug and diagnose cluster problems, use 'kubectl cluster-info dump'.\n")
+}
+
+/// A load balancer's address if there is one, else the proxy of the API server.
+fn link(server: &str, service: &Value) -> String {
+    let ingress = service.list("status.loadBalancer.ingress");
+    if let Some(ingress) = ingress.first() {
+        let host = if ingress.text("ip").is_empty() { ingress.text("hostname") } else { ingress.text("ip") };
+        return service
+            .list("spec.ports")
+            .iter()
+            .map(|port| format!("http://{host}:{} ", port.int("port").unwrap_or(0)))
+            .collect();
+    }
+    let name = match service.list("spec.ports").first() {
+        Some(port) => {
+            let scheme =
+                if port.text("name") == "https" || port.int("port") == Some(443) { "https:" } else { "" };
+            format!("{scheme}{}:{}", service.name(), port.text("name"))
+        }
+        None => service.name().to_owned(),
+    };
+    format!("{server}/api/v1/namespaces/{}/services/{name}/proxy", service.namespace())
+}
+
+fn green(text: &str) -> String {
+    coloured(text, 32)
+}
+
+fn yellow(text: &str) -> String {
+    coloured(text, 33)
+}
+
+fn coloured(text: &str, colour: u8) -> String {
+    if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        format!("\u{1b}[0;{colour}m{text}\u{1b}[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+async fn dump(cli: &Cli) -> Result<()> {
+    let client = cli.client()?;
+    let print = |name: &str, list: &Value| -> Result<()> {
+        let text = if cli.args.text("output") == "yaml" {
+            ferry_api::yaml::encode_value(list)
+        } else {
+            go_json::pretty(list)
+        };
+        write(cli, &format!("{name}.{}", cli.args.text("output")), text.as_bytes())
+    };
+    print("nodes", &client.get_json("/api/v1/nodes").await?)?;
+    let namespaces: Vec<String> = if cli.args.bool("all-namespaces") {
+        client
+            .get_json("/api/v1/namespaces")
+            .await?
+            .list("items")
+            .iter()
+            .map(|namespace| namespace.name().to_owned())
+            .collect()
+    } else if cli.args.list("namespaces").is_empty() {
+        vec!["kube-system".to_owned(), cli.namespace()?.name]
+    } else {
+        cli.args.list("namespaces").into_iter().map(str::to_owned).collect()
+    };
+    for namespace in &namespaces {
+        for (root, names) in [
+            ("/api/v1", &["events", "replicationcontrollers", "services"][..]),
+            ("/apis/apps/v1", &["daemonsets", "deployments", "replicasets"][..]),
+        ] {
+            for name in names {
+                let list = client.get_json(&format!("{root}/namespaces/{namespace}/{name}")).await?;
+                print(&format!("{namespace}/{name}"), &list)?;
+            }
+        }
+        let pods = client.get_json(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
+        print(&format!("{namespace}/pods"), &pods)?;
+        for pod in pods.list("items") {
+            for container in pod.list("spec.initContainers").iter().chain(pod.list("spec.containers")) {
+                let (pod, container) = (pod.name(), container.text("name"));
+                let query = Query::new().with("container", container);
+                let log = match client
+                    .bytes(Request::get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}/log{query}")))
+                    .await
+                {
+                    Ok(log) => log.to_vec(),
+                    Err(error) => format!("Request log error: {error}\n").into_bytes(),
+                };
+                let mut text =
+                    format!("==== START logs for container {container} of pod {namespace}/{pod} ====\n")
+                        .into_bytes();
+                text.extend(log);
+                text.extend(
+                    format!("==== END logs for container {container} of pod {namespace}/{pod} ====\n")
+                        .into_bytes(),
+                );
+                write(cli, &format!("{namespace}/{pod}/logs.txt"), &text)?;
+            }
+        }
+    }
+    match cli.args.text("output-directory") {
+        "" | "-" => Ok(()),
+        directory => cli.line(format!("Cluster info dumped to {directory}")),
+    }
+}
+
+fn write(cli: &Cli, name: &str, content: &[u8]) -> Result<()> {
+    match cli.args.text("output-directory") {
+        "" | "-" => cli.print_bytes(content),
+        directory => {
+            let path = Path::new(directory).join(name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            use std::io::Write;
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+            Ok(file.write_all(content)?)
+        }
+    }
+}

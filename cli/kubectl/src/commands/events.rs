@@ -1,0 +1,153 @@
+//! `kubectl events`.
+
+use serde_json::{Value, json};
+
+use super::TROUBLESHOOT;
+use crate::cli::Cli;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+use crate::flags::Flag;
+use crate::printers::columns::{TABLE, align_remembering};
+use crate::printers::duration::age;
+use crate::printers::{self, Format, OBJECT_FORMATS};
+use crate::selection::{ALL_NAMESPACES_FLAGS, CHUNK_FLAGS};
+use crate::transport::{JSON, Query, Request};
+use crate::watch::Events;
+
+pub const COMMAND: Command = Command {
+    name: "events",
+    group: TROUBLESHOOT,
+    short: "List events",
+    usage: "[(-o|--output=)json|yaml] [--for TYPE/NAME] [--watch] [--types=Normal,Warning]",
+    flags: &[
+        ALL_NAMESPACES_FLAGS,
+        CHUNK_FLAGS,
+        printers::FLAGS,
+        &[
+            Flag::text("for", "Only events of this object, as type/name"),
+            Flag::list("types", "Only these types: Normal, Warning"),
+            Flag::bool("watch", "Go on showing new ones").short('w'),
+            Flag::bool("no-headers", "Leave out the headers"),
+        ],
+    ],
+    run: Some(|cli| Box::pin(run(cli))),
+    ..Command::NONE
+};
+
+async fn run(cli: &Cli) -> Result<()> {
+    let args = &cli.args;
+    if args
+        .list("types")
+        .iter()
+        .any(|kind| !kind.eq_ignore_ascii_case("Normal") && !kind.eq_ignore_ascii_case("Warning"))
+    {
+        return Err(Error::message("valid --types are Normal or Warning"));
+    }
+    let format = Format::from_args(args, OBJECT_FORMATS)?;
+    let namespace = if args.bool("all-namespaces") { String::new() } else { cli.namespace()?.name };
+    let query = Query::new().with("fieldSelector", &selector(cli).await?);
+    let path = if namespace.is_empty() {
+        "/api/v1/events".to_owned()
+    } else {
+        format!("/api/v1/namespaces/{namespace}/events")
+    };
+    let list = cli
+        .client()?
+        .json(Request::get(&format!("{path}{}", query.clone().with("limit", args.text("chunk-size")))))
+        .await?;
+    let mut events: Vec<Value> =
+        list.list("items").iter().filter(|event| wanted(cli, event)).cloned().collect();
+    events.sort_by_key(|event| last_seen(event).to_owned());
+    if !format.is_human() {
+        for event in &mut events {
+            event["kind"] = json!("Event");
+            event["apiVersion"] = json!("v1");
+        }
+        let list =
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": events});
+        cli.print(&format.print(&list, args)?)?;
+        return Ok(());
+    }
+    if events.is_empty() && !args.bool("watch") {
+        if namespace.is_empty() {
+            eprintln!("No events found.");
+        } else {
+            eprintln!("No events found in {namespace} namespace.");
+        }
+        return Ok(());
+    }
+    let mut widths = Vec::new();
+    let mut text = String::new();
+    if !args.bool("no-headers") {
+        text.push_str(if namespace.is_empty() { "NAMESPACE\t" } else { "" });
+        text.push_str("LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE\n");
+    }
+    events.iter().for_each(|event| text.push_str(&row(event, namespace.is_empty())));
+    cli.print(&align_remembering(&text, TABLE, &mut widths))?;
+    cli.flush()?;
+    if !args.bool("watch") {
+        return Ok(());
+    }
+    let query = query.with("resourceVersion", list.text("metadata.resourceVersion"));
+    let mut stream = Events::start(cli.client()?, &path, query, JSON).await?;
+    while let Some(event) = stream.next().await? {
+        if matches!(event.kind.as_str(), "ADDED" | "MODIFIED") && wanted(cli, &event.object) {
+            cli.print(&align_remembering(&row(&event.object, namespace.is_empty()), TABLE, &mut widths))?;
+            cli.flush()?;
+        }
+    }
+    Ok(())
+}
+
+fn wanted(cli: &Cli, event: &Value) -> bool {
+    let types = cli.args.list("types");
+    types.is_empty() || types.iter().any(|kind| kind.eq_ignore_ascii_case(event.text("type")))
+}
+
+async fn selector(cli: &Cli) -> Result<String> {
+    let target = cli.args.text("for");
+    if target.is_empty() {
+        return Ok(String::new());
+    }
+    let Some((kind, name)) = target.split_once('/').filter(|(_, name)| !name.contains('/')) else {
+        return Err(Error::message("--for must be in resource/name form"));
+    };
+    let resource = cli.resource(kind).await?;
+    Ok(format!("involvedObject.kind={},involvedObject.name={name}", resource.kind))
+}
+
+/// When an event was seen last, wherever it says so.
+pub fn last_seen(event: &Value) -> &str {
+    ["series.lastObservedTime", "lastTimestamp", "eventTime", "firstTimestamp", "metadata.creationTimestamp"]
+        .into_iter()
+        .map(|field| event.text(field))
+        .find(|time| !time.is_empty())
+        .unwrap_or("")
+}
+
+/// `5m`, or `5m (x3 over 1h)` when it happened more than once.
+pub fn interval(event: &Value) -> String {
+    let now = jiff::Timestamp::now();
+    let last = age(last_seen(event), now);
+    let first = ["firstTimestamp", "eventTime"]
+        .into_iter()
+        .map(|field| event.text(field))
+        .find(|time| !time.is_empty())
+        .unwrap_or(last_seen(event));
+    let count = event.int("series.count").or(event.int("count")).unwrap_or(1);
+    if count > 1 { format!("{last} (x{count} over {})", age(first, now)) } else { age(first, now) }
+}
+
+fn row(event: &Value, with_namespace: bool) -> String {
+    let place = if with_namespace { format!("{}\t", event.namespace()) } else { String::new() };
+    format!(
+        "{place}{}\t{}\t{}\t{}/{}\t{}\n",
+        interval(event),
+        event.text("type"),
+        event.text("reason"),
+        event.text("involvedObject.kind"),
+        event.text("involvedObject.name"),
+        event.text("message").trim()
+    )
+}

@@ -1,0 +1,332 @@
+//! `kubectl drain`: no new pods, and the ones there moved away, as their disruption budgets allow.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::cordon::{nodes, set_schedulable};
+use crate::cli::Cli;
+use crate::command::Command;
+use crate::commands::CLUSTER;
+use crate::commands::delete::until_gone;
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+use crate::flags::{Args, Flag};
+use crate::printers::named;
+use crate::selection::{CHUNK_FLAGS, Info, SELECTOR_FLAGS};
+use crate::transport::{JSON, Query, Request};
+use crate::write::{DRY_RUN_FLAGS, DryRun, Writer};
+
+pub const COMMAND: Command = Command {
+    name: "drain",
+    group: CLUSTER,
+    short: "Move all pods off a node",
+    usage: "NODE",
+    flags: &[
+        SELECTOR_FLAGS,
+        DRY_RUN_FLAGS,
+        CHUNK_FLAGS,
+        &[
+            Flag::bool("delete-emptydir-data", "Also pods whose emptyDir is lost with them"),
+            Flag::bool("disable-eviction", "Delete instead of evicting; disruption budgets are passed over"),
+            Flag::bool("force", "Also pods nothing would make again"),
+            Flag::int("grace-period", "Seconds each pod gets to stop; negative leaves it to the pod")
+                .default("-1"),
+            Flag::bool("ignore-daemonsets", "Leave pods of daemon sets where they are"),
+            Flag::text("pod-selector", "Only these pods"),
+            Flag::int(
+                "skip-wait-for-delete-timeout",
+                "Do not wait for pods that are being deleted for longer than this",
+            ),
+            Flag::duration("timeout", "How long to go on trying; 0 is for ever"),
+        ],
+    ],
+    run: Some(|cli| Box::pin(run(cli))),
+    ..Command::NONE
+};
+
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// What to do about a pod.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Evict,
+    /// Goes, but the user should know.
+    EvictWith(&'static str),
+    Skip,
+    SkipWith(&'static str),
+    Refuse(&'static str),
+}
+
+async fn run(cli: &Cli) -> Result<()> {
+    let writer = Writer::new(cli)?;
+    let (infos, errors) = nodes(cli).await?;
+    Error::collect(errors)?;
+    let mut failures = Vec::new();
+    let mut pending: Vec<&str> = Vec::new();
+    for info in &infos {
+        set_schedulable(&writer, info, true).await?;
+    }
+    for info in &infos {
+        let drained = drain(&writer, info);
+        let timeout = cli.args.duration("timeout");
+        let outcome = match timeout.is_zero() {
+            true => drained.await,
+            false => tokio::time::timeout(timeout, drained).await.unwrap_or_else(|_| {
+                Err(Error::message(format!("drain did not complete within {}s", timeout.as_secs())))
+            }),
+        };
+        match outcome {
+            Ok(()) => cli.print(&named(&info.object, &format!("drained{}", writer.dry_run.suffix())))?,
+            Err(error) => {
+                cli.flush()?;
+                eprintln!(
+                    "error: unable to drain node {:?} due to error: {error}, continuing command...",
+                    info.name
+                );
+                pending.push(&info.name);
+                failures.push(error);
+            }
+        }
+    }
+    cli.flush()?;
+    if !pending.is_empty() {
+        eprintln!("There are pending nodes to be drained:");
+        pending.iter().for_each(|name| eprintln!(" {name}"));
+    }
+    // what failed has been said above; what remains is the reason alone
+    Error::collect(failures).map_err(|error| match error {
+        Error::Message(reason) => Error::plain(reason),
+        other => other,
+    })
+}
+
+async fn drain(writer: &Writer<'_>, node: &Info) -> Result<()> {
+    let cli = writer.cli;
+    let query = Query::new()
+        .with("fieldSelector", &format!("spec.nodeName={}", node.name))
+        .with("labelSelector", cli.args.text("pod-selector"));
+    let list = cli.client()?.json(Request::get(&format!("/api/v1/pods{query}"))).await?;
+    let (mut going, mut warnings, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+    for pod in list.list("items") {
+        let name = format!("{}/{}", pod.namespace(), pod.name());
+        match verdict(cli, pod).await? {
+            Verdict::Evict => going.push(pod.clone()),
+            Verdict::EvictWith(warning) => {
+                going.push(pod.clone());
+                warnings.push((warning, name));
+            }
+            Verdict::Skip => {}
+            Verdict::SkipWith(warning) => warnings.push((warning, name)),
+            Verdict::Refuse(reason) => refusals.push((reason, name)),
+        }
+    }
+    if !refusals.is_empty() {
+        let errors: Vec<String> = grouped(&refusals)
+            .into_iter()
+            .map(|(reason, pods)| format!("cannot delete {reason}: {pods}"))
+            .collect();
+        return Err(Error::message(if errors.len() == 1 {
+            errors[0].clone()
+        } else {
+            format!("[{}]", errors.join(", "))
+        }));
+    }
+    if !warnings.is_empty() {
+        let texts: Vec<String> =
+            grouped(&warnings).into_iter().map(|(warning, pods)| format!("{warning}: {pods}")).collect();
+        eprintln!("Warning: {}", texts.join("; "));
+    }
+    let pods = cli.resource("pods").await?;
+    let mut leaving: FuturesUnordered<_> = going
+        .iter()
+        .map(|pod| {
+            let info = Info {
+                resource: pods.clone(),
+                namespace: pod.namespace().to_owned(),
+                name: pod.name().to_owned(),
+                object: pod.clone(),
+                source: String::new(),
+            };
+            async move { remove(writer, &info).await }
+        })
+        .collect();
+    while let Some(outcome) = leaving.next().await {
+        outcome?;
+    }
+    Ok(())
+}
+
+/// Reasons in the order they first came up, each with all its pods.
+fn grouped<'a>(entries: &[(&'a str, String)]) -> Vec<(&'a str, String)> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (reason, pod) in entries {
+        match groups.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, pods)) => pods.push(pod),
+            None => groups.push((reason, vec![pod])),
+        }
+    }
+    groups.into_iter().map(|(reason, pods)| (reason, pods.join(", "))).collect()
+}
+
+async fn verdict(cli: &Cli, pod: &Value) -> Result<Verdict> {
+    let owner = pod.list("metadata.ownerReferences").iter().find(|owner| owner.flag("controller"));
+    let daemon_set_exists = match owner {
+        Some(owner) if owner.text("kind") == "DaemonSet" => {
+            let sets = cli.resource("daemonsets.apps").await?;
+            match cli.client()?.get_json(&sets.object_path(pod.namespace(), owner.text("name"))).await {
+                Ok(_) => true,
+                Err(error) if error.is_not_found() => false,
+                Err(error) => return Err(error),
+            }
+        }
+        _ => false,
+    };
+    Ok(decide(&cli.args, pod, owner.map(|owner| owner.text("kind")), daemon_set_exists))
+}
+
+fn decide(args: &Args, pod: &Value, owner: Option<&str>, daemon_set_exists: bool) -> Verdict {
+    if pod
+        .map("metadata.annotations")
+        .is_some_and(|annotations| annotations.contains_key("kubernetes.io/config.mirror"))
+    {
+        return Verdict::Skip;
+    }
+    let finished = matches!(pod.text("status.phase"), "Succeeded" | "Failed");
+    if owner == Some("DaemonSet") && !finished {
+        if daemon_set_exists {
+            return if args.bool("ignore-daemonsets") {
+                Verdict::SkipWith("ignoring DaemonSet-managed Pods")
+            } else {
+                Verdict::Refuse("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)")
+            };
+        }
+        if !args.bool("force") {
+            return Verdict::Refuse("Pods that declare no controller (use --force to override)");
+        }
+        return Verdict::EvictWith("deleting DaemonSet-managed Pods (controller not found)");
+    }
+    if !finished
+        && pod.list("spec.volumes").iter().any(|volume| volume.has("emptyDir"))
+        && !args.bool("delete-emptydir-data")
+    {
+        return Verdict::Refuse("Pods with local storage (use --delete-emptydir-data to override)");
+    }
+    if finished || owner.is_some() {
+        return Verdict::Evict;
+    }
+    if args.bool("force") {
+        Verdict::EvictWith("deleting Pods that declare no controller")
+    } else {
+        Verdict::Refuse("Pods that declare no controller (use --force to override)")
+    }
+}
+
+/// Evicts one pod, again and again while a budget forbids it, and waits until it is gone.
+async fn remove(writer: &Writer<'_>, info: &Info) -> Result<()> {
+    let cli = writer.cli;
+    let place = format!("{}/{}", info.namespace, info.name);
+    if writer.dry_run == DryRun::Client {
+        return cli.line(format!("evicting pod {place} (dry run)"));
+    }
+    let evict = !cli.args.bool("disable-eviction");
+    let mut options = json!({});
+    if cli.args.int("grace-period") >= 0 {
+        options["gracePeriodSeconds"] = json!(cli.args.int("grace-period"));
+    }
+    if writer.dry_run == DryRun::Server {
+        options["dryRun"] = json!(["All"]);
+    }
+    loop {
+        cli.line(format!(
+            "{} pod {place}{}",
+            if evict { "evicting" } else { "deleting" },
+            writer.dry_run.suffix()
+        ))?;
+        cli.flush()?;
+        let outcome = if evict {
+            let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": info.name, "namespace": info.namespace}, "deleteOptions": options});
+            cli.client()?
+                .json(Request::with_body(
+                    Method::POST,
+                    &format!("{}/eviction", info.path()),
+                    JSON,
+                    eviction.to_string(),
+                ))
+                .await
+        } else {
+            cli.client()?
+                .json(Request::with_body(Method::DELETE, &info.path(), JSON, options.to_string()))
+                .await
+        };
+        match outcome {
+            Ok(_) => break,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) if error.status_code() == Some(429) => {
+                eprintln!(
+                    "error when evicting pods/{:?} -n {:?} (will retry after {}s): {error}",
+                    info.name,
+                    info.namespace,
+                    RETRY_DELAY.as_secs()
+                );
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+            Err(error) => {
+                return Err(Error::message(format!(
+                    "error when evicting pods/{:?} -n {:?}: {error}",
+                    info.name, info.namespace
+                )));
+            }
+        }
+    }
+    if writer.dry_run != DryRun::No {
+        return Ok(());
+    }
+    until_gone(cli, info, info.object.text("metadata.uid")).await?;
+    cli.print(&named(
+        &json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": info.name}}),
+        if evict { "evicted" } else { "deleted" },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags;
+
+    #[test]
+    fn pods_that_would_be_lost_are_refused() {
+        let known: Vec<&Flag> = COMMAND.own_flags().collect();
+        let args = |line: &str| {
+            flags::parse(&known, &line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+        };
+        let bare = json!({"metadata": {"name": "p"}});
+        assert_eq!(
+            decide(&args(""), &bare, None, false),
+            Verdict::Refuse("Pods that declare no controller (use --force to override)")
+        );
+        assert_eq!(
+            decide(&args("--force"), &bare, None, false),
+            Verdict::EvictWith("deleting Pods that declare no controller")
+        );
+        assert_eq!(decide(&args(""), &bare, Some("ReplicaSet"), false), Verdict::Evict);
+        assert_eq!(
+            decide(&args(""), &bare, Some("DaemonSet"), true),
+            Verdict::Refuse("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)")
+        );
+        assert_eq!(
+            decide(&args("--ignore-daemonsets"), &bare, Some("DaemonSet"), true),
+            Verdict::SkipWith("ignoring DaemonSet-managed Pods")
+        );
+        let local = json!({"spec": {"volumes": [{"emptyDir": {}}]}});
+        assert_eq!(
+            decide(&args(""), &local, Some("ReplicaSet"), false),
+            Verdict::Refuse("Pods with local storage (use --delete-emptydir-data to override)")
+        );
+        let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
+        assert_eq!(decide(&args(""), &mirror, None, false), Verdict::Skip);
+    }
+}

@@ -1,0 +1,115 @@
+//! `kubectl replace`: writes an object whole, or with `--force` deletes and creates it.
+
+use http::Method;
+
+use super::ADVANCED;
+use super::create::raw_body;
+use super::delete::{DELETE_FLAGS, Options, delete_all};
+use super::get::raw;
+use crate::cli::Cli;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+use crate::flags::Flag;
+use crate::printers;
+use crate::selection::{FILE_FLAGS, Info, Selection};
+use crate::write::{
+    DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, SAVE_CONFIG_FLAGS, VALIDATE_FLAGS, Writer,
+    record_cause, save_config,
+};
+
+pub const COMMAND: Command = Command {
+    name: "replace",
+    group: ADVANCED,
+    short: "Replace a resource by file",
+    usage: "-f FILENAME",
+    flags: &[
+        FILE_FLAGS,
+        printers::FLAGS,
+        DRY_RUN_FLAGS,
+        VALIDATE_FLAGS,
+        SAVE_CONFIG_FLAGS,
+        RECORD_FLAGS,
+        DELETE_FLAGS,
+        &[
+            Flag::text("raw", "Path to put the file to"),
+            Flag::text("subresource", "Replace this subresource"),
+            Flag::text("field-manager", "Name of the field manager").default("kubectl-replace"),
+        ],
+    ],
+    run: Some(|cli| Box::pin(run(cli))),
+    ..Command::NONE
+};
+
+async fn run(cli: &Cli) -> Result<()> {
+    let args = &cli.args;
+    if args.list("filename").is_empty() && args.text("kustomize").is_empty() {
+        return Err(Error::message("must specify one of -f and -k"));
+    }
+    if !args.text("raw").is_empty() {
+        let files = args.list("filename");
+        let [file] = files.as_slice() else {
+            return Err(Error::message("--raw can only use a single local file or stdin"));
+        };
+        return raw::send(cli, Method::PUT, raw_body(file)?.into()).await;
+    }
+    if args.int("grace-period") >= 0 && !args.bool("force") {
+        return Err(Error::message("--grace-period must have --force specified"));
+    }
+    if !args.duration("timeout").is_zero() && !args.bool("force") {
+        return Err(Error::message("--timeout must have --force specified"));
+    }
+    let writer = Writer::new(cli)?;
+    let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
+    if infos.is_empty() && errors.is_empty() {
+        return Err(Error::message("no objects passed to replace"));
+    }
+    if args.bool("force") {
+        let mut options = Options::from_args(args)?;
+        // what stands in the way must be gone before its successor comes
+        options.wait = true;
+        options.grace_period = (args.int("grace-period") >= 0).then(|| args.int("grace-period"));
+        delete_all(cli, &infos, &options, true, &mut errors).await?;
+        Error::collect(std::mem::take(&mut errors))?;
+    }
+    for mut info in infos {
+        if args.bool("save-config")
+            || info
+                .object
+                .map("metadata.annotations")
+                .is_some_and(|annotations| annotations.contains_key(LAST_APPLIED))
+        {
+            save_config(&mut info.object);
+        }
+        record_cause(args, &mut info.object);
+        if let Err(error) = write(&writer, &info).await {
+            let verb = if args.bool("force") { "creating" } else { "replacing" };
+            errors.push(error.while_doing(verb, &info.source));
+        }
+    }
+    cli.flush()?;
+    Error::collect(errors)
+}
+
+async fn write(writer: &Writer<'_>, info: &Info) -> Result<()> {
+    if writer.dry_run == DryRun::Client {
+        return writer.report(&info.object, "replaced");
+    }
+    let replaced = if writer.cli.args.bool("force") {
+        writer.create(&info.resource, &info.namespace, &info.object).await?
+    } else {
+        let subresource = writer.cli.args.text("subresource");
+        let mut object = info.object.clone();
+        if object.text("metadata.resourceVersion").is_empty() {
+            // whatever is there is overwritten, also where the server insists on a version
+            let live = writer.cli.client()?.get_json(&info.path()).await?;
+            crate::fields::set(
+                &mut object,
+                "metadata.resourceVersion",
+                live.at("metadata.resourceVersion").clone(),
+            );
+        }
+        writer.replace(&info.resource, &info.namespace, &info.name, subresource, &object).await?
+    };
+    writer.report(&replaced, "replaced")
+}

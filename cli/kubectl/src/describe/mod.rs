@@ -1,0 +1,124 @@
+//! Long descriptions. Pods, nodes, services, workloads and a few more have a page of their own;
+//! every other kind gets the generic one, made from its fields alone.
+
+mod config;
+mod container;
+mod generic;
+mod metadata;
+mod node;
+mod pod;
+pub mod rbac;
+mod service;
+mod volume;
+mod workload;
+
+pub use pod::pod_template;
+
+use serde_json::Value;
+
+use crate::cli::Cli;
+use crate::commands::events::{interval, last_seen};
+use crate::error::Result;
+use crate::fields::Fields;
+use crate::printers::columns::{DESCRIBE, align};
+use crate::selection::Info;
+use crate::transport::{Query, Request};
+
+/// The page of one object.
+pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<String> {
+    let _span = ferry_trace::span("kubectl.describe");
+    let object = &info.object;
+    let mut text = match (info.resource.group.as_str(), info.resource.kind.as_str()) {
+        ("", "Pod") => pod::page(object),
+        ("", "Node") => node::page(cli, object).await?,
+        ("", "Service") => service::page(cli, object).await?,
+        ("apps", "Deployment") => workload::deployment(cli, info).await?,
+        ("apps", "ReplicaSet") | ("", "ReplicationController") => workload::replica_set(cli, object).await?,
+        ("apps", "StatefulSet") => workload::stateful_set(cli, object).await?,
+        ("apps", "DaemonSet") => workload::daemon_set(cli, object).await?,
+        ("batch", "Job") => workload::job(object),
+        ("batch", "CronJob") => workload::cron_job(object),
+        ("", "ConfigMap") => config::config_map(object),
+        ("", "Secret") => return Ok(align(&config::secret(object), DESCRIBE)),
+        ("", "ServiceAccount") => config::service_account(object),
+        ("", "PersistentVolumeClaim") => config::claim(cli, object).await?,
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
+            return Ok(align(&rbac::role(object), DESCRIBE));
+        }
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
+            return Ok(align(&rbac::binding(object), DESCRIBE));
+        }
+        _ => generic::page(object),
+    };
+    if show_events {
+        text.push_str(&events(cli, object).await?);
+    }
+    Ok(align(&text, DESCRIBE))
+}
+
+/// What happened to the object, oldest first.
+async fn events(cli: &Cli, object: &Value) -> Result<String> {
+    let mut selector =
+        format!("involvedObject.name={},involvedObject.namespace={}", object.name(), object.namespace());
+    // the events of a node name it, not its UID
+    let uid = if object.kind() == "Node" { object.name() } else { object.text("metadata.uid") };
+    if !uid.is_empty() {
+        selector.push_str(&format!(",involvedObject.uid={uid}"));
+    }
+    let query = Query::new().with("fieldSelector", &selector).with("limit", "500");
+    let path = if object.namespace().is_empty() {
+        format!("/api/v1/events{query}")
+    } else {
+        format!("/api/v1/namespaces/{}/events{query}", object.namespace())
+    };
+    let list = match cli.client()?.json(Request::get(&path)).await {
+        Ok(list) => list,
+        // whoever may read an object need not be allowed to read its events
+        Err(error) if error.status_code().is_some() => return Ok(String::new()),
+        Err(error) => return Err(error),
+    };
+    let mut events: Vec<&Value> = list.list("items").iter().collect();
+    if events.is_empty() {
+        return Ok("Events:\t<none>\n".to_owned());
+    }
+    events.sort_by_key(|event| last_seen(event).to_owned());
+    let mut text =
+        "Events:\n  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n".to_owned();
+    for event in events {
+        let source = match event.text("source.component") {
+            "" => event.text("reportingComponent"),
+            component => component,
+        };
+        text.push_str(&format!(
+            "  {}\t{}\t{}\t{source}\t{}\n",
+            event.text("type"),
+            event.text("reason"),
+            interval(event),
+            event.text("message").trim()
+        ));
+    }
+    Ok(text)
+}
+
+/// A time as pages show it: `Mon, 01 Jan 2024 00:00:00 +0000`.
+pub fn time(timestamp: &str) -> String {
+    match timestamp.parse::<jiff::Timestamp>() {
+        Ok(parsed) => {
+            parsed.to_zoned(jiff::tz::TimeZone::system()).strftime("%a, %d %b %Y %H:%M:%S %z").to_string()
+        }
+        Err(_) => timestamp.to_owned(),
+    }
+}
+
+/// `True` and `False`, as Go's title case writes a bool.
+pub fn title_bool(flag: bool) -> &'static str {
+    if flag { "True" } else { "False" }
+}
+
+pub fn or_none(text: String) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
+pub fn or_unset(text: String) -> String {
+    if text.is_empty() { "<unset>".to_owned() } else { text }
+}

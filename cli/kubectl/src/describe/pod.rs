@@ -1,0 +1,141 @@
+//! Pods, and the pod templates of workloads.
+
+use serde_json::Value;
+
+use super::container::containers;
+use super::metadata::{annotations, controller, labels, tolerations};
+use super::time;
+use super::volume::volumes;
+use crate::fields::Fields;
+use crate::printers::duration;
+
+pub fn page(pod: &Value) -> String {
+    let mut text = format!("Name:\t{}\nNamespace:\t{}\n", pod.name(), pod.namespace());
+    if let Some(priority) = pod.int("spec.priority") {
+        text.push_str(&format!("Priority:\t{priority}\n"));
+    }
+    for (label, field) in [
+        ("Priority Class Name", "spec.priorityClassName"),
+        ("Runtime Class Name", "spec.runtimeClassName"),
+        ("Service Account", "spec.serviceAccountName"),
+    ] {
+        if !pod.text(field).is_empty() {
+            text.push_str(&format!("{label}:\t{}\n", pod.text(field)));
+        }
+    }
+    text.push_str(&match pod.text("spec.nodeName") {
+        "" => "Node:\t<none>\n".to_owned(),
+        node => format!("Node:\t{node}/{}\n", pod.text("status.hostIP")),
+    });
+    if !pod.text("status.startTime").is_empty() {
+        text.push_str(&format!("Start Time:\t{}\n", time(pod.text("status.startTime"))));
+    }
+    text.push_str(&labels("Labels", pod, "metadata.labels", ""));
+    text.push_str(&annotations(pod, ""));
+    if pod.has("metadata.deletionTimestamp") && !matches!(pod.text("status.phase"), "Failed" | "Succeeded") {
+        let age = duration::age(pod.text("metadata.deletionTimestamp"), jiff::Timestamp::now());
+        text.push_str(&format!(
+            "Status:\tTerminating (lasts {age})\nTermination Grace Period:\t{}s\n",
+            pod.int("metadata.deletionGracePeriodSeconds").unwrap_or(0)
+        ));
+    } else {
+        text.push_str(&format!("Status:\t{}\n", pod.text("status.phase")));
+    }
+    for (label, field) in [
+        ("Reason", "status.reason"),
+        ("Message", "status.message"),
+        ("SeccompProfile", "spec.securityContext.seccompProfile.type"),
+    ] {
+        if !pod.text(field).is_empty() {
+            text.push_str(&format!("{label}:\t{}\n", pod.text(field)));
+        }
+    }
+    text.push_str(&format!("IP:\t{}\n", pod.text("status.podIP")));
+    let addresses = pod.list("status.podIPs");
+    if addresses.is_empty() {
+        text.push_str("IPs:\t<none>\n");
+    } else {
+        text.push_str("IPs:\n");
+        addresses.iter().for_each(|address| text.push_str(&format!("  IP:\t{}\n", address.text("ip"))));
+    }
+    text.push_str(&controller(pod));
+    if !pod.text("status.nominatedNodeName").is_empty() {
+        text.push_str(&format!("NominatedNodeName:\t{}\n", pod.text("status.nominatedNodeName")));
+    }
+    let spec = pod.at("spec");
+    text.push_str(&containers(
+        "Init Containers",
+        spec,
+        "initContainers",
+        pod,
+        "status.initContainerStatuses",
+        false,
+    ));
+    text.push_str(&containers("Containers", spec, "containers", pod, "status.containerStatuses", false));
+    text.push_str(&containers(
+        "Ephemeral Containers",
+        spec,
+        "ephemeralContainers",
+        pod,
+        "status.ephemeralContainerStatuses",
+        false,
+    ));
+    text.push_str(&gates_and_conditions(pod));
+    text.push_str(&volumes(spec, ""));
+    text.push_str(&format!("QoS Class:\t{}\n", pod.text("status.qosClass")));
+    text.push_str(&labels("Node-Selectors", pod, "spec.nodeSelector", ""));
+    text.push_str(&tolerations(pod.list("spec.tolerations"), ""));
+    text
+}
+
+fn gates_and_conditions(pod: &Value) -> String {
+    let mut text = String::new();
+    let conditions = pod.list("status.conditions");
+    if !pod.list("spec.readinessGates").is_empty() {
+        text.push_str("Readiness Gates:\n  Type\tStatus\n");
+        for gate in pod.list("spec.readinessGates") {
+            let kind = gate.text("conditionType");
+            let status = conditions
+                .iter()
+                .find(|condition| condition.text("type") == kind)
+                .map_or("<none>", |condition| condition.text("status"));
+            text.push_str(&format!("  {kind} \t{status} \n"));
+        }
+    }
+    if !conditions.is_empty() {
+        text.push_str("Conditions:\n  Type\tStatus\n");
+        conditions.iter().for_each(|condition| {
+            text.push_str(&format!("  {} \t{} \n", condition.text("type"), condition.text("status")))
+        });
+    }
+    text
+}
+
+/// A workload's template; `cause` is why this revision was made.
+pub fn pod_template(template: &Value, cause: &str) -> String {
+    let mut text = "Pod Template:\n".to_owned();
+    if template.is_null() {
+        return "Pod Template:\n  <unset>\n".to_owned();
+    }
+    let mut template = template.clone();
+    if !cause.is_empty() {
+        crate::fields::set_keyed(&mut template, "metadata.annotations", crate::write::CHANGE_CAUSE, cause);
+    }
+    text.push_str(&labels("Labels", &template, "metadata.labels", "  "));
+    if template.map("metadata.annotations").is_some_and(|annotations| !annotations.is_empty()) {
+        text.push_str(&annotations(&template, "  "));
+    }
+    let spec = template.at("spec");
+    if !spec.text("serviceAccountName").is_empty() {
+        text.push_str(&format!("  Service Account:\t{}\n", spec.text("serviceAccountName")));
+    }
+    text.push_str(&containers("Init Containers", spec, "initContainers", &Value::Null, "", true));
+    text.push_str(&containers("Containers", spec, "containers", &Value::Null, "", true));
+    text.push_str(&volumes(spec, "  "));
+    if !spec.text("priorityClassName").is_empty() {
+        text.push_str(&format!("  Priority Class Name:\t{}\n", spec.text("priorityClassName")));
+    }
+    text.push_str(&labels("Node-Selectors", spec, "nodeSelector", "  "));
+    text.push_str(&tolerations(spec.list("tolerations"), "  "));
+    text
+}

@@ -1,0 +1,136 @@
+//! Services and the endpoints behind their ports.
+
+use serde_json::Value;
+
+use super::metadata::{annotations, labels};
+use super::{or_none, or_unset};
+use crate::cli::Cli;
+use crate::error::Result;
+use crate::fields::Fields;
+use crate::printers::jsonpath::to_text;
+use crate::transport::{Query, Request};
+
+pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
+    let slices = slices(cli, service).await?;
+    let mut text = format!("Name:\t{}\nNamespace:\t{}\n", service.name(), service.namespace());
+    text.push_str(&labels("Labels", service, "metadata.labels", ""));
+    text.push_str(&annotations(service, ""));
+    let selector: Vec<String> = service
+        .entries("spec.selector")
+        .into_iter()
+        .map(|(key, value)| format!("{key}={}", to_text(value)))
+        .collect();
+    text.push_str(&format!(
+        "Selector:\t{}\nType:\t{}\n",
+        or_none(selector.join(",")),
+        service.text("spec.type")
+    ));
+    if service.has("spec.ipFamilyPolicy") {
+        text.push_str(&format!("IP Family Policy:\t{}\n", service.text("spec.ipFamilyPolicy")));
+    }
+    let texts =
+        |path: &str| service.list(path).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
+    if !service.list("spec.ipFamilies").is_empty() {
+        text.push_str(&format!("IP Families:\t{}\n", texts("spec.ipFamilies")));
+    }
+    text.push_str(&format!("IP:\t{}\n", service.text("spec.clusterIP")));
+    if !service.list("spec.clusterIPs").is_empty() {
+        text.push_str(&format!("IPs:\t{}\n", texts("spec.clusterIPs")));
+    }
+    if !service.list("spec.externalIPs").is_empty() {
+        text.push_str(&format!("External IPs:\t{}\n", texts("spec.externalIPs")));
+    }
+    for (label, field) in
+        [("Desired LoadBalancer IP", "spec.loadBalancerIP"), ("External Name", "spec.externalName")]
+    {
+        if !service.text(field).is_empty() {
+            text.push_str(&format!("{label}:\t{}\n", service.text(field)));
+        }
+    }
+    let ingress: Vec<String> = service
+        .list("status.loadBalancer.ingress")
+        .iter()
+        .map(|ingress| {
+            if ingress.text("ip").is_empty() {
+                ingress.text("hostname").to_owned()
+            } else {
+                ingress.text("ip").to_owned()
+            }
+        })
+        .collect();
+    if !ingress.is_empty() {
+        text.push_str(&format!("LoadBalancer Ingress:\t{}\n", ingress.join(", ")));
+    }
+    for port in service.list("spec.ports") {
+        text.push_str(&port_lines(port, &slices));
+    }
+    text.push_str(&format!("Session Affinity:\t{}\n", service.text("spec.sessionAffinity")));
+    for (label, field) in [
+        ("External Traffic Policy", "spec.externalTrafficPolicy"),
+        ("Internal Traffic Policy", "spec.internalTrafficPolicy"),
+        ("Traffic Distribution", "spec.trafficDistribution"),
+    ] {
+        if !service.text(field).is_empty() {
+            text.push_str(&format!("{label}:\t{}\n", service.text(field)));
+        }
+    }
+    if let Some(port) = service.int("spec.healthCheckNodePort").filter(|port| *port != 0) {
+        text.push_str(&format!("HealthCheck NodePort:\t{port}\n"));
+    }
+    if !service.list("spec.loadBalancerSourceRanges").is_empty() {
+        text.push_str(&format!("LoadBalancer Source Ranges:\t{}\n", texts("spec.loadBalancerSourceRanges")));
+    }
+    Ok(text)
+}
+
+async fn slices(cli: &Cli, service: &Value) -> Result<Vec<Value>> {
+    let query = Query::new().with("labelSelector", &format!("kubernetes.io/service-name={}", service.name()));
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices{query}", service.namespace());
+    match cli.client()?.json(Request::get(&path)).await {
+        Ok(list) => Ok(list.list("items").to_vec()),
+        Err(error) if error.status_code().is_some() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn port_lines(port: &Value, slices: &[Value]) -> String {
+    let (name, protocol) = (or_unset(port.text("name").to_owned()), port.text("protocol"));
+    let mut text = format!("Port:\t{name}\t{}/{protocol}\n", port.int("port").unwrap_or(0));
+    text.push_str(&format!("TargetPort:\t{}/{protocol}\n", to_text(port.at("targetPort"))));
+    if let Some(number) = port.int("nodePort").filter(|number| *number != 0) {
+        text.push_str(&format!("NodePort:\t{name}\t{number}/{protocol}\n"));
+    }
+    text.push_str(&format!("Endpoints:\t{}\n", endpoints(slices, port.text("name"))));
+    text
+}
+
+/// The ready addresses behind a port; three, and how many more.
+fn endpoints(slices: &[Value], port_name: &str) -> String {
+    if slices.is_empty() {
+        return "<none>".to_owned();
+    }
+    let mut found: Vec<String> = Vec::new();
+    let mut more = 0;
+    for slice in slices {
+        for port in slice.list("ports").iter().filter(|port| port.text("name") == port_name) {
+            let Some(number) = port.int("port") else { continue };
+            for endpoint in slice
+                .list("endpoints")
+                .iter()
+                .filter(|endpoint| endpoint.at("conditions.ready").as_bool().unwrap_or(true))
+            {
+                for address in endpoint.list("addresses").iter().filter_map(Value::as_str) {
+                    if found.len() == 3 {
+                        more += 1;
+                    } else if address.contains(':') {
+                        found.push(format!("[{address}]:{number}"));
+                    } else {
+                        found.push(format!("{address}:{number}"));
+                    }
+                }
+            }
+        }
+    }
+    let rest = if more > 0 { format!(" + {more} more...") } else { String::new() };
+    format!("{}{rest}", found.join(","))
+}

@@ -1,0 +1,230 @@
+//! Finding the pod and the container a command is about, and waiting for what it shall become.
+
+use std::time::Duration;
+
+use ferry_api::selector::LabelSelector;
+use serde_json::Value;
+
+use crate::cli::Cli;
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+use crate::transport::{JSON, Query, Request};
+use crate::watch::Events;
+
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+pub fn is_ready(pod: &Value) -> bool {
+    pod.text("status.phase") == "Running" && condition(pod, "Ready") == "True"
+}
+
+/// The status of a condition, or nothing.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+    object
+        .list("status.conditions")
+        .iter()
+        .find(|condition| condition.text("type") == kind)
+        .map_or("", |condition| condition.text("status"))
+}
+
+/// The label selector of a workload or service, as text for a list request.
+pub fn selector_of(workload: &Value) -> Result<String> {
+    let selector = workload.at("spec.selector");
+    if selector.has("matchLabels") || selector.has("matchExpressions") {
+        let parsed = LabelSelector::from_structured(Some(selector))
+            .map_err(|error| Error::message(error.to_string()))?;
+        return Ok(parsed.to_string());
+    }
+    let pairs: Vec<String> = workload
+        .entries("spec.selector")
+        .into_iter()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    if pairs.is_empty() {
+        return Err(Error::message(format!("{} {:?} selects no pods", workload.kind(), workload.name())));
+    }
+    Ok(pairs.join(","))
+}
+
+pub async fn list(cli: &Cli, namespace: &str, selector: &str) -> Result<Vec<Value>> {
+    let query = Query::new().with("labelSelector", selector);
+    let list =
+        cli.client()?.json(Request::get(&format!("/api/v1/namespaces/{namespace}/pods{query}"))).await?;
+    let mut pods = list.list("items").to_vec();
+    for pod in &mut pods {
+        pod["kind"] = "Pod".into();
+        pod["apiVersion"] = "v1".into();
+    }
+    Ok(pods)
+}
+
+/// The pod a user most likely means: running before waiting, ready before not, then the one that
+/// has been so for longer.
+pub fn sort_by_activity(pods: &mut [Value]) {
+    pods.sort_by_key(|pod| {
+        let phase = match pod.text("status.phase") {
+            "Running" => 0,
+            "Unknown" => 1,
+            "Pending" => 2,
+            _ => 3,
+        };
+        (
+            pod.text("spec.nodeName").is_empty(),
+            phase,
+            !is_ready(pod),
+            pod.text("metadata.creationTimestamp").to_owned(),
+        )
+    });
+}
+
+/// The pod itself, or the best one of a workload; waits until there is one.
+pub async fn first_pod_of(cli: &Cli, workload: &Value, timeout: Duration) -> Result<Value> {
+    if workload.kind() == "Pod" {
+        return Ok(workload.clone());
+    }
+    let selector = selector_of(workload)?;
+    let namespace = workload.namespace();
+    let mut found = list(cli, namespace, &selector).await?;
+    sort_by_activity(&mut found);
+    if let Some(pod) = found.into_iter().next() {
+        return Ok(pod);
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let first = async {
+        let mut events =
+            Events::start(cli.client()?, &path, Query::new().with("labelSelector", &selector), JSON).await?;
+        while let Some(event) = events.next().await? {
+            if matches!(event.kind.as_str(), "ADDED" | "MODIFIED") {
+                return Ok(event.object);
+            }
+        }
+        Err(Error::message("the watch for pods ended"))
+    };
+    let timeout = if timeout.is_zero() { Duration::from_secs(60) } else { timeout };
+    tokio::time::timeout(timeout, first)
+        .await
+        .unwrap_or_else(|_| Err(Error::message("timed out waiting for the condition")))
+}
+
+/// Waits until the pod is what `is_reached` asks for. No timeout waits for as long as it takes.
+pub async fn wait_for(
+    cli: &Cli,
+    namespace: &str,
+    name: &str,
+    timeout: Duration,
+    is_reached: impl Fn(&Value) -> bool,
+) -> Result<Value> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let query = Query::new().with("fieldSelector", &format!("metadata.name={name}"));
+    let reached = async {
+        loop {
+            let mut events = Events::start(cli.client()?, &path, query.clone(), JSON).await?;
+            while let Some(event) = events.next().await? {
+                match event.kind.as_str() {
+                    "DELETED" => return Err(Error::message(format!("pods {name:?} not found"))),
+                    "ADDED" | "MODIFIED" if is_reached(&event.object) => return Ok(event.object),
+                    _ => {}
+                }
+            }
+        }
+    };
+    if timeout.is_zero() {
+        return reached.await;
+    }
+    tokio::time::timeout(timeout, reached)
+        .await
+        .unwrap_or_else(|_| Err(Error::message("timed out waiting for the condition")))
+}
+
+/// The container asked for, or the annotated one, or the first; says so when there was a choice.
+pub fn container<'a>(pod: &'a Value, asked: &'a str, quiet: bool) -> Result<&'a str> {
+    let all = || {
+        ["spec.containers", "spec.initContainers", "spec.ephemeralContainers"]
+            .into_iter()
+            .flat_map(|list| pod.list(list))
+            .map(|container| container.text("name"))
+    };
+    if !asked.is_empty() {
+        if all().any(|name| name == asked) {
+            return Ok(asked);
+        }
+        return Err(Error::message(format!(
+            "container {asked} is not valid for pod {} out of: {}",
+            pod.name(),
+            all_names(pod)
+        )));
+    }
+    let annotated = pod.keyed("metadata.annotations", DEFAULT_CONTAINER);
+    if !annotated.is_empty() {
+        if all().any(|name| name == annotated) {
+            return Ok(annotated);
+        }
+        eprintln!("Warning: Default container name {annotated:?} not found in pod {}", pod.name());
+    }
+    let containers = pod.list("spec.containers");
+    let first = containers
+        .first()
+        .ok_or_else(|| Error::message(format!("pod {} has no containers", pod.name())))?
+        .text("name");
+    if (containers.len() > 1
+        || !pod.list("spec.initContainers").is_empty()
+        || !pod.list("spec.ephemeralContainers").is_empty())
+        && !quiet
+    {
+        eprintln!("Defaulted container {first:?} out of: {}", all_names(pod));
+    }
+    Ok(first)
+}
+
+fn all_names(pod: &Value) -> String {
+    let named = |list: &str, mark: &str| {
+        pod.list(list).iter().map(|container| format!("{}{mark}", container.text("name"))).collect::<Vec<_>>()
+    };
+    let mut names = named("spec.containers", "");
+    names.extend(named("spec.ephemeralContainers", " (ephem)"));
+    names.extend(named("spec.initContainers", " (init)"));
+    names.join(", ")
+}
+
+/// All of a pod's first container's logs so far.
+pub async fn print_logs(cli: &Cli, pod: &Value) -> Result<()> {
+    let name = container(pod, "", true)?;
+    let query = Query::new().with("container", name);
+    let path = format!("/api/v1/namespaces/{}/pods/{}/log{query}", pod.namespace(), pod.name());
+    let bytes = cli.client()?.bytes(Request::get(&path)).await?;
+    cli.print_bytes(&bytes)?;
+    cli.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_container_is_the_one_meant() {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
+        assert_eq!(container(&pod, "", true).unwrap(), "a");
+        assert_eq!(container(&pod, "i", true).unwrap(), "i");
+        assert!(container(&pod, "x", true).is_err());
+        pod["metadata"]["annotations"] = json!({DEFAULT_CONTAINER: "b"});
+        assert_eq!(container(&pod, "", true).unwrap(), "b");
+    }
+
+    #[test]
+    fn selectors_come_from_maps_and_structures() {
+        assert_eq!(selector_of(&json!({"spec": {"selector": {"a": "b", "c": "d"}}})).unwrap(), "a=b,c=d");
+        assert_eq!(selector_of(&json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}})).unwrap(), "a=b");
+        assert!(selector_of(&json!({"kind": "Service", "spec": {}})).is_err());
+    }
+
+    #[test]
+    fn running_pods_come_before_waiting_ones() {
+        let mut pods = vec![
+            json!({"metadata": {"name": "pending"}, "status": {"phase": "Pending"}}),
+            json!({"metadata": {"name": "ready"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}),
+            json!({"metadata": {"name": "running"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}),
+        ];
+        sort_by_activity(&mut pods);
+        assert_eq!(pods.iter().map(|pod| pod.name()).collect::<Vec<_>>(), ["ready", "running", "pending"]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Output formats. A printer takes objects as the server gave them; which one is used is decided
+//! once, from `-o`.
+
+pub mod columns;
+pub mod custom_columns;
+pub mod declared;
+pub mod duration;
+pub mod go_json;
+pub mod jsonpath;
+pub mod table;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::fields::{self, Fields};
+use crate::flags::{Args, Flag};
+
+pub const FLAGS: &[Flag] = &[
+    Flag::text("output", "Output format: json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…")
+        .short('o'),
+    Flag::text("template", "Template of the jsonpath output formats"),
+    Flag::bool("show-managed-fields", "Keep managedFields when printing JSON or YAML"),
+    Flag::bool("allow-missing-template-keys", "Leave out missing fields in templates").default("true"),
+];
+
+/// What `-o` asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Format {
+    /// A table, or the sentence of the command: `pod/web created`.
+    Human,
+    Wide,
+    Name,
+    Json,
+    Yaml,
+    JsonPath {
+        template: jsonpath::Template,
+        as_json: bool,
+    },
+    CustomColumns(custom_columns::Columns),
+}
+
+/// The formats of commands that change objects, as their refusal lists them.
+pub const OBJECT_FORMATS: &str = "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml";
+/// The formats of `get`.
+pub const GET_FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml";
+
+impl Format {
+    /// Reads `-o`. `allowed` is the list a refusal names.
+    pub fn from_args(args: &Args, allowed: &str) -> Result<Self> {
+        let output = args.text("output");
+        let (format, inline) = match output.split_once('=') {
+            Some((format, argument)) => (format, Some(argument)),
+            None => (output, None),
+        };
+        let unknown = || {
+            Err(Error::message(format!(
+                "unable to match a printer suitable for the output format {output:?}, allowed formats are: {allowed}"
+            )))
+        };
+        if !format.is_empty() && !allowed.split(',').any(|name| name == format) {
+            return unknown();
+        }
+        let template = inline.unwrap_or(args.text("template"));
+        let missing = |format: &str| {
+            Err(Error::message(format!("template format specified but no template given ({format})")))
+        };
+        match format {
+            "" => Ok(Format::Human),
+            "wide" => Ok(Format::Wide),
+            "name" => Ok(Format::Name),
+            "json" => Ok(Format::Json),
+            "yaml" => Ok(Format::Yaml),
+            "jsonpath" | "jsonpath-as-json" | "jsonpath-file" => {
+                if template.is_empty() {
+                    return missing(format);
+                }
+                let text = if format == "jsonpath-file" {
+                    std::fs::read_to_string(template).map_err(|error| {
+                        Error::message(format!("error reading --template {template}, {error}\n"))
+                    })?
+                } else {
+                    template.to_owned()
+                };
+                let parsed = jsonpath::Template::parse(&text)
+                    .map_err(|reason| Error::message(format!("error parsing jsonpath {text}, {reason}")))?;
+                Ok(Format::JsonPath { template: parsed, as_json: format == "jsonpath-as-json" })
+            }
+            "custom-columns" | "custom-columns-file" => {
+                if inline.is_none_or(str::is_empty) {
+                    return Err(Error::message(
+                        "custom-columns format specified but no custom columns given",
+                    ));
+                }
+                let columns = if format == "custom-columns-file" {
+                    let text = std::fs::read_to_string(template).map_err(|error| {
+                        Error::message(format!("error reading template {template}, {error}\n"))
+                    })?;
+                    custom_columns::Columns::parse_file(&text)?
+                } else {
+                    custom_columns::Columns::parse(template)?
+                };
+                Ok(Format::CustomColumns(columns.no_headers(args.bool("no-headers"))))
+            }
+            _ => unknown(),
+        }
+    }
+
+    pub fn is_human(&self) -> bool {
+        matches!(self, Format::Human | Format::Wide)
+    }
+
+    /// Prints one object, or one list, in a machine's format.
+    pub fn print(&self, object: &Value, args: &Args) -> Result<String> {
+        match self {
+            Format::Human | Format::Wide => Ok(String::new()),
+            Format::Name => Ok(names(object)),
+            Format::Json => Ok(go_json::pretty(&without_managed_fields(object, args))),
+            Format::Yaml => Ok(ferry_api::yaml::encode_value(&without_managed_fields(object, args))),
+            Format::JsonPath { template, as_json } => {
+                let found = template.evaluate(object, args.bool("allow-missing-template-keys"));
+                let found = found.map_err(|reason| jsonpath_failure(template, object, &reason))?;
+                Ok(if *as_json { found.as_json() } else { found.text() })
+            }
+            Format::CustomColumns(columns) => columns.print(object),
+        }
+    }
+}
+
+fn jsonpath_failure(template: &jsonpath::Template, object: &Value, reason: &str) -> Error {
+    Error::message(format!(
+        "error executing jsonpath {:?}: Error executing template: {reason}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n",
+        template.source,
+        template.source,
+        go_json::go_syntax(object)
+    ))
+}
+
+fn without_managed_fields(object: &Value, args: &Args) -> Value {
+    let mut object = object.clone();
+    if args.bool("show-managed-fields") {
+        return object;
+    }
+    fields::remove(&mut object, "metadata.managedFields");
+    if let Some(items) = object.get_mut("items").and_then(Value::as_array_mut) {
+        for item in items {
+            fields::remove(item, "metadata.managedFields");
+        }
+    }
+    object
+}
+
+fn names(object: &Value) -> String {
+    if object.is_list() {
+        return object.list("items").iter().map(|item| named(item, "")).collect();
+    }
+    named(object, "")
+}
+
+/// `deployment.apps/web created`, the line most commands end with.
+pub fn named(object: &Value, operation: &str) -> String {
+    let name = if object.name().is_empty() { "<unknown>" } else { object.name() };
+    let kind = object.kind().to_lowercase();
+    let group = if object.group().is_empty() { String::new() } else { format!(".{}", object.group()) };
+    let operation = if operation.is_empty() { String::new() } else { format!(" {operation}") };
+    format!("{kind}{group}/{name}{operation}\n")
+}
