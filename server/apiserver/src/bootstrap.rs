@@ -14,6 +14,9 @@ pub struct Bootstrap {
     /// Where this server is reached.
     pub advertise: IpAddr,
     pub port: u16,
+    /// Whom other servers of the cluster believe, as they read it from a ConfigMap.
+    pub ca_pem: String,
+    pub front_proxy_ca_pem: String,
 }
 
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
@@ -38,8 +41,32 @@ impl Bootstrap {
         )
         .await?;
         ensure(client, "", "v1", "Endpoints", Some("default"), "kubernetes", self.endpoints()).await?;
+        let trust = json!({"data": self.trust()});
+        ensure(
+            client,
+            "",
+            "v1",
+            "ConfigMap",
+            Some("kube-system"),
+            "extension-apiserver-authentication",
+            trust,
+        )
+        .await?;
         span.set("namespaces", NAMESPACES.len() as i64);
         Ok(())
+    }
+
+    /// What extension API servers and other components need to know to believe our callers.
+    fn trust(&self) -> Value {
+        json!({
+            "client-ca-file": self.ca_pem,
+            "requestheader-allowed-names": "[\"front-proxy-client\"]",
+            "requestheader-client-ca-file": self.front_proxy_ca_pem,
+            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+            "requestheader-group-headers": "[\"X-Remote-Group\"]",
+            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+            "requestheader-username-headers": "[\"X-Remote-User\"]",
+        })
     }
 
     fn labels(&self) -> Value {
@@ -106,7 +133,9 @@ async fn ensure(
 
 /// The server's address may have changed since the last start.
 async fn refresh(api: &Api<DynamicObject>, name: &str, wanted: DynamicObject) -> Result<(), kube::Error> {
-    if !["EndpointSlice", "Endpoints"].contains(&wanted.types.as_ref().map_or("", |types| &types.kind)) {
+    if !["EndpointSlice", "Endpoints", "ConfigMap"]
+        .contains(&wanted.types.as_ref().map_or("", |types| &types.kind))
+    {
         return Ok(());
     }
     let mut live = api.get(name).await?;

@@ -141,9 +141,16 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
     let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
-    Bootstrap { service_cidr: config.service_cidr.clone(), service_ip, advertise, port: address.port() }
-        .run(&client)
-        .await?;
+    Bootstrap {
+        service_cidr: config.service_cidr.clone(),
+        service_ip,
+        advertise,
+        port: address.port(),
+        ca_pem: pki.ca_pem(),
+        front_proxy_ca_pem: pki.front_proxy_ca_pem(),
+    }
+    .run(&client)
+    .await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
     }
