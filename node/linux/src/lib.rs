@@ -1,8 +1,14 @@
 //! The kernel, behind small typed calls: the only room with system calls and `unsafe`.
 //!
 //! It deliberately knows no Kubernetes: no pods, no services, no API. Callers hand it names, addresses
-//! and numbers; it hands back what the kernel said, with what was being attempted in every error.
+//! and numbers; it hands back what the kernel said, with what was being attempted in every error. Calls
+//! here block; async callers hand those that may take long to a blocking thread.
 //!
-//! Start reading at [`net`] for links, addresses, routes, namespaces and packet rules.
+//! Start reading at [`net`] for links, addresses, routes, namespaces and packet rules, at
+//! [`cgroup::Hierarchy`] for resource groups, at [`mount`] and [`beneath`] for volumes.
 
+pub mod beneath;
+pub mod cgroup;
+pub mod disk;
+pub mod mount;
 pub mod net;

@@ -1,0 +1,124 @@
+//! Mounts: what a pod's volumes need of them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+const NONE: Option<&str> = None;
+
+/// A memory file system, of at most `size` bytes where given.
+pub fn tmpfs(target: &Path, size: Option<u64>) -> io::Result<()> {
+    let options = size.map(|bytes| format!("size={bytes}"));
+    mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::empty(), options.as_deref())?;
+    Ok(())
+}
+
+/// Shows a directory or file at a second place.
+pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
+    mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
+    if read_only {
+        // the kernel ignores MS_RDONLY in the first call of a bind
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_REC;
+        mount(NONE, target, NONE, flags, NONE)?;
+    }
+    Ok(())
+}
+
+/// Shows what is already open, so that nothing can be swapped in under its
+/// name between looking and mounting.
+pub fn bind_open(source: impl AsFd, target: &Path) -> io::Result<()> {
+    let link = PathBuf::from(format!("/proc/self/fd/{}", source.as_fd().as_raw_fd()));
+    bind(&link, target, false)
+}
+
+/// Makes a mount point whose mounts reach, and come from, the other side.
+pub fn make_shared(target: &Path) -> io::Result<()> {
+    mount(NONE, target, NONE, MsFlags::MS_SHARED | MsFlags::MS_REC, NONE)?;
+    Ok(())
+}
+
+/// Takes a mount away, also while something still holds it; one that is not
+/// there is gone already.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The mount points at or below a directory, deepest first, as they can be
+/// unmounted.
+pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(below(&fs::read_to_string("/proc/self/mountinfo")?, directory))
+}
+
+pub fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(mounts_below(path)?.iter().any(|mount| mount == path))
+}
+
+fn below(mountinfo: &str, directory: &Path) -> Vec<PathBuf> {
+    let mut mounts: Vec<PathBuf> = mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|field| PathBuf::from(unescape(field)))
+        .filter(|mount| mount.starts_with(directory))
+        .collect();
+    mounts.reverse();
+    mounts
+}
+
+/// The kernel writes spaces, tabs, newlines and backslashes as octal.
+fn unescape(field: &str) -> String {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_below_a_directory_come_deepest_first_and_unescaped() {
+        let mountinfo = "\
+1 0 0:1 / / rw - ext4 a rw
+2 1 0:2 / /pods/a rw - tmpfs t rw
+3 2 0:3 / /pods/a/with\\040space rw - tmpfs t rw
+4 1 0:4 / /podsother rw - tmpfs t rw";
+        assert_eq!(
+            below(mountinfo, Path::new("/pods")),
+            [Path::new("/pods/a/with space"), Path::new("/pods/a")]
+        );
+    }
+
+    #[test]
+    fn a_tmpfs_is_mounted_seen_and_gone() {
+        let directory = std::env::temp_dir().join(format!("ferry-mount-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory can be made");
+        if let Err(error) = tmpfs(&directory, Some(1 << 20)) {
+            println!("passed over: cannot mount here: {error}");
+        } else {
+            assert!(is_mount_point(&directory).expect("the table can be read"));
+            unmount(&directory).expect("what was mounted can be unmounted");
+            assert!(!is_mount_point(&directory).expect("the table can be read"));
+            unmount(&directory).expect("unmounting twice is no error");
+        }
+        fs::remove_dir(&directory).expect("the directory is empty again");
+    }
+}
