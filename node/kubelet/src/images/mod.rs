@@ -1,0 +1,6 @@
+//! Images: pulled for containers, made by Ferry itself, imported, collected.
+
+pub mod containerd;
+pub mod oci;
+pub mod pause;
+pub mod pull;
