@@ -1,0 +1,326 @@
+//! Whether this node can run a pod that was bound to it. The scheduler knew
+//! an older node, or was not asked at all.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+
+use crate::node::capacity::Capacity;
+use crate::node::status::Pressure;
+use crate::pod;
+use crate::resources::{QosClass, Side, pod_amounts, qos_class};
+use crate::status::Ending;
+
+pub struct NodeFacts<'a> {
+    pub allocatable: Capacity,
+    pub node: Option<&'a Node>,
+    pub pressure: Pressure,
+    pub allowed_unsafe_sysctls: &'a [String],
+    pub has_apparmor: bool,
+}
+
+/// `Ok`, or why the pod fails here. `others` are the pods that run already.
+pub fn admit<'a>(
+    pod: &Pod,
+    others: impl Iterator<Item = &'a Pod> + Clone,
+    facts: &NodeFacts<'_>,
+) -> Result<(), Ending> {
+    pressure(pod, facts)?;
+    sysctls(pod, facts)?;
+    apparmor(pod, facts)?;
+    affinity(pod, facts)?;
+    host_ports(pod, others.clone())?;
+    resources(pod, others, facts)
+}
+
+fn rejected(reason: &str, message: String) -> Ending {
+    Ending {
+        reason: reason.into(),
+        message: format!("Pod was rejected: {message}"),
+        disruption: None,
+        failed: true,
+    }
+}
+
+/// Under pressure a node takes on no more of what it would evict first.
+fn pressure(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    if pod::is_critical(pod) {
+        return Ok(());
+    }
+    let why = match (facts.pressure, qos_class(pod)) {
+        (Pressure { disk: true, .. }, _) => "DiskPressure",
+        (Pressure { pids: true, .. }, _) => "PIDPressure",
+        (Pressure { memory: true, .. }, QosClass::BestEffort) => "MemoryPressure",
+        _ => return Ok(()),
+    };
+    Err(rejected("Evicted", format!("The node had condition: [{why}]. ")))
+}
+
+/// Kernel settings that are each pod's own.
+const SAFE_SYSCTLS: [&str; 8] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+];
+const MORE_SAFE_SYSCTLS: [&str; 4] = [
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+fn sysctls(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let context = pod::spec(pod).security_context.as_ref();
+    for sysctl in context.and_then(|context| context.sysctls.as_ref()).into_iter().flatten() {
+        let name = sysctl.name.replace('/', ".");
+        let is_safe = SAFE_SYSCTLS.contains(&name.as_str()) || MORE_SAFE_SYSCTLS.contains(&name.as_str());
+        let is_allowed = facts.allowed_unsafe_sysctls.iter().any(|allowed| match allowed.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => *allowed == name,
+        });
+        let host_network = pod::uses_host_network(pod) && name.starts_with("net.");
+        if host_network || !(is_safe || is_allowed) {
+            return Err(rejected("SysctlForbidden", format!("forbidden sysctl: \"{name}\" not allowlisted")));
+        }
+    }
+    Ok(())
+}
+
+fn apparmor(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let of_pod =
+        pod::spec(pod).security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
+    let confined = |profile: &k8s_openapi::api::core::v1::AppArmorProfile| profile.type_ != "Unconfined";
+    let asks = of_pod.is_some_and(confined)
+        || pod::containers(pod).iter().any(|each| {
+            let own = each
+                .container
+                .security_context
+                .as_ref()
+                .and_then(|context| context.app_armor_profile.as_ref());
+            own.is_some_and(confined)
+        });
+    if asks && !facts.has_apparmor {
+        return Err(rejected(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn affinity(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let Some(node) = facts.node else { return Ok(()) };
+    let spec = pod::spec(pod);
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let matched =
+        required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| matches(term, node)));
+    if selected && matched {
+        Ok(())
+    } else {
+        Err(rejected(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
+        ))
+    }
+}
+
+fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let has_terms = term.match_expressions.as_ref().is_some_and(|all| !all.is_empty())
+        || term.match_fields.as_ref().is_some_and(|all| !all.is_empty());
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+    let field = |key: &str| (key == "metadata.name").then_some(node.metadata.name.as_deref()).flatten();
+    has_terms
+        && term
+            .match_expressions
+            .iter()
+            .flatten()
+            .all(|requirement| holds(requirement, label(&requirement.key)))
+        && term.match_fields.iter().flatten().all(|requirement| holds(requirement, field(&requirement.key)))
+}
+
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values: Vec<&str> = requirement.values.iter().flatten().map(String::as_str).collect();
+    let compare = |greater: bool| {
+        let (Some(value), Some(bound)) = (
+            value.and_then(|value| value.parse::<i64>().ok()),
+            values.first().and_then(|bound| bound.parse::<i64>().ok()),
+        ) else {
+            return false;
+        };
+        if greater { value > bound } else { value < bound }
+    };
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(|value| values.contains(&value)),
+        "NotIn" => value.is_none_or(|value| !values.contains(&value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(true),
+        "Lt" => compare(false),
+        _ => false,
+    }
+}
+
+fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<(), Ending> {
+    let ports = |pod: &Pod| -> BTreeSet<(String, i32, String)> {
+        let containers = pod::containers(pod);
+        let ports = containers.iter().flat_map(|each| each.container.ports.iter().flatten());
+        ports
+            .filter_map(|port| {
+                let host_port = port.host_port.filter(|port| *port > 0)?;
+                let ip = port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
+                Some((port.protocol.clone().unwrap_or_else(|| "TCP".into()), host_port, ip))
+            })
+            .collect()
+    };
+    let wanted = ports(pod);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
+    for taken in others.flat_map(ports) {
+        let clash = wanted.iter().any(|(protocol, port, ip)| {
+            *protocol == taken.0 && *port == taken.1 && (*ip == taken.2 || any(ip) || any(&taken.2))
+        });
+        if clash {
+            return Err(rejected(
+                "NodePorts",
+                "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+                    .into(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn resources<'a>(
+    pod: &Pod,
+    others: impl Iterator<Item = &'a Pod> + Clone,
+    facts: &NodeFacts<'_>,
+) -> Result<(), Ending> {
+    let count = others.clone().count() as i64;
+    if count + 1 > facts.allocatable.pods {
+        let message = format!(
+            "Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {}",
+            facts.allocatable.pods
+        );
+        return Err(rejected("OutOfpods", message));
+    }
+    let wanted = pod_amounts(pod, Side::Requests);
+    for (resource, capacity) in [
+        ("cpu", facts.allocatable.milli_cpu),
+        ("memory", facts.allocatable.memory),
+        ("ephemeral-storage", facts.allocatable.ephemeral_storage),
+    ] {
+        let requested = wanted.get(resource).copied().unwrap_or(0);
+        if requested == 0 {
+            continue;
+        }
+        let used: i64 = others
+            .clone()
+            .map(|other| pod_amounts(other, Side::Requests).get(resource).copied().unwrap_or(0))
+            .sum();
+        if used + requested > capacity {
+            let message = format!(
+                "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+            );
+            return Err(rejected(&format!("OutOf{resource}"), message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        let mut spec = spec;
+        if spec["containers"].is_null() {
+            spec["containers"] = json!([{"name": "c"}]);
+        }
+        serde_json::from_value(json!({"spec": spec})).expect("the pod is well formed")
+    }
+
+    #[track_caller]
+    fn check(wanted: &Pod, others: &[Pod], pressure: Pressure, expected: Option<&str>) {
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"zone": "a", "size": "5"}}}))
+                .expect("the node is well formed");
+        let facts = NodeFacts {
+            allocatable: Capacity { milli_cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 30, pods: 2 },
+            node: Some(&node),
+            pressure,
+            allowed_unsafe_sysctls: &["kernel.msg*".to_string()],
+            has_apparmor: false,
+        };
+        let reason = admit(wanted, others.iter(), &facts).err().map(|ending| ending.reason);
+        assert_eq!(reason.as_deref(), expected);
+    }
+
+    #[test]
+    fn a_pod_must_fit_what_is_left() {
+        let quiet = Pressure::default();
+        let cpu = |amount: &str| {
+            pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]}))
+        };
+        check(&cpu("2"), &[], quiet, None);
+        check(&cpu("2001m"), &[], quiet, Some("OutOfcpu"));
+        check(&cpu("1"), &[cpu("1500m")], quiet, Some("OutOfcpu"));
+        check(&pod(json!({})), &[pod(json!({})), pod(json!({}))], quiet, Some("OutOfpods"));
+    }
+
+    #[test]
+    fn ports_selectors_and_sysctls_are_checked() {
+        let quiet = Pressure::default();
+        let port = |ip: &str| {
+            pod(
+                json!({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80, "hostIP": ip}]}]}),
+            )
+        };
+        check(&port(""), &[port("127.0.0.1")], quiet, Some("NodePorts"));
+        check(&port("127.0.0.2"), &[port("127.0.0.1")], quiet, None);
+        check(&pod(json!({"nodeSelector": {"zone": "a"}})), &[], quiet, None);
+        check(&pod(json!({"nodeSelector": {"zone": "b"}})), &[], quiet, Some("NodeAffinity"));
+        let affinity = |operator: &str, values: serde_json::Value| {
+            let terms =
+                json!([{"matchExpressions": [{"key": "size", "operator": operator, "values": values}]}]);
+            pod(
+                json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}),
+            )
+        };
+        check(&affinity("Gt", json!(["4"])), &[], quiet, None);
+        check(&affinity("Lt", json!(["4"])), &[], quiet, Some("NodeAffinity"));
+        check(&affinity("DoesNotExist", json!([])), &[], quiet, Some("NodeAffinity"));
+        let sysctl =
+            |name: &str| pod(json!({"securityContext": {"sysctls": [{"name": name, "value": "1"}]}}));
+        check(&sysctl("kernel.shm_rmid_forced"), &[], quiet, None);
+        check(&sysctl("kernel.msgmax"), &[], quiet, None);
+        check(&sysctl("vm.swappiness"), &[], quiet, Some("SysctlForbidden"));
+    }
+
+    #[test]
+    fn pressure_keeps_evictable_pods_out() {
+        let memory = Pressure { memory: true, ..Pressure::default() };
+        let disk = Pressure { disk: true, ..Pressure::default() };
+        let burstable = pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]}));
+        check(&pod(json!({})), &[], memory, Some("Evicted"));
+        check(&burstable, &[], memory, None);
+        check(&burstable, &[], disk, Some("Evicted"));
+        check(&pod(json!({"priority": 2_000_001_000})), &[], disk, None);
+        let confined = pod(json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}));
+        check(&confined, &[], Pressure::default(), Some("AppArmor"));
+    }
+}

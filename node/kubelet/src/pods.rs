@@ -1,0 +1,225 @@
+//! The pods of this node and their workers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{CancellationToken, EventType, NamespacedName};
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::admit::{NodeFacts, admit};
+use crate::context::Context;
+use crate::node::status::NodeStatusSource;
+use crate::pod;
+use crate::status::Ending;
+use crate::worker::{Orders, Worker};
+
+/// Cloning shares.
+#[derive(Clone)]
+pub struct Pods {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    context: Arc<Context>,
+    node: Arc<NodeStatusSource>,
+    has_apparmor: bool,
+    /// By uid.
+    entries: Mutex<HashMap<String, Entry>>,
+    /// The API's copies of static pods, by name.
+    mirrors: Mutex<HashMap<NamespacedName, Arc<Pod>>>,
+    workers: TaskTracker,
+    stop: CancellationToken,
+}
+
+struct Entry {
+    orders: watch::Sender<Orders>,
+    done: CancellationToken,
+}
+
+impl Pods {
+    pub fn new(context: Arc<Context>, node: Arc<NodeStatusSource>, stop: CancellationToken) -> Self {
+        let has_apparmor = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+            .is_ok_and(|enabled| enabled.trim() == "Y");
+        let shared = Shared {
+            context,
+            node,
+            has_apparmor,
+            entries: Mutex::default(),
+            mirrors: Mutex::default(),
+            workers: TaskTracker::new(),
+            stop,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A pod is new at its source, or changed there.
+    pub fn apply(&self, pod: Arc<Pod>) {
+        let uid = pod::uid(&pod).to_string();
+        let mut entries = self.shared.entries.lock();
+        if let Some(entry) = entries.get(&uid) {
+            entry.orders.send_modify(|orders| {
+                orders.pod = pod.clone();
+                orders.wakes += 1;
+            });
+            return;
+        }
+        let mut orders = Orders::new(pod.clone());
+        orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
+        if let Err(ending) = self.check(&pod, &entries) {
+            self.shared.context.events.event(
+                &*pod,
+                EventType::Warning,
+                &ending.reason,
+                "Admitting",
+                ending.message.clone(),
+            );
+            orders.ending = Some(ending);
+        }
+        // a static pod that changed is a new pod of the old name
+        let before = entries
+            .values()
+            .filter(|entry| pod::is_static(&pod) && pod::key(&entry.orders.borrow().pod) == pod::key(&pod))
+            .map(|entry| entry.done.clone())
+            .collect::<Vec<_>>();
+        let orders = watch::Sender::new(orders);
+        let done = CancellationToken::new();
+        let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
+        entries.insert(uid.clone(), Entry { orders, done });
+        drop(entries);
+        let shared = self.shared.clone();
+        self.shared.workers.spawn(async move {
+            let work = async {
+                for predecessor in before {
+                    predecessor.cancelled().await;
+                }
+                worker.run().await;
+            };
+            tokio::select! {
+                // containers stay; the next kubelet takes them over
+                () = shared.stop.cancelled() => {}
+                () = work => {
+                    shared.entries.lock().remove(&uid);
+                    shared.weigh();
+                }
+            }
+        });
+        self.shared.weigh();
+    }
+
+    /// A pod that runs already stays, whatever the node now thinks of it.
+    fn check(&self, pod: &Pod, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
+        let phase = pod::status(pod).phase.as_deref();
+        let has_run = phase == Some("Running") || pod::is_terminal(phase);
+        if has_run || pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let others: Vec<Arc<Pod>> =
+            entries.values().filter_map(|entry| active(&entry.orders.borrow())).collect();
+        let node = self.shared.node.seen.borrow().clone();
+        let facts = NodeFacts {
+            allocatable: self.shared.node.allocatable,
+            node: node.as_deref(),
+            pressure: *self.shared.node.pressure.borrow(),
+            allowed_unsafe_sysctls: &self.shared.context.config.allowed_unsafe_sysctls,
+            has_apparmor: self.shared.has_apparmor,
+        };
+        admit(pod, others.iter().map(AsRef::as_ref), &facts)
+    }
+
+    /// A pod is gone from its source.
+    pub fn remove(&self, uid: &str) {
+        self.order(uid, |orders| orders.gone = true);
+    }
+
+    pub fn set_mirror(&self, key: &NamespacedName, mirror: Option<Arc<Pod>>) {
+        match &mirror {
+            Some(mirror) => self.shared.mirrors.lock().insert(key.clone(), mirror.clone()),
+            None => self.shared.mirrors.lock().remove(key),
+        };
+        for entry in self.shared.entries.lock().values() {
+            let is_meant = {
+                let orders = entry.orders.borrow();
+                pod::is_static(&orders.pod) && pod::key(&orders.pod) == *key
+            };
+            if is_meant {
+                entry.orders.send_modify(|orders| orders.mirror = mirror.clone());
+            }
+        }
+    }
+
+    pub fn mirror(&self, key: &NamespacedName) -> Option<Arc<Pod>> {
+        self.shared.mirrors.lock().get(key).cloned()
+    }
+
+    pub fn mirrors(&self) -> Vec<Arc<Pod>> {
+        self.shared.mirrors.lock().values().cloned().collect()
+    }
+
+    /// Something about the pod changed outside its source.
+    pub fn wake(&self, uid: &str) {
+        self.order(uid, |orders| orders.wakes += 1);
+    }
+
+    /// Ends a pod for the node's sake.
+    pub fn end(&self, uid: &str, ending: Ending, grace: Option<Duration>) {
+        self.order(uid, |orders| {
+            orders.ending.get_or_insert(ending);
+            orders.grace = grace;
+        });
+    }
+
+    fn order(&self, uid: &str, change: impl FnOnce(&mut Orders)) {
+        if let Some(entry) = self.shared.entries.lock().get(uid) {
+            entry.orders.send_modify(change);
+        }
+    }
+
+    /// Every pod that has a worker.
+    pub fn list(&self) -> Vec<Arc<Pod>> {
+        self.shared.entries.lock().values().map(|entry| entry.orders.borrow().pod.clone()).collect()
+    }
+
+    /// Pods that use the node's resources.
+    pub fn active(&self) -> Vec<Arc<Pod>> {
+        self.shared.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect()
+    }
+
+    pub fn is_known(&self, uid: &str) -> bool {
+        self.shared.entries.lock().contains_key(uid)
+    }
+
+    /// The pod of a name. Of several the one that is not on its way out.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let mut found: Vec<Arc<Pod>> = self
+            .list()
+            .into_iter()
+            .filter(|pod| pod::namespace(pod) == namespace && pod::name(pod) == name)
+            .collect();
+        found.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
+        found.into_iter().next()
+    }
+
+    /// Waits until every worker has let go; call after the stop.
+    pub async fn stopped(&self) {
+        self.shared.workers.close();
+        self.shared.workers.wait().await;
+    }
+}
+
+impl Shared {
+    fn weigh(&self) {
+        let pods: Vec<Arc<Pod>> =
+            self.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect();
+        self.context.cgroups.weigh_burstable(pods.iter().map(AsRef::as_ref));
+    }
+}
+
+fn active(orders: &Orders) -> Option<Arc<Pod>> {
+    let ended =
+        orders.gone || orders.ending.is_some() || pod::is_terminal(pod::status(&orders.pod).phase.as_deref());
+    (!ended).then(|| orders.pod.clone())
+}

@@ -1,0 +1,244 @@
+//! Probes: one task per probe of each running container. They write verdicts;
+//! the pod's worker reads them and acts.
+
+pub mod check;
+pub mod threshold;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{EventType, Recorder};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Probe};
+use parking_lot::Mutex;
+
+use crate::cri;
+use crate::events;
+use crate::plan::{Probed, Verdict};
+use crate::pod::{self, ContainerKind, ContainerOf};
+use crate::runtime::view::{Container, PodRuntime};
+use crate::status::containers::Readiness;
+use check::{Outcome, Target};
+use threshold::Threshold;
+
+const DEFAULT_PERIOD: i32 = 10;
+const DEFAULT_TIMEOUT: i32 = 1;
+/// Trying again at once is for probes that could not be made at all.
+const AGENT: &str = "kube-probe/1.36";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Startup,
+    Readiness,
+    Liveness,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Readiness => "Readiness",
+            Self::Liveness => "Liveness",
+        }
+    }
+
+    /// A container is alive until shown dead, and unready until shown ready.
+    fn initial(self) -> Verdict {
+        match self {
+            Self::Startup => Verdict::Unknown,
+            Self::Readiness => Verdict::Failure,
+            Self::Liveness => Verdict::Success,
+        }
+    }
+
+    fn of(self, each: &ContainerOf) -> Option<&Probe> {
+        match self {
+            Self::Startup => each.container.startup_probe.as_ref(),
+            Self::Readiness => each.container.readiness_probe.as_ref(),
+            Self::Liveness => each.container.liveness_probe.as_ref(),
+        }
+    }
+}
+
+type Key = (String, Kind);
+
+/// The probes of one pod. Dropping it ends them.
+pub struct Probes {
+    verdicts: Arc<Mutex<HashMap<Key, Verdict>>>,
+    tasks: HashMap<Key, tokio_util::task::AbortOnDropHandle<()>>,
+    runtime: cri::Client,
+    events: Recorder,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Probes {
+    pub fn new(runtime: cri::Client, events: Recorder, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self { verdicts: Arc::default(), tasks: HashMap::new(), runtime, events, wake }
+    }
+
+    /// Starts the probes of containers that run, ends those of others. While a
+    /// pod is being stopped only readiness goes on.
+    pub fn follow(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime, pod_ip: Option<IpAddr>, stopping: bool) {
+        let mut wanted = Vec::new();
+        for each in pod::containers(pod) {
+            if matches!(each.kind, ContainerKind::Init | ContainerKind::Ephemeral) {
+                continue;
+            }
+            let Some(record) = runtime.running().find(|record| record.name == each.container.name) else {
+                continue;
+            };
+            for kind in [Kind::Startup, Kind::Readiness, Kind::Liveness] {
+                if stopping && kind != Kind::Readiness {
+                    continue;
+                }
+                if let Some(probe) = kind.of(&each) {
+                    wanted.push(((record.id.clone(), kind), probe.clone(), each.clone(), record.clone()));
+                }
+            }
+        }
+        let keep = |key: &Key| wanted.iter().any(|(wanted, ..)| wanted == key);
+        self.tasks.retain(|key, _| keep(key));
+        self.verdicts.lock().retain(|key, _| keep(key));
+        for (key, probe, each, record) in wanted {
+            if !self.tasks.contains_key(&key) {
+                self.verdicts.lock().insert(key.clone(), key.1.initial());
+                let task = self.start(pod.clone(), key.clone(), probe, each, &record, pod_ip);
+                self.tasks.insert(key, task);
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        pod: Arc<Pod>,
+        key: Key,
+        probe: Probe,
+        each: ContainerOf,
+        record: &Container,
+        pod_ip: Option<IpAddr>,
+    ) -> tokio_util::task::AbortOnDropHandle<()> {
+        let target = Target {
+            runtime: self.runtime.clone(),
+            container_id: record.id.clone(),
+            container: each.container.clone(),
+            pod_ip,
+        };
+        let gate = (key.1 != Kind::Startup && each.container.startup_probe.is_some())
+            .then(|| (record.id.clone(), Kind::Startup));
+        let task = ProbeTask {
+            pod,
+            key,
+            probe,
+            target,
+            gate,
+            started_at: record.started_at,
+            verdicts: self.verdicts.clone(),
+            events: self.events.clone(),
+            wake: self.wake.clone(),
+        };
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(task.run()))
+    }
+
+    /// What a running container's status says.
+    pub fn readiness(&self, each: &ContainerOf, container_id: &str) -> Readiness {
+        let verdicts = self.verdicts.lock();
+        let verdict = |kind: Kind| verdicts.get(&(container_id.to_string(), kind)).copied();
+        let started =
+            each.container.startup_probe.is_none() || verdict(Kind::Startup) == Some(Verdict::Success);
+        let ready =
+            each.container.readiness_probe.is_none() || verdict(Kind::Readiness) == Some(Verdict::Success);
+        Readiness { started, ready: started && ready }
+    }
+}
+
+impl Probed for Probes {
+    fn liveness(&self, container_id: &str) -> Option<Verdict> {
+        self.verdicts.lock().get(&(container_id.to_string(), Kind::Liveness)).copied()
+    }
+
+    fn startup(&self, container_id: &str) -> Option<Verdict> {
+        self.verdicts.lock().get(&(container_id.to_string(), Kind::Startup)).copied()
+    }
+}
+
+struct ProbeTask {
+    pod: Arc<Pod>,
+    key: Key,
+    probe: Probe,
+    target: Target,
+    /// The startup probe that must succeed first.
+    gate: Option<Key>,
+    started_at: Option<Timestamp>,
+    verdicts: Arc<Mutex<HashMap<Key, Verdict>>>,
+    events: Recorder,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl ProbeTask {
+    async fn run(self) {
+        let kind = self.key.1;
+        let period = seconds(self.probe.period_seconds, DEFAULT_PERIOD);
+        let mut threshold =
+            Threshold::new(kind.initial(), self.probe.success_threshold, self.probe.failure_threshold);
+        tokio::time::sleep(self.initial_delay()).await;
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Some(gate) = &self.gate
+                && self.verdicts.lock().get(gate) != Some(&Verdict::Success)
+            {
+                continue;
+            }
+            let outcome = self.ask().await;
+            if !outcome.succeeded {
+                let note = format!("{} probe failed: {}", kind.name(), outcome.output);
+                let regarding = events::container_reference(&self.pod, &self.target.container.name);
+                self.events.event_on(regarding, None, EventType::Warning, "Unhealthy", "Probing", note);
+            }
+            let verdict = threshold.take(outcome.succeeded);
+            let before = self.verdicts.lock().insert(self.key.clone(), verdict);
+            if before != Some(verdict) {
+                (self.wake)();
+            }
+            match (kind, verdict) {
+                // a start succeeds once; after a failure the container is replaced
+                (Kind::Startup, Verdict::Success | Verdict::Failure) | (Kind::Liveness, Verdict::Failure) => {
+                    return std::future::pending().await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Counted from the container's start, so that a restarted kubelet does
+    /// not wait again.
+    fn initial_delay(&self) -> Duration {
+        let delay = seconds(self.probe.initial_delay_seconds, 0);
+        let running = self.started_at.map(|at| Timestamp::now().duration_since(at));
+        let running = running.and_then(|running| Duration::try_from(running).ok()).unwrap_or_default();
+        delay.saturating_sub(running)
+    }
+
+    async fn ask(&self) -> Outcome {
+        let timeout = seconds(self.probe.timeout_seconds, DEFAULT_TIMEOUT);
+        if let Some(action) = &self.probe.exec {
+            check::exec(&self.target, action, timeout).await
+        } else if let Some(action) = &self.probe.http_get {
+            check::http_get(&self.target, action, timeout, AGENT).await
+        } else if let Some(action) = &self.probe.tcp_socket {
+            check::tcp(&self.target, action, timeout).await
+        } else if let Some(action) = &self.probe.grpc {
+            check::grpc(&self.target, action, timeout).await
+        } else {
+            Outcome::failure("missing probe handler")
+        }
+    }
+}
+
+fn seconds(value: Option<i32>, default: i32) -> Duration {
+    let value = value.filter(|value| *value > 0).unwrap_or(default);
+    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+}

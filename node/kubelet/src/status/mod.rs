@@ -1,0 +1,135 @@
+//! A pod's status: computed here from the runtime's records, written to the
+//! API by [`writer`].
+
+pub mod conditions;
+pub mod containers;
+pub mod phase;
+pub mod writer;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::pod::{self, ContainerKind};
+use crate::resources::qos_class;
+use crate::runtime::view::PodRuntime;
+use containers::{Readiness, StartFailure};
+use phase::Phase;
+
+/// A verdict on the whole pod that outlives its containers: evicted, rejected,
+/// past its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub reason: String,
+    pub message: String,
+    /// Told as the condition DisruptionTarget with this reason.
+    pub disruption: Option<&'static str>,
+    /// The pod counts as failed even if its containers end well.
+    pub failed: bool,
+}
+
+pub struct Facts<'a> {
+    pub pod: &'a Pod,
+    pub runtime: &'a PodRuntime,
+    pub runtime_name: &'a str,
+    pub host_ips: &'a [IpAddr],
+    pub failures: &'a HashMap<String, StartFailure>,
+    pub messages: &'a HashMap<String, String>,
+    pub readiness: &'a dyn Fn(&str) -> Readiness,
+    pub ending: Option<&'a Ending>,
+    /// Nothing of the pod will be started again.
+    pub terminating: bool,
+    pub now: Timestamp,
+}
+
+/// The status as the kubelet sees it; `old` is what it saw last.
+pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
+    let pod = facts.pod;
+    let container_facts = containers::Facts {
+        pod,
+        old,
+        runtime: facts.runtime,
+        runtime_name: facts.runtime_name,
+        failures: facts.failures,
+        messages: facts.messages,
+        readiness: facts.readiness,
+        terminating: facts.terminating,
+    };
+    let init = containers::statuses(&container_facts, &[ContainerKind::Init, ContainerKind::Sidecar]);
+    let regular = containers::statuses(&container_facts, &[ContainerKind::Regular]);
+    let ephemeral = containers::statuses(&container_facts, &[ContainerKind::Ephemeral]);
+
+    let computed =
+        phase::phase(pod, &init, &regular, facts.terminating && !facts.runtime.is_anything_alive());
+    let phase = match (old.phase.as_deref(), facts.ending) {
+        // an end is final
+        (Some("Failed"), _) => Phase::Failed,
+        (Some("Succeeded"), _) => Phase::Succeeded,
+        (_, Some(ending)) if ending.failed => Phase::Failed,
+        _ => computed,
+    };
+    let sandbox = facts.runtime.sandbox();
+    let condition_facts = conditions::Facts {
+        pod,
+        phase,
+        init: &init,
+        regular: &regular,
+        sandbox_ready: sandbox
+            .is_some_and(|sandbox| sandbox.ready && (sandbox.host_network || !sandbox.ips.is_empty())),
+        now: facts.now,
+    };
+    let mut conditions = conditions::conditions(&condition_facts, old);
+    if let Some(disruption) = facts.ending.and_then(|ending| ending.disruption) {
+        let condition = PodCondition {
+            type_: "DisruptionTarget".into(),
+            status: "True".into(),
+            reason: Some(disruption.into()),
+            message: facts.ending.map(|ending| ending.message.clone()),
+            last_transition_time: Some(Time(facts.now)),
+            observed_generation: pod.metadata.generation,
+            last_probe_time: None,
+        };
+        if let Some(before) = conditions::find(old, "DisruptionTarget") {
+            conditions::put(&mut conditions, before.clone());
+        } else {
+            conditions::put(&mut conditions, condition);
+        }
+    }
+
+    let host_ips: Vec<String> = facts.host_ips.iter().map(IpAddr::to_string).collect();
+    let pod_ips = if pod::uses_host_network(pod) {
+        if sandbox.is_some() { host_ips.clone() } else { vec![] }
+    } else {
+        match sandbox.map(|sandbox| sandbox.ips.clone()).filter(|ips| !ips.is_empty()) {
+            Some(ips) => ips,
+            // a stopped pod keeps the address it had
+            None => old.pod_ips.iter().flatten().map(|each| each.ip.clone()).collect(),
+        }
+    };
+    let some = |list: Vec<_>| Some(list).filter(|list| !list.is_empty());
+    PodStatus {
+        phase: Some(phase.as_str().into()),
+        conditions: Some(conditions),
+        reason: facts.ending.map(|ending| ending.reason.clone()).or_else(|| old.reason.clone()),
+        message: facts
+            .ending
+            .map(|ending| ending.message.clone())
+            .filter(|message| !message.is_empty())
+            .or_else(|| old.message.clone()),
+        host_ip: host_ips.first().cloned(),
+        host_ips: Some(host_ips.into_iter().map(|ip| HostIP { ip }).collect()),
+        pod_ip: pod_ips.first().cloned(),
+        pod_ips: Some(pod_ips.into_iter().map(|ip| PodIP { ip }).collect::<Vec<_>>())
+            .filter(|all| !all.is_empty()),
+        start_time: old.start_time.clone().or(Some(Time(facts.now))),
+        qos_class: old.qos_class.clone().or_else(|| Some(qos_class(pod).as_str().into())),
+        observed_generation: pod.metadata.generation,
+        container_statuses: some(regular),
+        init_container_statuses: some(init),
+        ephemeral_container_statuses: some(ephemeral),
+        ..PodStatus::default()
+    }
+}

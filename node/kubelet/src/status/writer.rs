@@ -1,0 +1,236 @@
+//! Writes statuses to the API: the latest of each pod, one write at a time
+//! per pod, repeated until it is in. What came in between is never written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::api::{Api, Patch, PatchParams};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::pod;
+
+/// Writes in flight at once: a full node's worth of changes should not take
+/// a full node's worth of connections.
+const PARALLEL: usize = 16;
+const RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Option<kube::Client>,
+    pods: Mutex<HashMap<String, Entry>>,
+    permits: Semaphore,
+    changed: Notify,
+}
+
+struct Entry {
+    namespace: String,
+    name: String,
+    /// The API's uid, which a mirror pod does not share with its manifest.
+    api_uid: String,
+    wanted: Arc<Value>,
+    version: u64,
+    written: watch::Sender<u64>,
+    busy: bool,
+}
+
+impl Writer {
+    pub fn new(client: Option<kube::Client>) -> Self {
+        let shared = Shared {
+            client,
+            pods: Mutex::default(),
+            permits: Semaphore::new(PARALLEL),
+            changed: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Makes `status` what the API should show. `api` is the pod as the API
+    /// has it: the pod itself, or the mirror of a static one.
+    pub fn set(&self, uid: &str, api: &Pod, status: &PodStatus) {
+        let wanted = Arc::new(patch(status));
+        let mut pods = self.shared.pods.lock();
+        if let Some(entry) = pods.get_mut(uid)
+            && entry.api_uid == pod::uid(api)
+        {
+            if entry.wanted == wanted {
+                return;
+            }
+            entry.wanted = wanted;
+            entry.version += 1;
+        } else {
+            // after a restart the API may show all this already
+            let shown = api.status.as_ref().is_some_and(|shown| patch(shown) == *wanted);
+            let entry = Entry {
+                namespace: pod::namespace(api).into(),
+                name: pod::name(api).into(),
+                api_uid: pod::uid(api).into(),
+                wanted,
+                version: 1,
+                written: watch::Sender::new(u64::from(shown)),
+                busy: false,
+            };
+            pods.insert(uid.into(), entry);
+        }
+        self.shared.changed.notify_one();
+    }
+
+    /// Waits until the latest status of a pod is in the API.
+    pub async fn written(&self, uid: &str) {
+        let waiting = {
+            let pods = self.shared.pods.lock();
+            pods.get(uid).map(|entry| (entry.version, entry.written.subscribe()))
+        };
+        if let Some((version, mut written)) = waiting {
+            // an error means the entry was forgotten: nothing to wait for
+            let _ = written.wait_for(|written| *written >= version).await;
+        }
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.shared.pods.lock().remove(uid);
+    }
+
+    /// Writes until cancelled.
+    pub async fn run(&self) {
+        let Some(client) = self.shared.client.clone() else { return std::future::pending().await };
+        let mut writes = tokio::task::JoinSet::new();
+        loop {
+            for (uid, version) in self.claim() {
+                let (shared, client) = (self.shared.clone(), client.clone());
+                writes.spawn(async move { shared.write(&client, &uid, version).await });
+            }
+            tokio::select! {
+                () = self.shared.changed.notified() => {}
+                Some(_) = writes.join_next() => {}
+            }
+        }
+    }
+
+    /// Pods whose latest status nobody writes yet.
+    fn claim(&self) -> Vec<(String, u64)> {
+        let mut pods = self.shared.pods.lock();
+        let due = pods.iter_mut().filter(|(_, entry)| !entry.busy && *entry.written.borrow() < entry.version);
+        due.map(|(uid, entry)| {
+            entry.busy = true;
+            (uid.clone(), entry.version)
+        })
+        .collect()
+    }
+}
+
+impl Shared {
+    async fn write(&self, client: &kube::Client, uid: &str, _version: u64) {
+        let Ok(_permit) = self.permits.acquire().await else { return };
+        let mut delay = RETRY;
+        loop {
+            // read at the last moment: what changed while waiting goes along
+            let Some((namespace, name, api_uid, wanted, version)) = self.latest(uid) else { return };
+            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let body = json!({"metadata": {"uid": api_uid}, "status": &*wanted});
+            let mut span = ferry_trace::span("kubelet.status");
+            span.object("pods", &namespace, &name);
+            let result = span
+                .in_scope(api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&body)))
+                .await;
+            match result {
+                Ok(_) => {
+                    self.done(uid, version);
+                    return;
+                }
+                // gone, or another pod of that name: nobody reads this status
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                    self.done(uid, version);
+                    return;
+                }
+                Err(error) => {
+                    span.fail(&error);
+                    tracing::warn!(pod = %format!("{namespace}/{name}"), %error, "status not written, will try again");
+                }
+            }
+            drop(span);
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY);
+        }
+    }
+
+    fn latest(&self, uid: &str) -> Option<(String, String, String, Arc<Value>, u64)> {
+        let pods = self.pods.lock();
+        let entry = pods.get(uid)?;
+        Some((
+            entry.namespace.clone(),
+            entry.name.clone(),
+            entry.api_uid.clone(),
+            entry.wanted.clone(),
+            entry.version,
+        ))
+    }
+
+    fn done(&self, uid: &str, version: u64) {
+        if let Some(entry) = self.pods.lock().get_mut(uid) {
+            entry.busy = false;
+            entry.written.send_replace(version);
+        }
+    }
+}
+
+/// Conditions the kubelet answers for; only these are sent.
+const OWN_CONDITIONS: [&str; 6] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "DisruptionTarget",
+];
+
+/// A strategic merge patch: what the kubelet owns, absent fields removed,
+/// conditions of others untouched because the list merges by type.
+fn patch(status: &PodStatus) -> Value {
+    let conditions: Vec<Value> = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| OWN_CONDITIONS.contains(&condition.type_.as_str()))
+        .map(|condition| {
+            json!({
+                "type": condition.type_,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": condition.last_transition_time,
+                "observedGeneration": condition.observed_generation,
+            })
+        })
+        .collect();
+    let replaced = |ips: Vec<Value>| {
+        // these lists merge by address; a pod that moved must lose the old one
+        let mut list = vec![json!({"$patch": "replace"})];
+        list.extend(ips);
+        list
+    };
+    json!({
+        "phase": status.phase,
+        "reason": status.reason,
+        "message": status.message,
+        "conditions": conditions,
+        "hostIP": status.host_ip,
+        "hostIPs": replaced(status.host_ips.iter().flatten().map(|each| json!({"ip": each.ip})).collect()),
+        "podIP": status.pod_ip,
+        "podIPs": replaced(status.pod_ips.iter().flatten().map(|each| json!({"ip": each.ip})).collect()),
+        "startTime": status.start_time,
+        "qosClass": status.qos_class,
+        "observedGeneration": status.observed_generation,
+        "containerStatuses": status.container_statuses,
+        "initContainerStatuses": status.init_container_statuses,
+        "ephemeralContainerStatuses": status.ephemeral_container_statuses,
+    })
+}

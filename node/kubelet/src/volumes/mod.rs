@@ -1,0 +1,461 @@
+//! A pod's volumes on the node: made before its containers start, kept in
+//! step with the objects they show, taken away when the pod is gone.
+//!
+//! Directories are laid out as every kubelet lays them out:
+//!
+//! ```text
+//! ROOT/pods/UID/volumes/kubernetes.io~KIND/NAME
+//! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
+//! ```
+
+pub mod atomic;
+pub mod host_path;
+pub mod ownership;
+pub mod payload;
+pub mod tokens;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ferry_client::NamespacedName;
+use ferry_linux::{beneath, mount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource,
+    Secret, Volume, VolumeMount,
+};
+use kube::Api;
+
+use crate::downward;
+use crate::objects::{self, Objects};
+use crate::pod;
+use crate::resources::{amount_of, pod_limits};
+use atomic::{File, Payload};
+use ownership::ChangePolicy;
+use tokens::Tokens;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {source}")]
+    Volume { volume: String, source: Problem },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error("{kind} \"{name}\" not found")]
+    NotFound { kind: &'static str, name: String },
+    #[error(transparent)]
+    Objects(#[from] objects::Error),
+    #[error(transparent)]
+    Payload(#[from] payload::Error),
+    #[error(transparent)]
+    HostPath(#[from] host_path::Error),
+    #[error(transparent)]
+    Token(#[from] tokens::Error),
+    #[error("{action}: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("persistentvolumeclaim \"{0}\" is not bound")]
+    Unbound(String),
+    #[error("no volume plugin matched")]
+    NoPlugin,
+    #[error("no API server")]
+    NoServer,
+}
+
+fn io(action: &'static str) -> impl FnOnce(io::Error) -> Problem {
+    move |source| Problem::Io { action, source }
+}
+
+/// A volume as containers can mount it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub path: PathBuf,
+    pub read_only: bool,
+}
+
+/// By volume name.
+pub type MountedVolumes = BTreeMap<String, Mounted>;
+
+pub struct Volumes {
+    root_dir: PathBuf,
+    client: Option<kube::Client>,
+    objects: Arc<Objects>,
+    tokens: Tokens,
+}
+
+impl Volumes {
+    pub fn new(root_dir: PathBuf, client: Option<kube::Client>, objects: Arc<Objects>) -> Self {
+        Self { root_dir, tokens: Tokens::new(client.clone()), client, objects }
+    }
+
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+
+    /// Makes all volumes of a pod, and brings those made from objects up to
+    /// date. Doing it again is cheap and changes only what differs.
+    pub async fn set_up(&self, pod: &Pod, node: &downward::Node) -> Result<MountedVolumes, Error> {
+        let mut mounted = MountedVolumes::new();
+        for volume in pod::spec(pod).volumes.iter().flatten() {
+            let failed = |source| Error::Volume { volume: volume.name.clone(), source };
+            mounted.insert(volume.name.clone(), self.set_up_one(pod, volume, node).await.map_err(failed)?);
+        }
+        Ok(mounted)
+    }
+
+    async fn set_up_one(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        node: &downward::Node,
+    ) -> Result<Mounted, Problem> {
+        let directory = |kind: &str| {
+            self.pod_dir(pod::uid(pod))
+                .join("volumes")
+                .join(format!("kubernetes.io~{kind}"))
+                .join(&volume.name)
+        };
+        if let Some(source) = &volume.empty_dir {
+            let path = directory("empty-dir");
+            empty_dir(pod, source, &path)?;
+            return Ok(Mounted { path, read_only: false });
+        }
+        if let Some(source) = &volume.host_path {
+            let path = PathBuf::from(&source.path);
+            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            return Ok(Mounted { path, read_only: false });
+        }
+        if let Some(source) = &volume.config_map {
+            let optional = source.optional == Some(true);
+            let object = self.config_map(pod, &source.name, optional).await?;
+            let files =
+                payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            return self.write(pod, directory("configmap"), files, false).await;
+        }
+        if let Some(source) = &volume.secret {
+            let optional = source.optional == Some(true);
+            let object =
+                self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
+            let files =
+                payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            return self.write(pod, directory("secret"), files, true).await;
+        }
+        if let Some(source) = &volume.downward_api {
+            let files = payload::downward_api(pod, source.items.as_ref(), source.default_mode, node)?;
+            return self.write(pod, directory("downward-api"), files, false).await;
+        }
+        if let Some(source) = &volume.projected {
+            let files = self.projected(pod, source, node).await?;
+            return self.write(pod, directory("projected"), files, true).await;
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            let mounted = self.claim(pod, &source.claim_name).await?;
+            return Ok(Mounted { read_only: mounted.read_only || source.read_only == Some(true), ..mounted });
+        }
+        if volume.ephemeral.is_some() {
+            return self.claim(pod, &format!("{}-{}", pod::name(pod), volume.name)).await;
+        }
+        Err(Problem::NoPlugin)
+    }
+
+    async fn config_map(
+        &self,
+        pod: &Pod,
+        name: &str,
+        optional: bool,
+    ) -> Result<Option<Arc<ConfigMap>>, Problem> {
+        let found = self.objects.config_maps.get(&NamespacedName::new(pod::namespace(pod), name)).await?;
+        if found.is_none() && !optional {
+            return Err(Problem::NotFound { kind: "configmap", name: name.into() });
+        }
+        Ok(found)
+    }
+
+    async fn secret(&self, pod: &Pod, name: &str, optional: bool) -> Result<Option<Arc<Secret>>, Problem> {
+        let found = self.objects.secrets.get(&NamespacedName::new(pod::namespace(pod), name)).await?;
+        if found.is_none() && !optional {
+            return Err(Problem::NotFound { kind: "secret", name: name.into() });
+        }
+        Ok(found)
+    }
+
+    async fn projected(
+        &self,
+        pod: &Pod,
+        source: &ProjectedVolumeSource,
+        node: &downward::Node,
+    ) -> Result<Payload, Problem> {
+        let mut files = Payload::new();
+        for part in source.sources.iter().flatten() {
+            if let Some(map) = &part.config_map {
+                let optional = map.optional == Some(true);
+                let object = self.config_map(pod, &map.name, optional).await?;
+                let more = payload::config_map(
+                    object.as_deref(),
+                    map.items.as_ref(),
+                    source.default_mode,
+                    optional,
+                )?;
+                payload::merge(&mut files, more)?;
+            }
+            if let Some(secret) = &part.secret {
+                let optional = secret.optional == Some(true);
+                let object = self.secret(pod, &secret.name, optional).await?;
+                let more =
+                    payload::secret(object.as_deref(), secret.items.as_ref(), source.default_mode, optional)?;
+                payload::merge(&mut files, more)?;
+            }
+            if let Some(downward) = &part.downward_api {
+                let more = payload::downward_api(pod, downward.items.as_ref(), source.default_mode, node)?;
+                payload::merge(&mut files, more)?;
+            }
+            if let Some(token) = &part.service_account_token {
+                let audience = token.audience.as_deref().unwrap_or_default();
+                let text = self.tokens.get(pod, audience, token.expiration_seconds).await?;
+                let file = token_file(pod, text, source.default_mode);
+                payload::merge(&mut files, Payload::from([(token.path.clone(), file)]))?;
+            }
+            if part.cluster_trust_bundle.is_some() || part.pod_certificate.is_some() {
+                return Err(Problem::NoPlugin);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Writes the files of a volume; secret ones never touch the disk.
+    async fn write(
+        &self,
+        pod: &Pod,
+        path: PathBuf,
+        mut files: Payload,
+        in_memory: bool,
+    ) -> Result<Mounted, Problem> {
+        let group = fs_group(pod);
+        if group.is_some() {
+            // as the group will get to see them, so that a second look finds nothing to change
+            files.values_mut().for_each(|file| file.mode |= 0o440);
+        }
+        let target = path.clone();
+        let write = move || -> Result<(), Problem> {
+            fs::create_dir_all(&target).map_err(io("making the volume's directory"))?;
+            if in_memory && !mount::is_mount_point(&target).map_err(io("reading the mount table"))? {
+                mount::tmpfs(&target, None).map_err(io("mounting a memory file system"))?;
+            }
+            let changed = atomic::write(&target, &files, group).map_err(io("writing the volume's files"))?;
+            if let (true, Some(group)) = (changed, group) {
+                ownership::give_to_group(&target, group, true, ChangePolicy::Always)
+                    .map_err(io("giving the volume to its group"))?;
+            }
+            Ok(())
+        };
+        blocking(write).await?;
+        Ok(Mounted { path, read_only: true })
+    }
+
+    /// The directory behind a claim: its volume must be one this node has.
+    async fn claim(&self, pod: &Pod, name: &str) -> Result<Mounted, Problem> {
+        let client = self.client.clone().ok_or(Problem::NoServer)?;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
+        let claim = claims.get(name).await?;
+        let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
+        let volume_name = volume_name.ok_or_else(|| Problem::Unbound(name.into()))?;
+        let volume = Api::<PersistentVolume>::all(client).get(&volume_name).await?;
+        let spec = volume.spec.unwrap_or_default();
+        let path = if let Some(source) = &spec.host_path {
+            let path = PathBuf::from(&source.path);
+            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            // a volume on the host is made when first used
+            fs::create_dir_all(&path).map_err(io("making the volume's directory"))?;
+            path
+        } else if let Some(source) = &spec.local {
+            let path = PathBuf::from(&source.path);
+            host_path::prepare(&path, "Directory")?;
+            path
+        } else {
+            return Err(Problem::NoPlugin);
+        };
+        if let (Some(group), true) = (fs_group(pod), spec.local.is_some()) {
+            let (path, policy) = (path.clone(), change_policy(pod));
+            blocking(move || {
+                ownership::give_to_group(&path, group, false, policy)
+                    .map_err(io("giving the volume to its group"))
+            })
+            .await?;
+        }
+        let only_reads = spec.access_modes.iter().flatten().all(|mode| mode == "ReadOnlyMany");
+        Ok(Mounted { path, read_only: only_reads && spec.access_modes.is_some() })
+    }
+
+    /// What a container mounts of a volume: the whole, or a part of it, opened
+    /// so that no link in it can lead elsewhere.
+    pub fn sub_path(
+        &self,
+        pod: &Pod,
+        container: &str,
+        index: usize,
+        volume_mount: &VolumeMount,
+        volume: &Mounted,
+        sub_path: &str,
+    ) -> io::Result<PathBuf> {
+        if Path::new(sub_path).is_absolute() || sub_path.split('/').any(|part| part == "..") {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "subPath must stay within the volume"));
+        }
+        let part = Path::new(sub_path);
+        let opened = match beneath::open_beneath(&volume.path, part) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
+                beneath::create_directories_beneath(&volume.path, part, 0o750)?
+            }
+            opened => opened?,
+        };
+        let target = self
+            .pod_dir(pod::uid(pod))
+            .join("volume-subpaths")
+            .join(&volume_mount.name)
+            .join(container)
+            .join(index.to_string());
+        mount::unmount(&target)?;
+        let is_directory =
+            fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened)))?.is_dir();
+        if is_directory {
+            fs::create_dir_all(&target)?;
+        } else {
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::OpenOptions::new().create(true).append(true).open(&target)?;
+        }
+        mount::bind_open(&opened, &target)?;
+        Ok(target)
+    }
+
+    /// Takes a stopped pod's volumes away. Mounts go first, so that removing
+    /// files can reach nothing but the pod's own.
+    pub async fn tear_down_mounts(&self, uid: &str) -> io::Result<()> {
+        self.tokens.forget(uid);
+        let directory = self.pod_dir(uid);
+        blocking(move || {
+            unmount_all(&directory)?;
+            for name in ["volumes", "volume-subpaths"] {
+                remove_tree(&directory.join(name))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes everything of a pod off the node.
+    pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
+        let directory = self.pod_dir(uid);
+        blocking(move || {
+            unmount_all(&directory)?;
+            remove_tree(&directory)
+        })
+        .await
+    }
+
+    /// Pods that have a directory here.
+    pub fn pods_on_disk(&self) -> io::Result<Vec<String>> {
+        match fs::read_dir(self.root_dir.join("pods")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+            entries => entries?
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<_>>(),
+        }
+    }
+}
+
+fn unmount_all(directory: &Path) -> io::Result<()> {
+    for target in mount::mounts_below(directory)? {
+        mount::unmount(&target)?;
+    }
+    if mount::mounts_below(directory)?.is_empty() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "a volume is still mounted"))
+    }
+}
+
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn empty_dir(pod: &Pod, source: &EmptyDirVolumeSource, path: &Path) -> Result<(), Problem> {
+    let new = !path.exists();
+    if new {
+        fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
+    }
+    if source.medium.as_deref() == Some("Memory")
+        && !mount::is_mount_point(path).map_err(io("reading the mount table"))?
+    {
+        mount::tmpfs(path, memory_size(pod, source)).map_err(io("mounting a memory file system"))?;
+    } else if !new {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map_err(io("opening the volume to all"))?;
+    if let Some(group) = fs_group(pod) {
+        ownership::give_to_group(path, group, false, ChangePolicy::Always)
+            .map_err(io("giving the volume to its group"))?;
+    }
+    Ok(())
+}
+
+/// Memory a volume may take: what it says, and no more than the pod may use.
+fn memory_size(pod: &Pod, source: &EmptyDirVolumeSource) -> Option<u64> {
+    let said =
+        source.size_limit.as_ref().map(|limit| amount_of("memory", &limit.0)).filter(|limit| *limit > 0);
+    let pod_limit = pod_limits(pod, None, true).memory_bytes;
+    [said, pod_limit].into_iter().flatten().min().and_then(|limit| u64::try_from(limit).ok())
+}
+
+/// Tokens are for their pod's user alone; a group shares them where set.
+fn token_file(pod: &Pod, text: String, default_mode: Option<i32>) -> File {
+    let users: std::collections::BTreeSet<Option<i64>> = pod::containers(pod)
+        .iter()
+        .map(|each| {
+            let own = each.container.security_context.as_ref().and_then(|context| context.run_as_user);
+            own.or_else(|| pod::spec(pod).security_context.as_ref().and_then(|context| context.run_as_user))
+        })
+        .collect();
+    let mut users = users.into_iter();
+    let only_user = match (users.next(), users.next()) {
+        (Some(Some(user)), None) => u32::try_from(user).ok(),
+        _ => None,
+    };
+    let (mode, user) = match (fs_group(pod), only_user) {
+        (Some(_), _) => (0o640, None),
+        (None, Some(user)) => (0o600, Some(user)),
+        (None, None) => (payload::mode(None, default_mode), None),
+    };
+    File { data: text.into_bytes(), mode, user }
+}
+
+fn fs_group(pod: &Pod) -> Option<u32> {
+    pod::spec(pod).security_context.as_ref()?.fs_group.and_then(|group| u32::try_from(group).ok())
+}
+
+fn change_policy(pod: &Pod) -> ChangePolicy {
+    let policy = pod::spec(pod)
+        .security_context
+        .as_ref()
+        .and_then(|context| context.fs_group_change_policy.as_deref());
+    if policy == Some("OnRootMismatch") { ChangePolicy::OnRootMismatch } else { ChangePolicy::Always }
+}
+
+/// Files and mounts on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // cancelled: the process is ending, and so is whoever waits here
+        Err(_) => std::future::pending().await,
+    }
+}

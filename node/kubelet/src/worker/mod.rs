@@ -1,0 +1,277 @@
+//! One worker per pod: a task that alone changes anything about it.
+//!
+//! ```text
+//!              pod changed, container ended, probe, timer
+//!                 ┌─────┐
+//!                 ▼     │
+//!   start ──▶  Syncing ─┘
+//!                 │ deleted, evicted, rejected, past its deadline,
+//!                 │ or all containers have finished
+//!                 ▼
+//!            Terminating    containers and sandbox stop within their grace
+//!                 │
+//!                 ▼
+//!            Terminated     volumes and cgroups are gone, the status is final
+//!                 │ deleted from its source
+//!                 ▼
+//!              removed      containers, logs and the API object are gone
+//! ```
+//!
+//! Nothing is remembered that the runtime or the API does not also know, so a
+//! restarted kubelet goes on where the former one was.
+
+mod start;
+mod stop;
+mod sync;
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{CancellationToken, EventType};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::watch;
+
+use crate::backoff::CrashBackoff;
+use crate::context::Context;
+use crate::logs;
+use crate::pod;
+use crate::probes::Probes;
+use crate::runtime;
+use crate::runtime::view::{PodRuntime, State};
+use crate::status::containers::{Readiness, StartFailure};
+use crate::status::{self, Ending};
+
+/// What is wanted of a worker. It always acts on the latest.
+#[derive(Clone)]
+pub struct Orders {
+    pub pod: Arc<Pod>,
+    /// The API's copy of a static pod.
+    pub mirror: Option<Arc<Pod>>,
+    /// The pod is no longer in its source.
+    pub gone: bool,
+    pub ending: Option<Ending>,
+    /// Less time than the pod's own grace period.
+    pub grace: Option<Duration>,
+    /// Something outside changed; counts so that waiting sees it.
+    pub wakes: u64,
+}
+
+impl Orders {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        Self { pod, mirror: None, gone: false, ending: None, grace: None, wakes: 0 }
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.gone || self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    fn must_end(&self) -> bool {
+        self.is_deleted() || self.ending.is_some()
+    }
+
+    fn grace(&self) -> Duration {
+        let own = pod::grace_period(&self.pod);
+        self.grace.map_or(own, |grace| grace.min(own))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Syncing,
+    Terminating,
+    Terminated,
+}
+
+/// Errors are tried again after this, doubling.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
+pub struct Worker {
+    context: Arc<Context>,
+    uid: String,
+    orders: watch::Receiver<Orders>,
+    stage: Stage,
+    probes: Probes,
+    /// Why containers do not start, by name.
+    failures: HashMap<String, StartFailure>,
+    restarts: CrashBackoff,
+    /// Last words of ended containers, by id.
+    messages: HashMap<String, String>,
+    /// The runtime's records when last asked.
+    seen: PodRuntime,
+    /// The status as last computed; transition times depend on it.
+    status: PodStatus,
+    /// An end this worker found by itself: past the deadline.
+    ending: Option<Ending>,
+    /// Containers whose preStop hook has run.
+    pre_stopped: HashSet<String>,
+    retry: Duration,
+    /// Set when everything of the pod is off the node.
+    done: CancellationToken,
+}
+
+impl Worker {
+    pub fn new(context: Arc<Context>, orders: watch::Sender<Orders>, done: CancellationToken) -> Self {
+        let receiver = orders.subscribe();
+        let pod = receiver.borrow().pod.clone();
+        let wake = Arc::new(move || orders.send_modify(|orders| orders.wakes += 1));
+        Self {
+            probes: Probes::new(context.runtime.clone(), context.events.clone(), wake),
+            restarts: CrashBackoff::new(context.config.max_container_restart_period),
+            uid: pod::uid(&pod).into(),
+            status: pod.status.clone().unwrap_or_default(),
+            context,
+            orders: receiver,
+            stage: Stage::Syncing,
+            failures: HashMap::new(),
+            seen: PodRuntime::default(),
+            messages: HashMap::new(),
+            ending: None,
+            pre_stopped: HashSet::new(),
+            retry: FIRST_RETRY,
+            done,
+        }
+    }
+
+    /// Works until the pod is gone from the node. Being dropped changes
+    /// nothing about the pod: another worker can take over.
+    pub async fn run(mut self) {
+        // whatever keeps the next pod of this name waiting ends with this one
+        let _done = self.done.clone().drop_guard();
+        loop {
+            let orders = self.orders.borrow_and_update().clone();
+            let pause = match self.stage {
+                Stage::Syncing if self.must_end(&orders) => {
+                    self.enter(Stage::Terminating);
+                    continue;
+                }
+                Stage::Syncing => {
+                    let mut ends = self.orders.clone();
+                    let synced = tokio::select! {
+                        biased;
+                        _ = ends.wait_for(Orders::must_end) => continue,
+                        synced = self.sync(&orders) => synced,
+                    };
+                    match synced {
+                        Ok(sync::Synced::Finished) => {
+                            self.enter(Stage::Terminating);
+                            continue;
+                        }
+                        Ok(sync::Synced::Until(pause)) => {
+                            self.retry = FIRST_RETRY;
+                            pause
+                        }
+                        Err(error) => self.failed(&orders.pod, &error),
+                    }
+                }
+                Stage::Terminating => match self.terminate().await {
+                    Ok(()) => {
+                        self.enter(Stage::Terminated);
+                        self.retry = FIRST_RETRY;
+                        continue;
+                    }
+                    Err(error) => self.failed(&orders.pod, &error),
+                },
+                Stage::Terminated => {
+                    let seen = self.seen.clone();
+                    self.show(&orders, &seen);
+                    if orders.is_deleted() {
+                        match self.remove(&orders).await {
+                            Ok(()) => return,
+                            Err(error) => self.failed(&orders.pod, &error),
+                        }
+                    } else {
+                        Duration::MAX
+                    }
+                }
+            };
+            tokio::select! {
+                changed = self.orders.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn must_end(&self, orders: &Orders) -> bool {
+        orders.must_end() || self.ending.is_some()
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        tracing::debug!(uid = self.uid, from = ?self.stage, to = ?stage, "pod stage");
+        self.stage = stage;
+    }
+
+    /// Tells of an error and says how long to wait.
+    fn failed(&mut self, pod: &Pod, error: &sync::Error) -> Duration {
+        tracing::warn!(pod = %pod::key(pod), %error, stage = ?self.stage, "pod not in step yet");
+        self.context.events.event(pod, EventType::Warning, error.reason(), "Syncing", error.to_string());
+        let pause = self.retry;
+        self.retry = (self.retry * 2).min(MAX_RETRY);
+        pause
+    }
+
+    /// Computes the status and hands it to the writer.
+    fn show(&mut self, orders: &Orders, runtime: &PodRuntime) -> PodStatus {
+        self.read_messages(runtime);
+        let pod = &orders.pod;
+        let containers = pod::containers(pod);
+        let readiness = |id: &str| {
+            let record = runtime.containers.iter().find(|record| record.id == id);
+            let each =
+                record.and_then(|record| containers.iter().find(|each| each.container.name == record.name));
+            each.map_or(Readiness { started: true, ready: true }, |each| self.probes.readiness(each, id))
+        };
+        let host_ips = self.context.host_ips();
+        let facts = status::Facts {
+            pod,
+            runtime,
+            runtime_name: &self.context.runtime_name,
+            host_ips: &host_ips,
+            failures: &self.failures,
+            messages: &self.messages,
+            readiness: &readiness,
+            ending: orders.ending.as_ref().or(self.ending.as_ref()),
+            terminating: self.stage != Stage::Syncing,
+            now: Timestamp::now(),
+        };
+        let status = status::status(&facts, &self.status);
+        self.status = status.clone();
+        let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
+        if let Some(api) = api.filter(|_| !orders.gone) {
+            self.context.writer.set(&self.uid, api, &status);
+        }
+        status
+    }
+
+    /// Reads the last words of containers that ended, once each.
+    fn read_messages(&mut self, runtime: &PodRuntime) {
+        for record in &runtime.containers {
+            if record.state == State::Exited && !self.messages.contains_key(&record.id) {
+                self.messages.insert(record.id.clone(), logs::termination_message(record));
+            }
+        }
+        if !runtime.containers.is_empty() {
+            self.messages.retain(|id, _| runtime.containers.iter().any(|record| &record.id == id));
+        }
+    }
+
+    async fn runtime(&mut self) -> Result<PodRuntime, sync::Error> {
+        self.seen = runtime::pod(&self.context.runtime, &self.uid).await?;
+        Ok(self.seen.clone())
+    }
+
+    /// Where probes and hooks reach the pod.
+    fn pod_ip(&self, pod: &Pod, runtime: &PodRuntime) -> Option<IpAddr> {
+        if pod::uses_host_network(pod) {
+            return self.context.host_ips().first().copied();
+        }
+        runtime.sandbox()?.ips.first()?.parse().ok()
+    }
+}

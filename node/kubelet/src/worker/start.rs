@@ -1,0 +1,408 @@
+//! Starting one container: image, environment, mounts, create, start, hook.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{EventType, NamespacedName};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use tokio::time::Instant;
+
+use super::{Orders, Worker};
+use crate::cri;
+use crate::env::{self, Addresses};
+use crate::hooks;
+use crate::pod::{self, ContainerOf};
+use crate::runtime::container_config::{self, container_config, log_directory, log_file, propagation};
+use crate::runtime::dns;
+use crate::runtime::view::{PodRuntime, State};
+use crate::status::containers::StartFailure;
+use crate::volumes::MountedVolumes;
+
+/// Why a container did not start, and when to try again.
+pub(super) type Held = (StartFailure, Duration);
+
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// Ended containers kept of each name, so that `logs --previous` works.
+const KEPT_ENDED: usize = 1;
+
+fn held(reason: &str, message: String) -> Held {
+    (StartFailure { reason: reason.into(), message }, TRY_AGAIN)
+}
+
+impl Worker {
+    pub(super) async fn start_container(
+        &mut self,
+        orders: &Orders,
+        each: &ContainerOf,
+        runtime: &PodRuntime,
+        sandbox_config: &cri::PodSandboxConfig,
+        volumes: &MountedVolumes,
+    ) -> Result<(), Held> {
+        let pod = &orders.pod;
+        let name = &each.container.name;
+        let Some(sandbox) = runtime.sandbox() else {
+            return Err(held("ContainerCreating", "the sandbox is gone".into()));
+        };
+        self.check_restart(pod, each, runtime)?;
+        let mut span = ferry_trace::span("kubelet.container");
+        span.object("pods", pod::namespace(pod), pod::name(pod)).set("container", name.as_str());
+
+        let secrets = self.pull_secrets(pod).await;
+        let handler = "";
+        let pulling = || {
+            let image = each.container.image.as_deref().unwrap_or_default();
+            self.event(pod, name, EventType::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        };
+        let ensured = self.context.images.ensure(&each.container, &secrets, sandbox_config, handler, pulling);
+        let image = span.in_scope(ensured).await.map_err(|failure| {
+            let kind =
+                if failure.reason == "ImagePullBackOff" { EventType::Normal } else { EventType::Warning };
+            let reason = if failure.reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
+            self.event(pod, name, kind, reason, failure.message.clone());
+            if failure.reason == "ErrImagePull" {
+                self.event(pod, name, EventType::Warning, "Failed", "Error: ErrImagePull".into());
+            }
+            (failure, TRY_AGAIN)
+        })?;
+        self.tell_image(pod, each, &image);
+
+        let restart_count = self.restart_count(orders, name, runtime);
+        let config =
+            self.config(orders, each, runtime, volumes, &image, restart_count).await.map_err(|message| {
+                self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
+                held("CreateContainerConfigError", message)
+            })?;
+        let created =
+            span.in_scope(self.context.runtime.create_container(&sandbox.id, config, sandbox_config.clone()));
+        let id = created.await.map_err(|error| {
+            span.fail(&error);
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
+            held("CreateContainerError", error.to_string())
+        })?;
+        self.event(pod, name, EventType::Normal, "Created", format!("Created container: {name}"));
+        span.in_scope(self.context.runtime.start_container(&id)).await.map_err(|error| {
+            span.fail(&error);
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
+            held("RunContainerError", error.to_string())
+        })?;
+        self.event(pod, name, EventType::Normal, "Started", format!("Started container {name}"));
+        self.collect_ended(name, runtime).await;
+        self.link_log(pod, name, &id, restart_count);
+
+        let hook = each.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+        if let Some(hook) = hook {
+            let pod_ip = self.pod_ip(pod, runtime);
+            let ran = hooks::run(
+                &self.context.runtime,
+                &id,
+                &each.container,
+                hook,
+                pod_ip,
+                Duration::from_secs(3600),
+            );
+            if let Err(problem) = span.in_scope(ran).await {
+                span.fail(&problem);
+                self.event(
+                    pod,
+                    name,
+                    EventType::Warning,
+                    "FailedPostStartHook",
+                    format!("PostStartHook failed: {problem}"),
+                );
+                let stopped = self.context.runtime.stop_container(&id, pod::grace_period(pod)).await;
+                if let Err(error) = stopped {
+                    tracing::warn!(container = id, %error, "container with a failed hook not stopped");
+                }
+                return Err((
+                    StartFailure { reason: "PostStartHookError".into(), message: problem },
+                    Duration::ZERO,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A container that ended may have to wait.
+    fn check_restart(&mut self, pod: &Pod, each: &ContainerOf, runtime: &PodRuntime) -> Result<(), Held> {
+        let name = &each.container.name;
+        let Some(last) = runtime.container(name).filter(|record| record.state == State::Exited) else {
+            return Ok(());
+        };
+        let Some(finished) = last.finished_at else { return Ok(()) };
+        let age = Duration::try_from(Timestamp::now().duration_since(finished)).unwrap_or_default();
+        self.restarts.may_restart(name, age, Instant::now()).map_err(|(delay, left)| {
+            let whole = format!("{}_{}({})", pod::name(pod), pod::namespace(pod), pod::uid(pod));
+            let shown = go_duration(delay);
+            let note = format!("Back-off restarting failed container {name} in pod {whole}");
+            self.event(pod, name, EventType::Warning, "BackOff", note);
+            let message = format!("back-off {shown} restarting failed container={name} pod={whole}");
+            (StartFailure { reason: "CrashLoopBackOff".into(), message }, left)
+        })
+    }
+
+    fn tell_image(&self, pod: &Pod, each: &ContainerOf, image: &crate::images::pull::Present) {
+        let name = each.container.image.as_deref().unwrap_or_default();
+        let note = match image.pulled_in {
+            None => format!("Container image \"{name}\" already present on machine"),
+            Some(took) => format!(
+                "Successfully pulled image \"{name}\" in {}ms ({}ms including waiting). Image size: {} bytes.",
+                took.as_millis(),
+                took.as_millis(),
+                image.size
+            ),
+        };
+        self.event(pod, &each.container.name, EventType::Normal, "Pulled", note);
+    }
+
+    async fn pull_secrets(&self, pod: &Pod) -> Vec<Arc<Secret>> {
+        let mut secrets = Vec::new();
+        for reference in pod::spec(pod).image_pull_secrets.iter().flatten() {
+            let key = NamespacedName::new(pod::namespace(pod), &reference.name);
+            match self.context.objects.secrets.get(&key).await {
+                Ok(Some(secret)) => secrets.push(secret),
+                // the image may not need it; if it does, the pull says so
+                Ok(None) => {
+                    let note = format!(
+                        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                        reference.name
+                    );
+                    self.context.events.event(
+                        pod,
+                        EventType::Warning,
+                        "FailedToRetrieveImagePullSecret",
+                        "Pulling",
+                        note,
+                    );
+                }
+                Err(error) => tracing::warn!(pod = %pod::key(pod), %error, "pull secret not read"),
+            }
+        }
+        secrets
+    }
+
+    fn restart_count(&self, orders: &Orders, name: &str, runtime: &PodRuntime) -> u32 {
+        if let Some(last) = runtime.container(name) {
+            return last.restart_count + 1;
+        }
+        // the runtime forgot it; what the API was told still counts
+        let shown = pod::container_status(pod::status(&orders.pod), name)
+            .or_else(|| pod::container_status(&self.status, name));
+        let ran = shown.filter(|status| {
+            status.container_id.is_some()
+                && status
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+        });
+        ran.map_or(0, |status| u32::try_from(status.restart_count).unwrap_or(0) + 1)
+    }
+
+    async fn config(
+        &self,
+        orders: &Orders,
+        each: &ContainerOf,
+        runtime: &PodRuntime,
+        volumes: &MountedVolumes,
+        image: &crate::images::pull::Present,
+        restart_count: u32,
+    ) -> Result<cri::ContainerConfig, String> {
+        let pod = &orders.pod;
+        let context = &self.context;
+        let host_ips: Vec<String> = context.host_ips().iter().map(ToString::to_string).collect();
+        let pod_ips = match runtime.sandbox() {
+            Some(sandbox) if !sandbox.host_network => sandbox.ips.clone(),
+            _ => host_ips.clone(),
+        };
+        let addresses = Addresses { pod_ips: pod_ips.clone(), host_ips };
+        let services = match &context.services {
+            Some(informer) => {
+                // a pod that starts before its services are known would miss them for ever
+                informer.synced().await;
+                informer.list()
+            }
+            None => vec![],
+        };
+        let environment = env::environment(
+            pod,
+            &each.container,
+            &services,
+            &context.objects,
+            &addresses,
+            &context.allocatable,
+        )
+        .await
+        .map_err(|error| error.to_string())?;
+        let mut mounts = self.volume_mounts(pod, each, volumes, &environment)?;
+        mounts.extend(
+            self.own_mounts(pod, each, &pod_ips, restart_count, &mounts)
+                .map_err(|error| error.to_string())?,
+        );
+        let target_id = each
+            .target
+            .as_ref()
+            .and_then(|target| runtime.current_container(target))
+            .map(|target| target.id.clone());
+        let cpuset = context.cpus.allocate(pod, &each.container).map_err(|error| error.to_string())?;
+        container_config(container_config::Facts {
+            pod,
+            each,
+            restart_count,
+            image_ref: &image.reference,
+            image_user: &image.user,
+            environment: &environment,
+            mounts,
+            target_id,
+            root_dir: &context.config.root_dir,
+            machine_memory: context.machine_memory,
+            cpuset: cpuset.map(|cpus| crate::cpu_manager::format_list(&cpus)),
+            seccomp_default: context.config.seccomp_default,
+            cfs_quota: context.config.enable_cfs_quota,
+        })
+        .map_err(|error| error.to_string())
+    }
+
+    fn volume_mounts(
+        &self,
+        pod: &Pod,
+        each: &ContainerOf,
+        volumes: &MountedVolumes,
+        environment: &env::Environment,
+    ) -> Result<Vec<cri::Mount>, String> {
+        let mut mounts = Vec::new();
+        for (index, wanted) in each.container.volume_mounts.iter().flatten().enumerate() {
+            let Some(volume) = volumes.get(&wanted.name) else {
+                return Err(format!(
+                    "cannot find volume \"{}\" to mount into container \"{}\"",
+                    wanted.name, each.container.name
+                ));
+            };
+            let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
+                (Some(path), _) if !path.is_empty() => Some(path.clone()),
+                (_, Some(expression)) if !expression.is_empty() => {
+                    let expanded = environment.expand(expression);
+                    if expanded.contains("$(") {
+                        return Err(format!("missing value for \"{expression}\""));
+                    }
+                    Some(expanded)
+                }
+                _ => None,
+            };
+            let host_path = match sub_path {
+                Some(sub_path) => self
+                    .context
+                    .volumes
+                    .sub_path(pod, &each.container.name, index, wanted, volume, &sub_path)
+                    .map_err(|error| {
+                        format!(
+                            "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {error}",
+                            wanted.name, each.container.name
+                        )
+                    })?,
+                None => volume.path.clone(),
+            };
+            mounts.push(cri::Mount {
+                container_path: absolute(&wanted.mount_path),
+                host_path: host_path.to_string_lossy().into_owned(),
+                readonly: wanted.read_only == Some(true) || volume.read_only,
+                propagation: propagation(wanted.mount_propagation.as_deref()) as i32,
+                ..Default::default()
+            });
+        }
+        Ok(mounts)
+    }
+
+    /// The hosts file, and the file for last words.
+    fn own_mounts(
+        &self,
+        pod: &Pod,
+        each: &ContainerOf,
+        pod_ips: &[String],
+        restart_count: u32,
+        volume_mounts: &[cri::Mount],
+    ) -> std::io::Result<Vec<cri::Mount>> {
+        let mut mounts = Vec::new();
+        let directory = self.context.pod_dir(pod::uid(pod));
+        let is_taken = |path: &str| volume_mounts.iter().any(|mount| mount.container_path == path);
+        if !is_taken("/etc/hosts") {
+            let config = &self.context.config;
+            let (name, domain) = dns::host_name(pod, &config.cluster_domain, &self.context.host_name);
+            let node_file = fs::read_to_string("/etc/hosts").unwrap_or_else(|_| String::new());
+            let file = directory.join("etc-hosts");
+            fs::write(&file, dns::hosts_file(pod, pod_ips, &name, domain.as_deref(), &node_file))?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+            mounts.push(mount("/etc/hosts", file));
+        }
+        let path = each.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
+        if !path.is_empty() {
+            let own = directory.join("containers").join(&each.container.name);
+            fs::create_dir_all(&own)?;
+            let file = own.join(format!("termination-{restart_count}"));
+            fs::write(&file, "")?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+            mounts.push(mount(path, file));
+        }
+        Ok(mounts)
+    }
+
+    /// Removes what ended long ago, with its log.
+    async fn collect_ended(&self, name: &str, runtime: &PodRuntime) {
+        let ended =
+            runtime.containers.iter().filter(|record| record.name == name && record.state == State::Exited);
+        for record in ended.skip(KEPT_ENDED) {
+            match self.context.runtime.remove_container(&record.id).await {
+                Ok(()) => crate::logs::remove(&record.log_path),
+                Err(error) => tracing::debug!(container = record.id, %error, "ended container not removed"),
+            }
+        }
+    }
+
+    /// The flat directory of links that log collectors read:
+    /// `/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`.
+    fn link_log(&self, pod: &Pod, name: &str, id: &str, restart_count: u32) {
+        let logs = &self.context.config.pod_logs_dir;
+        let Some(parent) = logs.parent() else { return };
+        let links = parent.join("containers");
+        let target = log_directory(logs, pod).join(log_file(name, restart_count));
+        let link = links.join(format!("{}_{}_{name}-{id}.log", pod::name(pod), pod::namespace(pod)));
+        let linked = fs::create_dir_all(&links).and_then(|()| std::os::unix::fs::symlink(target, link));
+        if let Err(error) = linked {
+            tracing::debug!(%error, "log not linked");
+        }
+    }
+}
+
+fn mount(container_path: &str, host_path: PathBuf) -> cri::Mount {
+    cri::Mount {
+        container_path: container_path.into(),
+        host_path: host_path.to_string_lossy().into_owned(),
+        ..Default::default()
+    }
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.into() } else { format!("/{path}") }
+}
+
+/// As Go prints a duration of whole seconds: `1m20s`, `5m0s`, `10s`.
+fn go_duration(duration: Duration) -> String {
+    match (duration.as_secs() / 60, duration.as_secs() % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_shown_as_users_know_them() {
+        for (seconds, shown) in [(10, "10s"), (80, "1m20s"), (300, "5m0s")] {
+            assert_eq!(go_duration(Duration::from_secs(seconds)), shown);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Bringing a pod in step with its spec, step by step.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::EventType;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Orders, Worker};
+use crate::cri;
+use crate::plan::{self, Plan};
+use crate::pod;
+use crate::runtime::container_config::log_directory;
+use crate::runtime::dns;
+use crate::runtime::sandbox_config::{self, sandbox_config};
+use crate::runtime::view::PodRuntime;
+use crate::status::Ending;
+use crate::volumes;
+
+pub(super) enum Synced {
+    /// In step; look again after this at the latest.
+    Until(Duration),
+    /// All containers have finished for good.
+    Finished,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Runtime(#[from] cri::Error),
+    #[error("network is not ready: {0}")]
+    Network(String),
+    #[error(transparent)]
+    Cgroup(#[from] ferry_linux::cgroup::Error),
+    #[error("{action}: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error(transparent)]
+    Volume(#[from] volumes::Error),
+    #[error("Failed to create pod sandbox: {0}")]
+    Sandbox(#[source] cri::Error),
+    #[error("error killing pod: {0}")]
+    Kill(#[source] cri::Error),
+    #[error("runtime class {name}: {problem}")]
+    RuntimeClass { name: String, problem: String },
+    #[error("deleting the pod from the API: {0}")]
+    Delete(#[source] kube::Error),
+}
+
+impl Error {
+    /// The event's reason.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Network(_) => "NetworkNotReady",
+            Self::Cgroup(_) => "FailedCreatePodContainer",
+            Self::Volume(_) => "FailedMount",
+            Self::Sandbox(_) | Self::RuntimeClass { .. } => "FailedCreatePodSandBox",
+            Self::Kill(_) => "FailedKillPod",
+            Self::Runtime(_) | Self::Io { .. } | Self::Delete(_) => "FailedSync",
+        }
+    }
+}
+
+pub(super) fn io_error(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { action, source }
+}
+
+impl Worker {
+    /// One pass: status, directories, volumes, then whatever the plan says,
+    /// until the plan is empty.
+    pub(super) async fn sync(&mut self, orders: &Orders) -> Result<Synced, Error> {
+        let mut span = ferry_trace::span("kubelet.sync");
+        span.object("pods", pod::namespace(&orders.pod), pod::name(&orders.pod));
+        if let Some(revision) = ferry_client::name::revision(&*orders.pod) {
+            span.caused_by(revision);
+        }
+        let result = span.in_scope(self.sync_steps(orders)).await;
+        if let Err(error) = &result {
+            span.fail(error);
+        }
+        result
+    }
+
+    async fn sync_steps(&mut self, orders: &Orders) -> Result<Synced, Error> {
+        let pod = &orders.pod;
+        let mut prepared = None;
+        loop {
+            let runtime = self.runtime().await?;
+            let pod_ip = self.pod_ip(pod, &runtime);
+            self.probes.follow(pod, &runtime, pod_ip, false);
+            let status = self.show(orders, &runtime);
+            if pod::is_terminal(status.phase.as_deref()) {
+                return Ok(Synced::Finished);
+            }
+            let deadline = match self.deadline() {
+                Some(left) if left.is_zero() => {
+                    self.ending = Some(past_deadline());
+                    return Ok(Synced::Finished);
+                }
+                deadline => deadline,
+            };
+            if !pod::uses_host_network(pod)
+                && let Some(problem) = self.context.network_problem.read().clone()
+            {
+                return Err(Error::Network(problem));
+            }
+            if prepared.is_none() {
+                prepared = Some(self.prepare(pod).await?);
+            }
+            let Some(volumes) = &prepared else { continue };
+
+            let plan = plan::plan(pod, &runtime, &self.probes);
+            if plan == Plan::default() {
+                self.failures.clear();
+                return Ok(Synced::Until(self.next(deadline)));
+            }
+            if plan.kill_pod && plan.sandbox.is_none() {
+                self.stop_everything(orders, &runtime).await?;
+                let runtime = self.runtime().await?;
+                self.show(orders, &runtime);
+                return Ok(Synced::Finished);
+            }
+            let held = self.carry_out(orders, &runtime, &plan, volumes).await?;
+            if let Some(held) = held {
+                // some containers wait; show why, and look again when they may
+                let runtime = self.runtime().await?;
+                self.show(orders, &runtime);
+                return Ok(Synced::Until(self.next(deadline).min(held)));
+            }
+        }
+    }
+
+    /// Cgroup, directories and volumes: what must be there before a container.
+    async fn prepare(&mut self, pod: &Arc<Pod>) -> Result<volumes::MountedVolumes, Error> {
+        self.context.cgroups.ensure(pod)?;
+        let directory = self.context.pod_dir(&self.uid);
+        for name in ["volumes", "plugins", "containers"] {
+            std::fs::create_dir_all(directory.join(name))
+                .map_err(io_error("making the pod's directories"))?;
+        }
+        let logs = log_directory(&self.context.config.pod_logs_dir, pod);
+        std::fs::create_dir_all(logs).map_err(io_error("making the pod's log directory"))?;
+        self.context.objects.register(pod);
+        let span = ferry_trace::span("kubelet.volumes");
+        Ok(span.in_scope(self.context.volumes.set_up(pod, &self.context.allocatable)).await?)
+    }
+
+    /// Acts on a plan. `Some` when containers were held back, with the time
+    /// after which to try again.
+    async fn carry_out(
+        &mut self,
+        orders: &Orders,
+        runtime: &PodRuntime,
+        plan: &Plan,
+        volumes: &volumes::MountedVolumes,
+    ) -> Result<Option<Duration>, Error> {
+        let pod = &orders.pod;
+        for kill in &plan.kill {
+            let Some(record) = runtime.containers.iter().find(|record| record.id == kill.id) else {
+                continue;
+            };
+            let grace = self.probe_grace(pod, kill).unwrap_or_else(|| pod::grace_period(pod));
+            self.stop_container(pod, record, self.pod_ip(pod, runtime), grace, &kill.message)
+                .await
+                .map_err(Error::Kill)?;
+        }
+        let mut runtime = runtime.clone();
+        if let Some(attempt) = plan.sandbox {
+            if plan.kill_pod {
+                self.stop_everything(orders, &runtime).await?;
+            }
+            let handler = self.runtime_handler(pod).await?;
+            let mut span = ferry_trace::span("kubelet.sandbox");
+            span.object("pods", pod::namespace(pod), pod::name(pod));
+            let config = self.sandbox_config(pod, attempt);
+            let made = span.in_scope(self.context.runtime.run_pod_sandbox(config, &handler)).await;
+            made.inspect_err(|error| {
+                span.fail(error);
+            })
+            .map_err(Error::Sandbox)?;
+            drop(span);
+            runtime = self.runtime().await?;
+            self.show(orders, &runtime);
+        }
+        let attempt = runtime.sandbox().map_or(0, |sandbox| sandbox.attempt);
+        let sandbox_config = self.sandbox_config(pod, attempt);
+        let mut held: Option<Duration> = None;
+        let mut started = false;
+        for name in &plan.start {
+            let Some(each) = pod::find_container(pod, name) else { continue };
+            match self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await {
+                Ok(()) => {
+                    started = true;
+                    self.failures.remove(name);
+                }
+                Err((failure, wait)) => {
+                    self.failures.insert(name.clone(), failure);
+                    held = Some(held.map_or(wait, |held| held.min(wait)));
+                }
+            }
+        }
+        // something started: look at once, there may be more to do
+        Ok(if started && held.is_none() { None } else { held.or(Some(Duration::ZERO)) })
+    }
+
+    pub(super) fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+        let config = &self.context.config;
+        let (host_name, domain) = dns::host_name(pod, &config.cluster_domain, &self.context.host_name);
+        sandbox_config(sandbox_config::Facts {
+            pod,
+            attempt,
+            cgroup_parent: &self.context.cgroups.parent_for_runtime(pod),
+            log_directory: &log_directory(&config.pod_logs_dir, pod),
+            root_dir: &config.root_dir,
+            dns: dns::dns_config(
+                pod,
+                &config.cluster_dns,
+                &config.cluster_domain,
+                &self.context.host_resolver(),
+            ),
+            host_name,
+            domain,
+            seccomp_default: config.seccomp_default,
+        })
+    }
+
+    /// Which of the runtime's ways to run pods a RuntimeClass names.
+    async fn runtime_handler(&self, pod: &Pod) -> Result<String, Error> {
+        let Some(name) = pod::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+            return Ok(String::new());
+        };
+        let problem = |problem: String| Error::RuntimeClass { name: name.into(), problem };
+        let client = self.context.client.clone().ok_or_else(|| problem("no API server".into()))?;
+        let classes: kube::Api<k8s_openapi::api::node::v1::RuntimeClass> = kube::Api::all(client);
+        let class = classes.get(name).await.map_err(|error| problem(error.to_string()))?;
+        Ok(class.handler)
+    }
+
+    /// What is left of `activeDeadlineSeconds`.
+    fn deadline(&self) -> Option<Duration> {
+        let pod = self.orders.borrow().pod.clone();
+        let seconds = pod::spec(&pod).active_deadline_seconds?;
+        let start = self.status.start_time.as_ref()?.0;
+        let spent = Duration::try_from(Timestamp::now().duration_since(start)).unwrap_or_default();
+        Some(Duration::from_secs(seconds.max(0) as u64).saturating_sub(spent))
+    }
+
+    /// When to look again though nothing happens, spread so that the pods of
+    /// a node do not look all at once.
+    fn next(&self, deadline: Option<Duration>) -> Duration {
+        let period = self.context.config.sync_frequency;
+        let spread = period.mul_f64(rand::random_range(0.75..1.25));
+        deadline.map_or(spread, |deadline| deadline.min(spread))
+    }
+
+    fn probe_grace(&self, pod: &Pod, kill: &plan::Kill) -> Option<Duration> {
+        let each = pod::find_container(pod, &kill.name)?;
+        let probe = match kill.because {
+            plan::Because::LivenessProbe => each.container.liveness_probe.as_ref(),
+            plan::Because::StartupProbe => each.container.startup_probe.as_ref(),
+            plan::Because::SpecChanged | plan::Because::Unknown => None,
+        };
+        let seconds = probe?.termination_grace_period_seconds?;
+        Some(Duration::from_secs(seconds.max(0) as u64))
+    }
+
+    pub(super) fn event(&self, pod: &Pod, container: &str, kind: EventType, reason: &str, note: String) {
+        let regarding = crate::events::container_reference(pod, container);
+        self.context.events.event_on(regarding, None, kind, reason, "Syncing", note);
+    }
+}
+
+fn past_deadline() -> Ending {
+    Ending {
+        reason: "DeadlineExceeded".into(),
+        message: "Pod was active on the node longer than the specified deadline".into(),
+        disruption: None,
+        failed: true,
+    }
+}
