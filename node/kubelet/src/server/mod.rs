@@ -1,0 +1,300 @@
+//! The kubelet's own server: logs, exec, attach, port-forward, statistics.
+//! Whoever calls must show who they are, and the API server says whether they
+//! may.
+
+mod auth;
+mod logs;
+mod metrics;
+mod stats;
+mod streams;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ferry_client::CancellationToken;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::context::Context;
+use crate::node::status::NodeStatusSource;
+use crate::pods::Pods;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("listening on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("reading {file}: {problem}")]
+    File { file: String, problem: String },
+    #[error("making a serving certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("TLS settings: {0}")]
+    Tls(String),
+}
+
+type Body = BoxBody<Bytes, io::Error>;
+
+/// The bound port, before anything is served on it: the node's status names
+/// it.
+pub struct Listener {
+    socket: std::net::TcpListener,
+    tls: TlsAcceptor,
+    port: u16,
+}
+
+impl Listener {
+    pub fn bind(config: &Config, addresses: &[IpAddr]) -> Result<Self, Error> {
+        let address = SocketAddr::new(config.address, config.port);
+        let listen = |source| Error::Listen { address, source };
+        let socket = std::net::TcpListener::bind(address).map_err(listen)?;
+        socket.set_nonblocking(true).map_err(listen)?;
+        let port = socket.local_addr().map_err(listen)?.port();
+        Ok(Self { socket, tls: TlsAcceptor::from(Arc::new(tls_config(config, addresses)?)), port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+fn tls_config(config: &Config, addresses: &[IpAddr]) -> Result<rustls::ServerConfig, Error> {
+    let (chain, key) = match (&config.tls_cert_file, &config.tls_private_key_file) {
+        (Some(certificate), Some(key)) => {
+            let file = |path: &std::path::Path, problem: String| Error::File {
+                file: path.display().to_string(),
+                problem,
+            };
+            let chain = CertificateDer::pem_file_iter(certificate)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|error| file(certificate, error.to_string()))?;
+            (chain, PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, error.to_string()))?)
+        }
+        _ => self_signed(config, addresses)?,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Tls(error.to_string()))?;
+    let builder = match &config.client_ca_file {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let bad = |problem: String| Error::File { file: path.display().to_string(), problem };
+            let mut roots = rustls::RootCertStore::empty();
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(error.to_string()))? {
+                let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+                roots.add(certificate).map_err(|error| bad(error.to_string()))?;
+            }
+            // a token serves as well, so a certificate is not demanded
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|error| bad(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut tls = builder.with_single_cert(chain, key).map_err(|error| Error::Tls(error.to_string()))?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(tls)
+}
+
+/// A certificate nobody vouches for, as upstream makes one too.
+fn self_signed(
+    config: &Config,
+    addresses: &[IpAddr],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+    let mut names = vec![config.node_name.clone()];
+    names.extend(addresses.iter().map(IpAddr::to_string));
+    let made = rcgen::generate_simple_self_signed(names)?;
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())
+        .map_err(|error| Error::Tls(error.into()))?;
+    Ok((vec![made.cert.der().clone()], key))
+}
+
+/// What every request handler needs.
+pub(crate) struct Server {
+    context: Arc<Context>,
+    node: Arc<NodeStatusSource>,
+    pods: Pods,
+    guard: auth::Guard,
+    sampler: stats::Sampler,
+}
+
+/// Serves until stopped. Connections that carry streams end with it.
+pub async fn run(
+    listener: Listener,
+    context: Arc<Context>,
+    node: Arc<NodeStatusSource>,
+    pods: Pods,
+    stop: CancellationToken,
+) {
+    let socket = match tokio::net::TcpListener::from_std(listener.socket) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::error!(%error, "the kubelet's server cannot start");
+            return;
+        }
+    };
+    let guard = auth::Guard::new(
+        context.client.clone(),
+        context.config.node_name.clone(),
+        context.config.anonymous_auth,
+    );
+    let server = Arc::new(Server { context, node, pods, guard, sampler: stats::Sampler::default() });
+    let connections = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = socket.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // out of descriptors, say: others must end before this can go on
+                tracing::warn!(%error, "connection not accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (tls, server, stop) = (listener.tls.clone(), server.clone(), stop.clone());
+        connections.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = serve(stream, tls, server) => {}
+            }
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve(stream: tokio::net::TcpStream, tls: TlsAcceptor, server: Arc<Server>) {
+    // failing to set it only costs latency
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let caller = certificate.and_then(auth::user_of_certificate);
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (server, caller) = (server.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(server.handle(request, caller).await) }
+    });
+    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+impl Server {
+    async fn handle(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        certificate: Option<auth::User>,
+    ) -> Response<Body> {
+        let user = match self.guard.authenticate(certificate, request.headers()).await {
+            Ok(user) => user,
+            Err(problem) => return text(StatusCode::UNAUTHORIZED, problem),
+        };
+        match self.guard.authorize(&user, request.method(), request.uri().path()).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let path = request.uri().path().to_string();
+                let message = format!(
+                    "Forbidden (user={}, verb={}, resource=nodes, path={path})",
+                    user.name,
+                    request.method()
+                );
+                return text(StatusCode::FORBIDDEN, message);
+            }
+            Err(problem) => {
+                return text(StatusCode::INTERNAL_SERVER_ERROR, format!("Authorization error: {problem}"));
+            }
+        }
+        self.route(request).await
+    }
+
+    async fn route(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path().trim_matches('/').to_string();
+        let parts: Vec<String> = path
+            .split('/')
+            .map(|part| percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned())
+            .collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        match parts.as_slice() {
+            ["healthz"] | ["healthz", "ping"] => text(StatusCode::OK, "ok"),
+            ["healthz", "syncloop" | "log"] => text(StatusCode::OK, "ok"),
+            ["pods"] | ["runningpods"] => self.list_pods(),
+            ["stats", "summary"] | ["stats"] => self.summary().await,
+            ["metrics"] => self.metrics().await,
+            ["metrics", "resource"] => self.resource_metrics().await,
+            ["metrics", "cadvisor" | "probes"] => text(StatusCode::OK, ""),
+            ["containerLogs", namespace, pod, container] => {
+                self.logs(&request, namespace, pod, container).await
+            }
+            ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
+                self.exec(request, namespace, pod, container).await
+            }
+            ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
+                self.attach(request, namespace, pod, container).await
+            }
+            ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
+                self.port_forward(request, namespace, pod).await
+            }
+            _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    }
+
+    fn list_pods(&self) -> Response<Body> {
+        let pods = self.pods.list();
+        let items: Vec<_> = pods.iter().map(AsRef::as_ref).collect();
+        json(&serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+    }
+}
+
+fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
+    let mut message = message.into();
+    message.push('\n');
+    respond(status, "text/plain; charset=utf-8", message.into())
+}
+
+fn json(value: &serde_json::Value) -> Response<Body> {
+    respond(StatusCode::OK, "application/json", value.to_string().into())
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(body).map_err(|never| match never {}).boxed());
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
+    response
+}
+
+/// The values of a query, in order.
+fn query(uri: &http::Uri) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
+    };
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(key, value)| (decode(key), decode(value)))
+        .collect()
+}

@@ -1,0 +1,235 @@
+//! `stats/summary`: what the node and its pods use.
+
+use std::collections::HashMap;
+
+use http::Response;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Body, Server, json as json_response};
+use crate::cri;
+use crate::pod;
+use crate::runtime::labels;
+use ferry_linux::cgroup::{Path, Usage};
+use ferry_linux::disk;
+
+/// Counters become rates between two looks, kept per subject.
+#[derive(Default)]
+pub(super) struct Sampler {
+    last: Mutex<HashMap<String, Sample>>,
+}
+
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Timestamp,
+    cpu_nanoseconds: u64,
+    rate: Option<u64>,
+}
+
+/// Looks closer together than this would measure noise.
+const LEAST_INTERVAL: i64 = 1;
+/// Subjects not seen for this long are forgotten.
+const FORGET_AFTER: i64 = 600;
+
+impl Sampler {
+    /// Nano-cores used since the last look, if there was one.
+    pub(super) fn rate(&self, subject: &str, cpu_nanoseconds: u64, at: Timestamp) -> Option<u64> {
+        let mut last = self.last.lock();
+        let before = last.get(subject).copied();
+        let (rate, keep) = match before {
+            Some(before) if at.as_second() - before.at.as_second() < LEAST_INTERVAL => {
+                (before.rate, Some(before))
+            }
+            Some(before) => {
+                let seconds = at.duration_since(before.at).as_secs_f64();
+                let used = cpu_nanoseconds.saturating_sub(before.cpu_nanoseconds) as f64;
+                (Some((used / seconds) as u64), None)
+            }
+            None => (None, None),
+        };
+        last.insert(subject.into(), keep.unwrap_or(Sample { at, cpu_nanoseconds, rate }));
+        if last.len() > 2048 {
+            last.retain(|_, sample| at.as_second() - sample.at.as_second() < FORGET_AFTER);
+        }
+        rate
+    }
+}
+
+/// Usage of one container, from the runtime.
+#[derive(Clone, Debug)]
+pub(super) struct ContainerUsage {
+    pub pod_uid: String,
+    pub name: String,
+    pub id: String,
+    pub cpu_nanoseconds: u64,
+    pub usage_bytes: u64,
+    pub working_set_bytes: u64,
+    pub rss_bytes: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    pub writable_bytes: u64,
+    pub writable_inodes: u64,
+}
+
+impl Server {
+    pub(super) async fn container_usage(&self) -> Result<Vec<ContainerUsage>, cri::Error> {
+        let stats = self.context.runtime.list_container_stats().await?;
+        Ok(stats.into_iter().filter_map(usage_of).collect())
+    }
+
+    pub(super) async fn summary(&self) -> Response<Body> {
+        let now = Timestamp::now();
+        let containers = self.container_usage().await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "container statistics");
+            vec![]
+        });
+        let pods: Vec<Value> =
+            self.pods.list().iter().map(|pod| self.pod_stats(pod, &containers, now)).collect();
+        let root = &self.context.config.root_dir;
+        let image_root = self.image_directory().await;
+        let node_fs = file_system(root, now);
+        let image_fs = image_root.as_deref().map_or_else(|| node_fs.clone(), |path| file_system(path, now));
+        let node = json!({
+            "nodeName": self.context.config.node_name,
+            "startTime": boot_time(now),
+            "cpu": self.node_usage().map(|usage| self.cpu("node", usage.cpu_nanoseconds, now)),
+            "memory": self.node_usage().map(|usage| {
+                let available = (self.context.machine_memory as u64).saturating_sub(usage.working_set_bytes);
+                let mut memory = memory(&usage, now);
+                memory["availableBytes"] = json!(available);
+                memory
+            }),
+            "fs": node_fs,
+            "runtime": {"imageFs": image_fs, "containerFs": image_fs},
+            "rlimit": crate::node::machine::process_ids()
+                .map(|(running, max)| json!({"time": now, "maxpid": max, "curproc": running})),
+        });
+        json_response(&json!({"node": node, "pods": pods}))
+    }
+
+    pub(super) fn node_usage(&self) -> Option<Usage> {
+        self.context.cgroups.hierarchy()?.usage(&Path::new("/")).ok()
+    }
+
+    async fn image_directory(&self) -> Option<std::path::PathBuf> {
+        let info = self.context.runtime.image_fs_info().await.ok()?;
+        let mountpoint = info.image_filesystems.into_iter().next()?.fs_id?.mountpoint;
+        Some(mountpoint.into())
+    }
+
+    fn pod_stats(&self, pod: &Pod, all: &[ContainerUsage], now: Timestamp) -> Value {
+        let own: Vec<&ContainerUsage> = all.iter().filter(|each| each.pod_uid == pod::uid(pod)).collect();
+        let containers: Vec<Value> = own
+            .iter()
+            .map(|each| {
+                let started = pod::container_status(pod::status(pod), &each.name)
+                    .and_then(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone());
+                json!({
+                    "name": each.name,
+                    "startTime": started,
+                    "cpu": self.cpu(&each.id, each.cpu_nanoseconds, now),
+                    "memory": {
+                        "time": now,
+                        "usageBytes": each.usage_bytes,
+                        "workingSetBytes": each.working_set_bytes,
+                        "rssBytes": each.rss_bytes,
+                        "pageFaults": each.page_faults,
+                        "majorPageFaults": each.major_page_faults,
+                    },
+                    "rootfs": {"time": now, "usedBytes": each.writable_bytes, "inodesUsed": each.writable_inodes},
+                })
+            })
+            .collect();
+        let usage = self.context.cgroups.usage(pod);
+        let directory = self.context.pod_dir(pod::uid(pod));
+        let (bytes, inodes) = disk::usage(&directory);
+        let written: u64 = own.iter().map(|each| each.writable_bytes).sum();
+        json!({
+            "podRef": {"name": pod::name(pod), "namespace": pod::namespace(pod), "uid": pod::uid(pod)},
+            "startTime": pod::status(pod).start_time,
+            "containers": containers,
+            "cpu": usage.map(|usage| self.cpu(pod::uid(pod), usage.cpu_nanoseconds, now)),
+            "memory": usage.map(|usage| memory(&usage, now)),
+            "process_stats": usage.map(|usage| json!({"process_count": usage.pids})),
+            "ephemeral-storage": {"time": now, "usedBytes": bytes + written, "inodesUsed": inodes},
+        })
+    }
+
+    fn cpu(&self, subject: &str, nanoseconds: u64, now: Timestamp) -> Value {
+        json!({
+            "time": now,
+            "usageNanoCores": self.sampler.rate(subject, nanoseconds, now),
+            "usageCoreNanoSeconds": nanoseconds,
+        })
+    }
+}
+
+fn usage_of(stats: cri::ContainerStats) -> Option<ContainerUsage> {
+    let attributes = stats.attributes?;
+    let number = |value: Option<cri::UInt64Value>| value.map_or(0, |value| value.value);
+    let cpu = stats.cpu.unwrap_or_default();
+    let memory = stats.memory.unwrap_or_default();
+    let writable = stats.writable_layer.unwrap_or_default();
+    Some(ContainerUsage {
+        pod_uid: attributes.labels.get(labels::POD_UID)?.clone(),
+        name: attributes.labels.get(labels::CONTAINER_NAME)?.clone(),
+        id: attributes.id,
+        cpu_nanoseconds: number(cpu.usage_core_nano_seconds),
+        usage_bytes: number(memory.usage_bytes),
+        working_set_bytes: number(memory.working_set_bytes),
+        rss_bytes: number(memory.rss_bytes),
+        page_faults: number(memory.page_faults),
+        major_page_faults: number(memory.major_page_faults),
+        writable_bytes: number(writable.used_bytes),
+        writable_inodes: number(writable.inodes_used),
+    })
+}
+
+fn memory(usage: &Usage, now: Timestamp) -> Value {
+    json!({
+        "time": now,
+        "usageBytes": usage.memory_bytes,
+        "workingSetBytes": usage.working_set_bytes,
+        "rssBytes": usage.rss_bytes,
+        "pageFaults": usage.page_faults,
+        "majorPageFaults": usage.major_page_faults,
+    })
+}
+
+fn file_system(path: &std::path::Path, now: Timestamp) -> Value {
+    match disk::space(path) {
+        Ok(space) => json!({
+            "time": now,
+            "availableBytes": space.available_bytes,
+            "capacityBytes": space.capacity_bytes,
+            "usedBytes": space.capacity_bytes.saturating_sub(space.available_bytes),
+            "inodes": space.inodes,
+            "inodesFree": space.inodes_free,
+            "inodesUsed": space.inodes.saturating_sub(space.inodes_free),
+        }),
+        Err(_) => Value::Null,
+    }
+}
+
+fn boot_time(now: Timestamp) -> Option<Timestamp> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    Timestamp::from_second(now.as_second() - seconds as i64).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_become_rates_between_looks() {
+        let sampler = Sampler::default();
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        assert_eq!(sampler.rate("a", 1_000_000_000, at(100)), None);
+        assert_eq!(sampler.rate("a", 2_000_000_000, at(110)), Some(100_000_000));
+        assert_eq!(sampler.rate("a", 2_000_000_000, at(110)), Some(100_000_000), "too soon: as before");
+        assert_eq!(sampler.rate("a", 1, at(120)), Some(0), "a counter that went back counts nothing");
+    }
+}

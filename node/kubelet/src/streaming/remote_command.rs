@@ -1,0 +1,233 @@
+//! Exec and attach: a client's WebSocket on one side, the runtime's SPDY on
+//! the other.
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::channels::{Input, Protocol};
+use super::spdy::{Headers, Role, Session, Stream, Writer};
+use super::upgrade;
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+const STATUS_LIMIT: usize = 64 << 10;
+
+/// What the client asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+}
+
+/// The runtime's side: one stream for each thing wanted.
+struct Runtime {
+    _session: Session,
+    error: Stream,
+    stdin: Option<Stream>,
+    stdout: Option<Stream>,
+    stderr: Option<Stream>,
+    resize: Option<Stream>,
+}
+
+async fn open(url: &str, wanted: Wanted) -> Result<Runtime, String> {
+    let connection =
+        upgrade::connect(url, &["v4.channel.k8s.io"]).await.map_err(|error| error.to_string())?;
+    let (session, _) = Session::start(connection.stream, Role::Client);
+    let stream = |kind: &'static str| -> Headers { vec![("streamtype".into(), kind.into())] };
+    let opened = async {
+        // the order in which every client opens them, and every server expects
+        let error = session.open(stream("error")).await?;
+        let stdin = if wanted.stdin { Some(session.open(stream("stdin")).await?) } else { None };
+        let stdout = if wanted.stdout { Some(session.open(stream("stdout")).await?) } else { None };
+        let stderr =
+            if wanted.stderr && !wanted.tty { Some(session.open(stream("stderr")).await?) } else { None };
+        let resize = if wanted.tty { Some(session.open(stream("resize")).await?) } else { None };
+        Ok::<_, std::io::Error>((error, stdin, stdout, stderr, resize))
+    };
+    let (error, stdin, stdout, stderr, resize) = opened.await.map_err(|error| error.to_string())?;
+    Ok(Runtime { _session: session, error, stdin, stdout, stderr, resize })
+}
+
+/// Carries a remote command over a client's WebSocket until it ends.
+pub async fn serve<S>(socket: WebSocketStream<S>, protocol: Protocol, url: &str, wanted: Wanted)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut to_client, mut from_client) = socket.split();
+    let (messages, mut outgoing) = mpsc::channel::<Message>(16);
+    let sender = tokio::spawn(async move {
+        while let Some(message) = outgoing.recv().await {
+            if to_client.send(message).await.is_err() {
+                return;
+            }
+        }
+        // a client that is gone needs no goodbye
+        let _ = to_client.send(Message::Close(None)).await;
+    });
+
+    let runtime = match open(url, wanted).await {
+        Ok(runtime) => runtime,
+        Err(problem) => {
+            tell_end(&messages, protocol, &failure(&problem)).await;
+            drop(messages);
+            let _ = sender.await;
+            return;
+        }
+    };
+    // an empty message says that the command is connected
+    let lowest = if wanted.stdout {
+        STDOUT
+    } else if wanted.stderr {
+        STDERR
+    } else {
+        ERROR
+    };
+    let _ = messages.send(protocol.encode(lowest, b"")).await;
+
+    let Runtime { _session, mut error, stdin, stdout, stderr, resize } = runtime;
+    let input = async {
+        let (mut stdin, mut resize) = (stdin.map(|stream| stream.writer), resize.map(|stream| stream.writer));
+        while let Some(Ok(message)) = from_client.next().await {
+            if matches!(message, Message::Close(_)) {
+                break;
+            }
+            take_input(protocol.decode(message), &mut stdin, &mut resize).await;
+        }
+        // the client has gone: the command's input ends, and so does our interest
+        if let Some(mut stdin) = stdin {
+            let _ = stdin.close().await;
+        }
+    };
+    let output = async {
+        let copy = |stream: Option<Stream>, channel: u8| {
+            let messages = messages.clone();
+            async move {
+                let Some(mut stream) = stream else { return };
+                while let Some(bytes) = stream.reader.read().await {
+                    if messages.send(protocol.encode(channel, &bytes)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        let ((), (), status) =
+            tokio::join!(copy(stdout, STDOUT), copy(stderr, STDERR), error.reader.read_to_end(STATUS_LIMIT));
+        tell_end(&messages, protocol, &status).await;
+    };
+    tokio::select! {
+        () = input => {}
+        () = output => {}
+    }
+    drop(messages);
+    let _ = sender.await;
+}
+
+async fn take_input(input: Input, stdin: &mut Option<Writer>, resize: &mut Option<Writer>) {
+    // a command that no longer reads is no reason to end its output
+    match input {
+        Input::Data { channel: STDIN, data } => {
+            if let Some(stdin) = stdin {
+                let _ = stdin.write(data).await;
+            }
+        }
+        Input::Data { channel: RESIZE, data } => {
+            if let Some(resize) = resize {
+                let _ = resize.write(data).await;
+            }
+        }
+        Input::Closed { channel: STDIN } => {
+            if let Some(mut stdin) = stdin.take() {
+                let _ = stdin.close().await;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The last message: how the command ended.
+async fn tell_end(messages: &mpsc::Sender<Message>, protocol: Protocol, status: &[u8]) {
+    let status: Value = match serde_json::from_slice(status) {
+        Ok(status) => status,
+        Err(_) if status.is_empty() => json!({"metadata": {}, "status": "Success"}),
+        Err(_) => failure_value(&String::from_utf8_lossy(status)),
+    };
+    let message = if protocol.has_status {
+        status.to_string().into_bytes()
+    } else if status["status"] == "Success" {
+        return;
+    } else {
+        status["message"].as_str().unwrap_or("the command failed").as_bytes().to_vec()
+    };
+    let _ = messages.send(protocol.encode(ERROR, &message)).await;
+}
+
+fn failure(problem: &str) -> Vec<u8> {
+    failure_value(problem).to_string().into_bytes()
+}
+
+fn failure_value(problem: &str) -> Value {
+    json!({"metadata": {}, "status": "Failure", "message": problem, "reason": "InternalError", "code": 500})
+}
+
+/// Bytes as they are, both ways, until both sides are done: a client that
+/// speaks the runtime's own protocol needs no translation.
+pub async fn splice<A, B>(mut client: A, mut runtime: B)
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut runtime).await {
+        tracing::debug!(%error, "stream ended");
+    }
+}
+
+/// The same for a client that wraps those bytes into WebSocket messages.
+pub async fn splice_tunnel<S, B>(socket: WebSocketStream<S>, runtime: B)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut to_client, mut from_client) = socket.split();
+    let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
+    let inward = async {
+        while let Some(Ok(message)) = from_client.next().await {
+            match message {
+                Message::Binary(bytes) => to_runtime.write_all(&bytes).await?,
+                Message::Close(_) => break,
+                _ => {}
+            }
+            to_runtime.flush().await?;
+        }
+        to_runtime.shutdown().await
+    };
+    let outward = async {
+        let mut buffer = vec![0; 32 << 10];
+        loop {
+            let count = from_runtime.read(&mut buffer).await?;
+            if count == 0 {
+                break;
+            }
+            let message = Message::binary(Bytes::copy_from_slice(&buffer[..count]));
+            to_client.send(message).await.map_err(std::io::Error::other)?;
+        }
+        to_client.send(Message::Close(None)).await.map_err(std::io::Error::other)
+    };
+    let ended: Result<(), std::io::Error> = tokio::select! {
+        ended = inward => ended,
+        ended = outward => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "tunnel ended");
+    }
+}
