@@ -1,1 +1,55 @@
-//! ferry-kubelet
+//! The kubelet: runs the pods that are bound to this node on a container
+//! runtime, and tells the API how they are.
+//!
+//! ```text
+//! API server ─┐                          ┌─ cgroups, volumes (linux)
+//!             ├─▶ Pods ─▶ one Worker a pod┼─ sandbox, containers (CRI)
+//! manifests ──┘              ▲            ├─ probes, hooks
+//!                            │            └─ status ─▶ Writer ─▶ API server
+//!          runtime events, probes, objects
+//! ```
+//!
+//! It is a plain client of the API: it knows no store, no server and no other
+//! component. It never decides where a pod runs, only whether it can run
+//! here. It does not set up pod networks: the runtime calls CNI for that.
+//!
+//! Start reading at [`worker`], the life of one pod; [`plan`] decides what it
+//! does next. [`run()`] puts the parts together.
+
+pub mod admit;
+pub mod backoff;
+pub mod cgroups;
+pub mod config;
+pub mod context;
+pub mod cpu_manager;
+pub mod cri;
+pub mod downward;
+pub mod env;
+pub mod events;
+pub mod eviction;
+pub mod hooks;
+pub mod images;
+mod insecure_tls;
+pub mod logs;
+pub mod node;
+pub mod objects;
+pub mod orphans;
+pub mod plan;
+pub mod pod;
+pub mod pods;
+pub mod probes;
+pub mod resources;
+mod run;
+pub mod runtime;
+pub mod server;
+pub mod sources;
+pub mod status;
+pub mod streaming;
+pub mod volumes;
+pub mod worker;
+
+pub use config::Config;
+pub use run::{Error, run};
+
+/// The version of Kubernetes this kubelet speaks.
+pub const KUBERNETES_VERSION: &str = "v1.36.4+ferry";

@@ -1,0 +1,163 @@
+//! What is watched, and when it is too little.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::rank::Starved;
+use crate::config::Config;
+use crate::context::Context;
+use crate::node::capacity::threshold_amount;
+use crate::node::machine;
+use ferry_linux::cgroup;
+use ferry_linux::disk;
+
+/// What there is of something, and what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    pub available: i64,
+    pub capacity: i64,
+}
+
+pub type Observations = BTreeMap<&'static str, Observation>;
+
+pub const SIGNALS: [(&str, Starved); 6] = [
+    ("memory.available", Starved::Memory),
+    ("nodefs.available", Starved::Disk),
+    ("nodefs.inodesFree", Starved::Disk),
+    ("imagefs.available", Starved::Disk),
+    ("imagefs.inodesFree", Starved::Disk),
+    ("pid.available", Starved::Pids),
+];
+
+/// A threshold that is crossed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crossed {
+    pub signal: &'static str,
+    pub starved: Starved,
+    pub observed: Observation,
+    pub threshold: String,
+    /// Soft thresholds let pods end by themselves.
+    pub is_hard: bool,
+}
+
+/// Reads every signal this machine has.
+pub async fn observe(context: &Context) -> Observations {
+    let mut observations = Observations::new();
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    if let Some(usage) =
+        context.cgroups.hierarchy().and_then(|hierarchy| hierarchy.usage(&cgroup::Path::new("/")).ok())
+    {
+        let available = context.machine_memory - number(usage.working_set_bytes);
+        observations.insert("memory.available", Observation { available, capacity: context.machine_memory });
+    }
+    let mut put = |prefix: [&'static str; 2], path: &Path| {
+        if let Ok(space) = disk::space(path) {
+            let bytes = Observation {
+                available: number(space.available_bytes),
+                capacity: number(space.capacity_bytes),
+            };
+            observations.insert(prefix[0], bytes);
+            let inodes = Observation { available: number(space.inodes_free), capacity: number(space.inodes) };
+            // some file systems have no fixed number of inodes
+            if inodes.capacity > 0 {
+                observations.insert(prefix[1], inodes);
+            }
+        }
+    };
+    put(["nodefs.available", "nodefs.inodesFree"], &context.config.root_dir);
+    if let Ok(info) = context.runtime.image_fs_info().await
+        && let Some(path) =
+            info.image_filesystems.into_iter().next().and_then(|each| each.fs_id).map(|id| id.mountpoint)
+    {
+        put(["imagefs.available", "imagefs.inodesFree"], Path::new(&path));
+    }
+    if let Some((running, max)) = machine::process_ids() {
+        let observation =
+            Observation { available: number(max.saturating_sub(running)), capacity: number(max) };
+        observations.insert("pid.available", observation);
+    }
+    observations
+}
+
+/// Remembers since when soft thresholds are crossed.
+#[derive(Debug, Default)]
+pub struct Patience {
+    since: BTreeMap<&'static str, Instant>,
+}
+
+impl Patience {
+    /// The thresholds that are crossed, soft ones for long enough.
+    pub fn crossed(&mut self, config: &Config, observations: &Observations, now: Instant) -> Vec<Crossed> {
+        let mut crossed = Vec::new();
+        for (signal, starved) in SIGNALS {
+            let Some(observed) = observations.get(signal).copied() else { continue };
+            let is_below =
+                |threshold: &String| observed.available < threshold_amount(threshold, observed.capacity);
+            let found = |threshold: &String, is_hard| Crossed {
+                signal,
+                starved,
+                observed,
+                threshold: threshold.clone(),
+                is_hard,
+            };
+            if let Some(threshold) = config.eviction_hard.get(signal).filter(|threshold| is_below(threshold))
+            {
+                crossed.push(found(threshold, true));
+            }
+            match config.eviction_soft.get(signal).filter(|threshold| is_below(threshold)) {
+                None => {
+                    self.since.remove(signal);
+                }
+                Some(threshold) => {
+                    let since = *self.since.entry(signal).or_insert(now);
+                    let grace =
+                        config.eviction_soft_grace_period.get(signal).copied().unwrap_or(Duration::ZERO);
+                    if now.duration_since(since) >= grace {
+                        crossed.push(found(threshold, false));
+                    }
+                }
+            }
+        }
+        crossed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard_thresholds_act_at_once_and_soft_ones_after_their_grace() {
+        let mut config = Config::new("n");
+        config.eviction_hard = BTreeMap::from([
+            ("memory.available".into(), "100Mi".into()),
+            ("nodefs.available".into(), "10%".into()),
+        ]);
+        config.eviction_soft = BTreeMap::from([("memory.available".into(), "300Mi".into())]);
+        config.eviction_soft_grace_period =
+            BTreeMap::from([("memory.available".into(), Duration::from_secs(60))]);
+        let memory = |mib: i64| {
+            Observations::from([(
+                "memory.available",
+                Observation { available: mib << 20, capacity: 1 << 30 },
+            )])
+        };
+        let mut patience = Patience::default();
+        let start = Instant::now();
+        let mut check = |observations: &Observations, seconds: u64, expected: &[bool]| {
+            let crossed = patience.crossed(&config, observations, start + Duration::from_secs(seconds));
+            assert_eq!(crossed.iter().map(|each| each.is_hard).collect::<Vec<_>>(), expected);
+        };
+        check(&memory(500), 0, &[]);
+        check(&memory(200), 1, &[]);
+        check(&memory(200), 61, &[false]);
+        check(&memory(50), 62, &[true, false]);
+        check(&memory(500), 63, &[]);
+        check(&memory(200), 64, &[]);
+        let disk = Observations::from([("nodefs.available", Observation { available: 9, capacity: 100 })]);
+        check(&disk, 65, &[true]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The node's status: capacity, conditions, addresses, images.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::capacity::{Capacity, quantities};
+use super::machine::Machine;
+use crate::config::Config;
+use crate::cri;
+
+/// More images would make a node's status heavier than it is useful.
+const MAX_IMAGES: usize = 50;
+const MAX_NAMES: usize = 5;
+
+/// What evictions say about the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    pub memory: bool,
+    pub disk: bool,
+    pub pids: bool,
+}
+
+/// Where a node's status comes from.
+pub struct NodeStatusSource {
+    pub config: Config,
+    pub machine: Machine,
+    pub capacity: Capacity,
+    pub allocatable: Capacity,
+    pub runtime: cri::Client,
+    pub runtime_version: String,
+    pub addresses: Vec<IpAddr>,
+    pub port: u16,
+    /// Whether the runtime answers, as its watcher last found.
+    pub runtime_health: watch::Receiver<Result<(), String>>,
+    pub pressure: watch::Receiver<Pressure>,
+    /// Set while pods cannot get a network.
+    pub network_problem: Arc<RwLock<Option<String>>>,
+    /// The node as the API last had it.
+    pub seen: watch::Sender<Option<Arc<Node>>>,
+}
+
+impl NodeStatusSource {
+    /// Fires when something changed that should be told at once.
+    pub fn changes(&self) -> watch::Receiver<Result<(), String>> {
+        self.runtime_health.clone()
+    }
+
+    pub fn follow(&self, node: &Node) {
+        self.seen.send_replace(Some(Arc::new(node.clone())));
+    }
+
+    pub async fn status(&self, node: &Node, now: Timestamp) -> NodeStatus {
+        let runtime = self.runtime_state().await;
+        let old = node.status.clone().unwrap_or_default();
+        let pressure = *self.pressure.borrow();
+        let mut info = self.machine.info.clone();
+        info.container_runtime_version = self.runtime_version.clone();
+        let mut status = NodeStatus {
+            capacity: Some(quantities(&self.capacity, true)),
+            allocatable: Some(quantities(&self.allocatable, false)),
+            addresses: Some(self.addresses()),
+            daemon_endpoints: Some(NodeDaemonEndpoints {
+                kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.port) }),
+            }),
+            node_info: Some(info),
+            images: Some(self.images().await),
+            runtime_handlers: Some(runtime.handlers),
+            ..NodeStatus::default()
+        };
+        status.conditions = Some(conditions(&old, &runtime.problem, pressure, now));
+        status
+    }
+
+    async fn runtime_state(&self) -> RuntimeState {
+        let mut problems = Vec::new();
+        let mut handlers = Vec::new();
+        match self.runtime.status(false).await {
+            Ok(answer) => {
+                let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+                let mut network = None;
+                for condition in conditions.into_iter().filter(|condition| !condition.status) {
+                    let text = format!(
+                        "container runtime network not ready: {}={} reason:{} message:{}",
+                        condition.r#type, condition.status, condition.reason, condition.message
+                    );
+                    if condition.r#type == "NetworkReady" {
+                        network = Some(text.clone());
+                    }
+                    problems.push(text);
+                }
+                *self.network_problem.write() = network;
+                handlers = answer.runtime_handlers.iter().map(handler).collect();
+            }
+            Err(error) => problems.push(format!("container runtime is down: {error}")),
+        }
+        RuntimeState { problem: Some(problems.join(", ")).filter(|text| !text.is_empty()), handlers }
+    }
+
+    fn addresses(&self) -> Vec<NodeAddress> {
+        let internal = self
+            .addresses
+            .iter()
+            .map(|address| NodeAddress { type_: "InternalIP".into(), address: address.to_string() });
+        let name = NodeAddress { type_: "Hostname".into(), address: self.config.node_name.clone() };
+        internal.chain([name]).collect()
+    }
+
+    async fn images(&self) -> Vec<ContainerImage> {
+        let mut images = match self.runtime.list_images().await {
+            Ok(images) => images,
+            Err(error) => {
+                tracing::debug!(%error, "images not listed");
+                return vec![];
+            }
+        };
+        images.sort_by(|left, right| right.size.cmp(&left.size).then_with(|| left.id.cmp(&right.id)));
+        let described = images.into_iter().take(MAX_IMAGES).map(|image| {
+            let mut names = image.repo_digests;
+            names.extend(image.repo_tags);
+            names.truncate(MAX_NAMES);
+            ContainerImage { names: Some(names), size_bytes: i64::try_from(image.size).ok() }
+        });
+        described.collect()
+    }
+}
+
+struct RuntimeState {
+    problem: Option<String>,
+    handlers: Vec<NodeRuntimeHandler>,
+}
+
+fn handler(handler: &cri::RuntimeHandler) -> NodeRuntimeHandler {
+    let features = handler.features.as_ref();
+    NodeRuntimeHandler {
+        name: Some(handler.name.clone()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: features.map(|features| features.recursive_read_only_mounts),
+            user_namespaces: features.map(|features| features.user_namespaces),
+        }),
+    }
+}
+
+fn conditions(
+    old: &NodeStatus,
+    problem: &Option<String>,
+    pressure: Pressure,
+    now: Timestamp,
+) -> Vec<NodeCondition> {
+    let on = |is: bool| if is { "True" } else { "False" };
+    let all = [
+        (
+            "MemoryPressure",
+            on(pressure.memory),
+            if pressure.memory { "KubeletHasInsufficientMemory" } else { "KubeletHasSufficientMemory" },
+            if pressure.memory {
+                "kubelet has insufficient memory available"
+            } else {
+                "kubelet has sufficient memory available"
+            }
+            .to_string(),
+        ),
+        (
+            "DiskPressure",
+            on(pressure.disk),
+            if pressure.disk { "KubeletHasDiskPressure" } else { "KubeletHasNoDiskPressure" },
+            if pressure.disk { "kubelet has disk pressure" } else { "kubelet has no disk pressure" }
+                .to_string(),
+        ),
+        (
+            "PIDPressure",
+            on(pressure.pids),
+            if pressure.pids { "KubeletHasInsufficientPID" } else { "KubeletHasSufficientPID" },
+            if pressure.pids {
+                "kubelet has insufficient PID available"
+            } else {
+                "kubelet has sufficient PID available"
+            }
+            .to_string(),
+        ),
+        (
+            "Ready",
+            on(problem.is_none()),
+            if problem.is_none() { "KubeletReady" } else { "KubeletNotReady" },
+            problem.clone().unwrap_or_else(|| "kubelet is posting ready status".into()),
+        ),
+    ];
+    all.into_iter()
+        .map(|(kind, status, reason, message)| {
+            let before =
+                old.conditions.iter().flatten().find(|each| each.type_ == kind && each.status == status);
+            NodeCondition {
+                type_: kind.into(),
+                status: status.into(),
+                reason: Some(reason.into()),
+                message: Some(message),
+                last_heartbeat_time: Some(Time(now)),
+                last_transition_time: before
+                    .and_then(|each| each.last_transition_time.clone())
+                    .or(Some(Time(now))),
+            }
+        })
+        .collect()
+}
+
+/// What makes a status worth writing: everything but the heartbeat.
+pub fn essence(status: &NodeStatus) -> Value {
+    let mut value = patch(status);
+    for condition in value["conditions"].as_array_mut().into_iter().flatten() {
+        if let Some(fields) = condition.as_object_mut() {
+            fields.remove("lastHeartbeatTime");
+            fields.remove("lastTransitionTime");
+        }
+    }
+    value
+}
+
+/// A strategic merge patch. Addresses merge by type there, which cannot hold
+/// two of one type: they are replaced whole.
+pub fn patch(status: &NodeStatus) -> Value {
+    let addresses =
+        status.addresses.iter().flatten().map(|each| json!({"type": each.type_, "address": each.address}));
+    let addresses: Vec<Value> = addresses.chain([json!({"$patch": "replace"})]).collect();
+    json!({
+        "capacity": status.capacity,
+        "allocatable": status.allocatable,
+        "addresses": addresses,
+        "conditions": status.conditions,
+        "daemonEndpoints": status.daemon_endpoints,
+        "nodeInfo": status.node_info,
+        "images": status.images,
+        "runtimeHandlers": status.runtime_handlers,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_ready_when_nothing_is_wrong() {
+        let now = Timestamp::UNIX_EPOCH;
+        let shown = |problem: Option<String>, pressure| -> Vec<String> {
+            let all = conditions(&NodeStatus::default(), &problem, pressure, now);
+            all.iter().map(|each| format!("{}={}", each.type_, each.status)).collect()
+        };
+        let quiet = Pressure::default();
+        assert_eq!(
+            shown(None, quiet),
+            ["MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=True"]
+        );
+        let pressed = Pressure { memory: true, disk: true, pids: false };
+        assert_eq!(
+            shown(Some("down".into()), pressed),
+            ["MemoryPressure=True", "DiskPressure=True", "PIDPressure=False", "Ready=False"]
+        );
+    }
+
+    #[test]
+    fn a_heartbeat_alone_is_no_change() {
+        let status = |second| {
+            let now = Timestamp::from_second(second).expect("a time");
+            let conditions = Some(conditions(&NodeStatus::default(), &None, Pressure::default(), now));
+            NodeStatus { conditions, ..NodeStatus::default() }
+        };
+        assert_eq!(essence(&status(1)), essence(&status(2)));
+        assert_ne!(patch(&status(1)), patch(&status(2)));
+    }
+}

@@ -1,0 +1,73 @@
+//! What no pod owns any more: containers, directories and cgroups of pods
+//! that were deleted while no kubelet ran, or whose removal was interrupted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::cri;
+use crate::pods::Pods;
+use crate::runtime::labels;
+
+/// How long an orphan gets to end by itself: nobody is left to say.
+const GRACE: Duration = Duration::from_secs(30);
+
+pub async fn run(context: &Context, pods: &Pods, period: Duration) {
+    loop {
+        if let Err(error) = collect(context, pods).await {
+            tracing::warn!(%error, "orphans not collected yet");
+        }
+        tokio::time::sleep(period).await;
+    }
+}
+
+async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
+    let runtime = &context.runtime;
+    let uid_of = |labels: &std::collections::HashMap<String, String>| labels.get(labels::POD_UID).cloned();
+    let sandboxes = runtime.list_pod_sandboxes(None).await?;
+    let mut present = BTreeSet::new();
+    for sandbox in &sandboxes {
+        let Some(uid) = uid_of(&sandbox.labels) else { continue };
+        present.insert(uid.clone());
+        if pods.is_known(&uid) {
+            continue;
+        }
+        let name =
+            sandbox.metadata.as_ref().map(|metadata| format!("{}/{}", metadata.namespace, metadata.name));
+        tracing::info!(pod = name, uid, "removing what an unknown pod left");
+        let filter = cri::ContainerFilter { pod_sandbox_id: sandbox.id.clone(), ..Default::default() };
+        let containers = runtime.list_containers(Some(filter)).await?;
+        let running =
+            containers.iter().filter(|each| each.state == cri::ContainerState::ContainerRunning as i32);
+        let stops =
+            futures::future::join_all(running.map(|each| runtime.stop_container(&each.id, GRACE))).await;
+        for stopped in stops {
+            stopped?;
+        }
+        runtime.stop_pod_sandbox(&sandbox.id).await?;
+        runtime.remove_pod_sandbox(&sandbox.id).await?;
+        present.remove(&uid);
+    }
+    let on_disk = context.volumes.pods_on_disk().unwrap_or_else(|error| {
+        tracing::warn!(%error, "pods' directories not listed");
+        vec![]
+    });
+    for uid in on_disk {
+        if !pods.is_known(&uid) && !present.contains(&uid) {
+            match context.volumes.tear_down(&uid).await {
+                Ok(()) => tracing::info!(uid, "orphaned pod directory removed"),
+                Err(error) => tracing::warn!(uid, %error, "orphaned pod directory not removed"),
+            }
+        }
+    }
+    for uid in context.cgroups.pods_present() {
+        if !pods.is_known(&uid)
+            && !present.contains(&uid)
+            && !context.cgroups.has_processes(&uid)
+            && let Err(error) = context.cgroups.remove(&uid)
+        {
+            tracing::warn!(uid, %error, "orphaned cgroup not removed");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! Starting the parts of a kubelet in order, and stopping them.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::events::Events;
+use ferry_client::{CancellationToken, Informers, Recorder};
+use k8s_openapi::api::core::v1::Service;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::cgroups::PodCgroups;
+use crate::config::Config;
+use crate::context::Context;
+use crate::cpu_manager::{self, CpuManager};
+use crate::cri;
+use crate::downward;
+use crate::images::pull::Images;
+use crate::images::{containerd, pause};
+use crate::logs;
+use crate::node::capacity::{Capacity, allocatable};
+use crate::node::status::{NodeStatusSource, Pressure};
+use crate::node::{self, machine};
+use crate::objects::Objects;
+use crate::orphans;
+use crate::pods::Pods;
+use crate::runtime;
+use crate::server;
+use crate::sources::{api, mirror, static_pods};
+use crate::status::writer::Writer;
+use crate::volumes::Volumes;
+
+const RUNTIME_RETRY: Duration = Duration::from_millis(200);
+const LOG_ROTATION_PERIOD: Duration = Duration::from_secs(10);
+const ORPHAN_PERIOD: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Runtime(#[from] cri::Error),
+    #[error("making {directory}: {source}")]
+    Directory { directory: String, source: std::io::Error },
+    #[error(transparent)]
+    Cpus(#[from] cpu_manager::Error),
+    #[error(transparent)]
+    Server(#[from] server::Error),
+}
+
+/// Runs a kubelet until `shutdown`. Without a client it runs static pods
+/// alone. Containers go on running when it ends.
+pub async fn run(
+    client: Option<kube::Client>,
+    config: Config,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    for directory in
+        [config.root_dir.join("pods"), config.root_dir.join("plugins"), config.pod_logs_dir.clone()]
+    {
+        make_directory(&directory)?;
+    }
+    let runtime = cri::Client::new(&config.container_runtime_endpoint)?;
+    let Some(version) = wait_for_runtime(&runtime, &shutdown).await else { return Ok(()) };
+    import_pause_image(&runtime, &config).await;
+
+    let parts = Parts::new(client, config, runtime, &version, shutdown.clone())?;
+    parts.run(shutdown).await
+}
+
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(directory)
+        .map_err(|source| Error::Directory { directory: directory.display().to_string(), source })
+}
+
+/// The runtime may start after us. `None` when told to stop meanwhile.
+async fn wait_for_runtime(
+    runtime: &cri::Client,
+    shutdown: &CancellationToken,
+) -> Option<cri::VersionResponse> {
+    let mut said = false;
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Some(version),
+            Err(error) if !said => {
+                tracing::warn!(%error, "waiting for the container runtime");
+                said = true;
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return None,
+            () = tokio::time::sleep(RUNTIME_RETRY) => {}
+        }
+    }
+}
+
+/// Brings the sandbox image where the runtime lacks it. Failing is no reason
+/// not to start: the runtime may still pull it.
+async fn import_pause_image(runtime: &cri::Client, config: &Config) {
+    let name = match &config.pod_infra_container_image {
+        Some(name) => name.clone(),
+        None => match sandbox_image(runtime).await {
+            Some(name) => name,
+            None => return,
+        },
+    };
+    let spec = cri::ImageSpec { image: name.clone(), ..Default::default() };
+    if !matches!(runtime.image_status(spec.clone()).await, Ok(None)) {
+        return;
+    }
+    let span = ferry_trace::span("kubelet.pause_image");
+    let import = async {
+        let Some(image) = pause::image(&name) else {
+            return Err("no pause program for this architecture".to_string());
+        };
+        let image = image.map_err(|error| error.to_string())?;
+        let containerd =
+            containerd::Client::new(&config.container_runtime_endpoint).map_err(|error| error.to_string())?;
+        containerd.import(&image).await.map_err(|error| error.to_string())?;
+        // the runtime hears of the new image by an event of its own
+        for _ in 0..100 {
+            if matches!(runtime.image_status(spec.clone()).await, Ok(Some(_))) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err("the runtime does not see it".to_string())
+    };
+    match span.in_scope(import).await {
+        Ok(()) => tracing::info!(image = name, "sandbox image imported"),
+        Err(error) => {
+            tracing::warn!(image = name, error, "sandbox image not imported; the runtime has to pull it")
+        }
+    }
+}
+
+/// The image the runtime starts sandboxes from, as its own settings say.
+async fn sandbox_image(runtime: &cri::Client) -> Option<String> {
+    let answer = runtime.status(true).await.ok()?;
+    let config: serde_json::Value = serde_json::from_str(answer.info.get("config")?).ok()?;
+    let name = config["sandboxImage"].as_str().or_else(|| config["pinnedImages"]["sandbox"].as_str())?;
+    (!name.is_empty()).then(|| name.to_string())
+}
+
+struct Parts {
+    context: Arc<Context>,
+    node: Arc<NodeStatusSource>,
+    pods: Pods,
+    informers: Option<Informers>,
+    events: Option<Events>,
+    health: watch::Sender<Result<(), String>>,
+    pressure: watch::Sender<Pressure>,
+    listener: server::Listener,
+}
+
+impl Parts {
+    fn new(
+        client: Option<kube::Client>,
+        config: Config,
+        runtime: cri::Client,
+        version: &cri::VersionResponse,
+        shutdown: CancellationToken,
+    ) -> Result<Self, Error> {
+        let machine = machine::read();
+        let capacity = Capacity {
+            milli_cpu: machine.cpus.len() as i64 * 1000,
+            memory: machine.memory_bytes,
+            ephemeral_storage: machine::disk_bytes(&config.root_dir),
+            pods: i64::from(config.max_pods),
+        };
+        let allocatable = allocatable(&capacity, &config);
+        let addresses = node_addresses(&config);
+        let listener = server::Listener::bind(&config, &addresses)?;
+
+        let events =
+            client.clone().map(|client| Events::start(client, config.node_name.clone(), shutdown.clone()));
+        let recorder = events.as_ref().map_or_else(Recorder::silent, |events| events.recorder("kubelet"));
+        let informers = client.clone().map(|client| Informers::new(client, shutdown.clone()));
+
+        // workers are woken through the table, which is made after what wakes them
+        let table: Arc<Mutex<Option<Pods>>> = Arc::default();
+        let woken = table.clone();
+        let wake = Arc::new(move |uids: &HashSet<String>| {
+            if let Some(pods) = &*woken.lock() {
+                uids.iter().for_each(|uid| pods.wake(uid));
+            }
+        });
+        let objects = Arc::new(Objects::new(client.clone(), shutdown.clone(), wake));
+        let cgroups = PodCgroups::new(
+            config.cgroup_driver,
+            &config.cgroup_root,
+            config.pod_pids_limit,
+            config.enable_cfs_quota,
+        );
+        if let Err(error) = cgroups.set_up(allocatable.milli_cpu, capacity.memory) {
+            tracing::warn!(%error, "pods run without cgroups of their own");
+        }
+        let reserved = config.reserved_cpus.as_deref().map(cpu_manager::parse_list).transpose()?;
+        let cpus = CpuManager::new(
+            config.cpu_manager_policy,
+            config.root_dir.join("cpu_manager_state"),
+            machine.cpus.clone(),
+            reserved.unwrap_or_else(|| machine.cpus.iter().take(1).copied().collect()),
+        );
+        let (health, runtime_health) = watch::channel(Ok(()));
+        let (pressure, pressure_seen) = watch::channel(Pressure::default());
+        let network_problem: Arc<RwLock<Option<String>>> = Arc::default();
+        let node = Arc::new(NodeStatusSource {
+            config: config.clone(),
+            machine: machine.clone(),
+            capacity,
+            allocatable,
+            runtime: runtime.clone(),
+            runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
+            addresses: addresses.clone(),
+            port: listener.port(),
+            runtime_health,
+            pressure: pressure_seen,
+            network_problem: network_problem.clone(),
+            seen: watch::Sender::new(None),
+        });
+        let context = Arc::new(Context {
+            images: Images::new(runtime.clone(), config.max_parallel_image_pulls),
+            volumes: Volumes::new(config.root_dir.clone(), client.clone(), objects.clone()),
+            services: informers.as_ref().map(|informers| informers.of::<Service>()),
+            writer: Writer::new(client.clone()),
+            events: recorder,
+            client,
+            runtime,
+            runtime_name: version.runtime_name.clone(),
+            objects,
+            cgroups,
+            cpus,
+            host_name: machine.host_name.clone(),
+            host_ips: RwLock::new(addresses),
+            machine_memory: machine.memory_bytes,
+            allocatable: downward::Node {
+                allocatable_milli_cpu: allocatable.milli_cpu,
+                allocatable_memory: allocatable.memory,
+                allocatable_ephemeral_storage: allocatable.ephemeral_storage,
+            },
+            network_problem,
+            config,
+        });
+        let pods = Pods::new(context.clone(), node.clone(), shutdown);
+        *table.lock() = Some(pods.clone());
+        Ok(Self { context, node, pods, informers, events, health, pressure, listener })
+    }
+
+    async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let tasks = TaskTracker::new();
+        let config = &self.context.config;
+        let until = |stop: CancellationToken, work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = work => {}
+            }
+        };
+
+        let pods = self.pods.clone();
+        tasks.spawn(runtime::watch::run(
+            self.context.runtime.clone(),
+            config.container_runtime_endpoint.clone(),
+            move |uid: &str| pods.wake(uid),
+            self.health,
+            shutdown.clone(),
+        ));
+        let writer = self.context.writer.clone();
+        tasks.spawn(until(shutdown.clone(), Box::pin(async move { writer.run().await })));
+        tasks.spawn(server::run(
+            self.listener,
+            self.context.clone(),
+            self.node.clone(),
+            self.pods.clone(),
+            shutdown.clone(),
+        ));
+
+        let manifests_changed = Arc::new(tokio::sync::Notify::new());
+        if let Some(directory) = &config.static_pod_path {
+            make_directory(directory)?;
+            tasks.spawn(static_pods::run(
+                directory.clone(),
+                config.node_name.clone(),
+                config.file_check_frequency,
+                self.pods.clone(),
+                manifests_changed.clone(),
+                shutdown.clone(),
+            ));
+        }
+        let mut known = None;
+        if let (Some(informers), Some(client)) = (&self.informers, &self.context.client) {
+            tasks.spawn(node::run(client.clone(), self.node.clone(), shutdown.clone()));
+            known = Some(api::follow(informers, &config.node_name, &self.pods));
+            tasks.spawn(mirror::run(
+                client.clone(),
+                config.node_name.clone(),
+                self.pods.clone(),
+                manifests_changed,
+                shutdown.clone(),
+            ));
+        }
+        let (context, pods) = (self.context.clone(), self.pods.clone());
+        tasks.spawn(until(
+            shutdown.clone(),
+            Box::pin(async move {
+                // only when every source has spoken is an unknown pod an orphan
+                if let Some(known) = known {
+                    known.synced().await;
+                }
+                orphans::run(&context, &pods, ORPHAN_PERIOD).await;
+            }),
+        ));
+        let context = self.context.clone();
+        tasks.spawn(until(shutdown.clone(), Box::pin(async move { rotate_logs(&context).await })));
+        let (context, pods, node, pressure) =
+            (self.context.clone(), self.pods.clone(), self.node.clone(), self.pressure);
+        tasks.spawn(until(
+            shutdown.clone(),
+            Box::pin(async move { crate::eviction::run(&context, &pods, &node, pressure).await }),
+        ));
+
+        shutdown.cancelled().await;
+        tasks.close();
+        tasks.wait().await;
+        self.pods.stopped().await;
+        if let Some(informers) = &self.informers {
+            informers.stopped().await;
+        }
+        if let Some(events) = &self.events {
+            events.stopped().await;
+        }
+        Ok(())
+    }
+}
+
+/// One address of each family, as configured or as the machine routes.
+fn node_addresses(config: &Config) -> Vec<IpAddr> {
+    let mut by_family: HashMap<bool, IpAddr> = HashMap::new();
+    let mut addresses = Vec::new();
+    for address in &config.node_ips {
+        if by_family.insert(address.is_ipv6(), *address).is_none() {
+            addresses.push(*address);
+        }
+    }
+    if addresses.is_empty() {
+        addresses.push(machine::default_address().unwrap_or(IpAddr::from([127, 0, 0, 1])));
+    }
+    addresses
+}
+
+async fn rotate_logs(context: &Context) {
+    let config = &context.config;
+    let mut ticks = tokio::time::interval(LOG_ROTATION_PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let rotated = logs::rotate::rotate_all(
+            &context.runtime,
+            config.container_log_max_size,
+            config.container_log_max_files,
+        )
+        .await;
+        if let Err(error) = rotated {
+            tracing::debug!(%error, "logs not rotated");
+        }
+    }
+}
