@@ -156,6 +156,13 @@ fn set_kernel_up(pod_cidrs: &[IpNet]) {
         settings.push(("net/ipv6/conf/all/forwarding", "1"));
         settings.push(("net/bridge/bridge-nf-call-ip6tables", "1"));
     }
+    if sysctl::get("net/bridge/bridge-nf-call-iptables").is_err() {
+        // Without this module packets between two pods of one bridge pass no rules, and an answer from a
+        // service's pod would come from the wrong address.
+        if let Err(error) = ferry_linux::net::load_module("br_netfilter") {
+            tracing::warn!(%error, "br_netfilter cannot be loaded");
+        }
+    }
     for (name, value) in settings {
         match sysctl::set(name, value) {
             Ok(true) => tracing::info!(setting = name, value, "set for pod networking"),

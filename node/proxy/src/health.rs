@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    net::{Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,7 +67,7 @@ impl HealthChecks {
             }
             server.stop.cancel();
         }
-        let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        let listener = match listen(port).await {
             Ok(listener) => listener,
             Err(error) => {
                 tracing::warn!(%service, port, %error, "the health check port cannot be opened");
@@ -89,6 +89,16 @@ impl HealthChecks {
         };
         tokio::spawn(serve(listener, stop.clone(), answer));
         self.servers.insert(service.clone(), Server { port, local_endpoints, stop });
+    }
+}
+
+/// On every address of both families, or of IPv4 alone where the machine has no other.
+async fn listen(port: u16) -> std::io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+        }
+        bound => bound,
     }
 }
 
@@ -140,4 +150,52 @@ fn response(healthy: bool, body: &Value, weight: Option<usize>) -> Response<Full
         headers.insert("x-load-balancing-endpoint-weight", http::HeaderValue::from(weight));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    async fn get(port: u16) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    #[tokio::test]
+    async fn a_node_without_endpoints_says_so() {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let health = Health::default();
+        health.set(true);
+        let mut checks = HealthChecks::new(health.clone(), CancellationToken::new());
+        let service = NamespacedName::new("ns", "web");
+        checks.set(&service, Some((port, 0))).await;
+        assert!(get(port).await.unwrap().starts_with("HTTP/1.1 503"));
+        checks.set(&service, Some((port, 2))).await;
+        let text = get(port).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("\"localEndpoints\":2"), "{text}");
+        assert!(text.contains("x-load-balancing-endpoint-weight: 2"), "{text}");
+        health.set(false);
+        assert!(
+            get(port).await.unwrap().starts_with("HTTP/1.1 503"),
+            "rules that are not in place serve nobody"
+        );
+        checks.set(&service, None).await;
+        // The server's task ends when it is next run.
+        let closed = async {
+            while get(port).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(5), closed).await.unwrap();
+    }
 }

@@ -235,12 +235,8 @@ impl Proxy {
 }
 
 fn forget(stale: &BTreeSet<conntrack::Flows>) {
-    for flows in stale {
-        if let Err(error) = conntrack::forget(flows) {
-            tracing::warn!(%error, ?flows, "stale UDP flows cannot be forgotten");
-            // Without the tool all would fail alike.
-            return;
-        }
+    if let Err(error) = conntrack::forget_all(stale) {
+        tracing::warn!(%error, "stale UDP flows cannot be forgotten");
     }
 }
 

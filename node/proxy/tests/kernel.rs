@@ -116,9 +116,7 @@ impl World {
         self.node
             .run(|| {
                 backend.apply(vec![Changed { owner, ipv4: ports, ipv6: vec![] }], false).unwrap();
-                for flows in &stale {
-                    conntrack::forget(flows).unwrap();
-                }
+                conntrack::forget_all(&stale).unwrap();
             })
             .unwrap();
     }
@@ -375,7 +373,19 @@ fn udp_follows_its_endpoints(mode: Mode) {
     world.apply(&plain, &[first]);
     talk(&client, &sockets[0]);
     // The same socket, so the same flow: without forgetting it would go to the first for ever.
-    world.apply(&plain, &[second]);
+    world.apply(&plain, std::slice::from_ref(&second));
+    talk(&client, &sockets[1]);
+
+    // Many at once are found by listing.
+    let first = world.endpoint(1);
+    let absent = |n| json!({ "addresses": [format!("10.200.9.{n}")], "conditions": { "ready": true } });
+    let mut many: Vec<Value> = (1..30).map(absent).collect();
+    world.apply(&plain, &[second, first.clone()]);
+    many.push(first.clone());
+    world.apply(&plain, std::slice::from_ref(&first));
+    talk(&client, &sockets[0]);
+    world.apply(&plain, &many);
+    world.apply(&plain, &[world.endpoint(2)]);
     talk(&client, &sockets[1]);
 }
 

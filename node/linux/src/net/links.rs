@@ -9,8 +9,8 @@ use std::{
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
-        AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoBridgePort, InfoData, InfoKind,
-        InfoPortData, InfoPortKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+        InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind, InfoVeth, InfoVxlan,
+        LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
     },
 };
 
@@ -193,24 +193,6 @@ impl Netlink {
         message.header.flags = LinkFlags::Promisc;
         message.header.change_mask = LinkFlags::Promisc;
         self.change(|| format!("setting link {index} promiscuous"), RouteNetlinkMessage::SetLink(message))
-    }
-
-    /// No link-local address of its own making, so no duplicate address detection to wait for.
-    pub fn set_no_link_local_address(&mut self, index: u32) -> Result<()> {
-        let mut message = of_index(index);
-        message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![
-            AfSpecInet6::AddrGenMode(In6AddrGenMode::None),
-        ])]));
-        self.change(
-            || format!("setting link {index} to make no address"),
-            RouteNetlinkMessage::SetLink(message),
-        )
-    }
-
-    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
-        let mut message = of_index(index);
-        message.attributes.push(LinkAttribute::Mtu(mtu));
-        self.change(|| format!("setting link {index} to mtu {mtu}"), RouteNetlinkMessage::SetLink(message))
     }
 
     pub fn set_controller(&mut self, index: u32, bridge: u32) -> Result<()> {

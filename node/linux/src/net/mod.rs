@@ -24,4 +24,4 @@ pub use namespace::Namespace;
 pub use neighbours::{ForwardingEntry, Neighbour};
 pub use netlink::{Error, Netlink, Result};
 pub use routes::Route;
-pub use tool::ToolError;
+pub use tool::{ToolError, load_module};

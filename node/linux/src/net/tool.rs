@@ -44,3 +44,8 @@ pub(super) fn feed(tool: &str, arguments: &[&str], input: &str) -> Result<String
     let head: String = message.trim().chars().take(600).collect();
     Err(ToolError::Refused { tool: tool.into(), message: head })
 }
+
+/// Loads a module of the kernel, if it is not there.
+pub fn load_module(name: &str) -> Result<(), ToolError> {
+    feed("modprobe", &[name], "").map(drop)
+}

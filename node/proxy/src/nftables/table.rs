@@ -1,9 +1,6 @@
 //! The table as it is in the kernel, and the scripts that keep it so.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
     Chain, Key, Map, ServiceRules, Settings, Value, rules_of, script,
@@ -93,15 +90,6 @@ impl Table {
             "add table {at}\ndelete table {at}\nadd table {at}\n{}",
             script::difference(&self.settings, &Objects::default(), &all, &elements)
         )
-    }
-
-    /// The services held, by name.
-    pub fn names(&self) -> impl Iterator<Item = &String> {
-        self.services.keys()
-    }
-
-    pub fn owner(&self, name: &str) -> Option<Arc<crate::ledger::Rank>> {
-        self.services.get(name).map(|(owner, _)| owner.clone())
     }
 }
 
