@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::{Index, Informer};
+use ferry_client::{Index, Informer, error};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::ResourceExt;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use serde_json::json;
 
 use crate::ownership::controller_of;
 
@@ -93,6 +95,34 @@ pub fn from_template(
         spec: template.spec.clone(),
         status: None,
     }
+}
+
+/// Notes on a pod that it is about to be removed and why, so that its owner can tell a
+/// disruption from a failure. With `failed`, also that it has ended: nobody else will say so.
+pub async fn mark_disrupted(
+    pods: &Api<Pod>,
+    pod: &Pod,
+    (reason, message): (&str, &str),
+    failed: bool,
+) -> Result<(), kube::Error> {
+    let known = condition(pod, "DisruptionTarget").is_some_and(|condition| condition.status == "True");
+    let ends = failed && !is_finished(pod);
+    if known && !ends {
+        return Ok(());
+    }
+    let mut status = json!({"conditions": [{
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": Time(Timestamp::now()),
+    }]});
+    if ends {
+        status["phase"] = json!("Failed");
+    }
+    let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+    let patched = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+    error::ignore_not_found(patched).map(|_| ())
 }
 
 /// Index of pods by the uid of their controller, and by `orphan:NAMESPACE` where none has it.

@@ -157,6 +157,11 @@ impl<K: Object> Index<K> {
         self.informer.shared.store.read().indexed(self.slot, value)
     }
 
+    /// Everything the indexed informer has in a namespace, for those who hold only the index.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.informer.list_namespace(namespace)
+    }
+
     /// How many objects have the value.
     pub fn count(&self, value: &str) -> usize {
         self.informer.shared.store.read().count(self.slot, value)
