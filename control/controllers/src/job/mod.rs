@@ -1,0 +1,255 @@
+//! Job: run pods until so many have succeeded.
+//!
+//! `plan` decides; this file finds the pods, carries it out in the order that loses no count
+//! (status, then finalizers, then pods) and hears of changes.
+
+mod failure_policy;
+mod indexes;
+mod plan;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ferry_client::{
+    Attempt, Client, Error, Event, EventType, Expectations, Index, Informer, NamespacedName, Outcome, Queue,
+    Recorder, error,
+};
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::context::{Context, Running, enqueue_own};
+use crate::ownership::{self, claim_all, controller_of, controller_ref};
+use crate::pods::{by_controller, from_template, is_deleting, orphans_of};
+use crate::slow_start::slow_start;
+use plan::{Failures, INDEX, INDEX_FAILURES, Plan, TRACKING, is_finished, is_indexed};
+
+const CONTROLLER: &str = "job-controller";
+const MANAGED_BY: &str = "kubernetes.io/job-controller";
+
+struct Controller {
+    client: Client,
+    jobs: Informer<Job>,
+    pods: Index<Pod>,
+    expectations: Expectations<NamespacedName>,
+    failures: Mutex<HashMap<NamespacedName, Failures>>,
+    recorder: Recorder,
+}
+
+pub fn start(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let jobs = context.informers.of::<Job>();
+    let pods = context.informers.of::<Pod>();
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        jobs: jobs.clone(),
+        pods: by_controller(&pods),
+        expectations: Expectations::default(),
+        failures: Mutex::default(),
+        recorder: context.recorder(CONTROLLER),
+    });
+    enqueue_own(&jobs, &queue);
+    let (watching, wakes) = (controller.clone(), queue.clone());
+    pods.handle(move |event| watching.hear_of_pod(event, &wakes));
+    let synced = async move {
+        jobs.synced().await;
+        pods.synced().await;
+    };
+    context.reconcile(CONTROLLER, "jobs.batch", queue, synced, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+}
+
+fn owner(pod: &Pod) -> Option<NamespacedName> {
+    let owner = controller_of(pod).filter(|owner| owner.kind == "Job" && owner.api_version == "batch/v1")?;
+    Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
+}
+
+impl Controller {
+    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+        let pod = event.object();
+        if let Some(previous) =
+            event.old().and_then(|old| owner(old)).filter(|previous| owner(pod).as_ref() != Some(previous))
+        {
+            queue.add_caused(previous, event.revision());
+        }
+        let Some(key) = owner(pod) else { return };
+        match event {
+            Event::Added(_) => self.expectations.created(&key),
+            _ if event.is_deleted() || is_deleting(pod) => {
+                self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
+            }
+            _ => {}
+        }
+        queue.add_caused(key, event.revision());
+    }
+
+    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(job) = self.jobs.get(&key) else { return self.release_orphans(&key).await };
+        let spec = job.spec.clone().unwrap_or_default();
+        if spec.managed_by.as_deref().is_some_and(|manager| manager != MANAGED_BY) {
+            return Ok(Outcome::Done);
+        }
+        let uid = job.uid().unwrap_or_default();
+        if is_finished(&job) {
+            self.release(self.pods.get(&uid)).await?;
+            self.failures.lock().remove(&key);
+            return Ok(Outcome::Done);
+        }
+        let selector = spec.selector.as_ref().and_then(ownership::selector);
+        let Some(selector) = selector else { return Ok(Outcome::Done) };
+        let mut candidates = self.pods.get(&uid);
+        candidates.extend(self.pods.get(&orphans_of(&key.namespace)));
+        let pods = claim_all(&self.client, &*job, &selector, candidates).await?;
+        let failures = self.failures.lock().get(&key).copied().unwrap_or_default();
+        let plan = plan::plan(&job, &pods, failures, self.expectations.satisfied(&key), Timestamp::now());
+        self.apply(&key, &job, plan).await
+    }
+
+    async fn apply(&self, key: &NamespacedName, job: &Job, plan: Plan) -> Result<Outcome, Error> {
+        let mut next = job.clone();
+        next.status = Some(plan.status);
+        if next.status != job.status {
+            let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+            let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
+            if error::ignore_not_found(written).attempting("write status")?.is_none() {
+                return Ok(Outcome::Done);
+            }
+        }
+        self.failures.lock().insert(key.clone(), plan.failures);
+        for (normal, reason, message) in plan.events {
+            let kind = if normal { EventType::Normal } else { EventType::Warning };
+            self.recorder.event(job, kind, &reason, "Sync", message);
+        }
+        self.release(plan.release).await?;
+        self.delete(key, job, plan.delete).await?;
+        self.create(key, job, plan.create).await?;
+        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Takes the finalizer off pods whose end is noted.
+    async fn release(&self, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
+        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(|finalizer| finalizer == TRACKING));
+        let released = join_all(held.map(|pod| async {
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+            let patch =
+                json!({"metadata": {"uid": pod.uid(), "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
+            let patched = api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            error::ignore_not_found(patched).map(|_| ())
+        }));
+        released.await.into_iter().collect::<Result<(), kube::Error>>().attempting("release finished pods")
+    }
+
+    /// The Job is gone: nobody will count its pods, so they are let go.
+    async fn release_orphans(&self, key: &NamespacedName) -> Result<Outcome, Error> {
+        self.expectations.forget(key);
+        self.failures.lock().remove(key);
+        let mut left = self.pods.in_namespace(&key.namespace);
+        left.retain(|pod| owner(pod).as_ref() == Some(key));
+        self.release(left).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn delete(&self, key: &NamespacedName, job: &Job, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
+        let deleted = join_all(pods.iter().map(|pod| async {
+            let only_this = Preconditions { uid: pod.uid(), resource_version: None };
+            let result = api.delete(&pod.name_any(), &DeleteParams::default().preconditions(only_this)).await;
+            match result {
+                Ok(_) => {
+                    let note = format!("Deleted pod: {}", pod.name_any());
+                    self.recorder.event(job, EventType::Normal, "SuccessfulDelete", "Delete", note);
+                    Ok(())
+                }
+                Err(failed) => {
+                    self.expectations.deleted(key, pod.metadata.uid.as_deref().unwrap_or(""));
+                    if error::is_not_found(&failed) { Ok(()) } else { Err(failed) }
+                }
+            }
+        }));
+        deleted.await.into_iter().collect::<Result<(), kube::Error>>().attempting("delete pods")
+    }
+
+    async fn create(
+        &self,
+        key: &NamespacedName,
+        job: &Job,
+        wanted: Vec<Option<(i32, i32)>>,
+    ) -> Result<(), Error> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut span = ferry_trace::span("job.create");
+        span.set("pods", wanted.len());
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        self.expectations.expect_creations(key.clone(), wanted.len());
+        let create = slow_start(wanted.len(), |position| {
+            let (pod, api) = (make_pod(job, key, wanted[position]), &api);
+            async move {
+                match api.create(&PostParams::default(), &pod).await {
+                    Ok(created) => {
+                        let note = format!("Created pod: {}", created.name_any());
+                        self.recorder.event(job, EventType::Normal, "SuccessfulCreate", "Create", note);
+                        Ok(())
+                    }
+                    Err(refused) if error::is_namespace_terminating(&refused) => {
+                        self.expectations.created(key);
+                        Ok(())
+                    }
+                    Err(failed) => {
+                        let note = format!("Error creating: {}", error::message(&failed));
+                        self.recorder.event(job, EventType::Warning, "FailedCreate", "Create", note);
+                        Err(Error::new("create pod", failed))
+                    }
+                }
+            }
+        });
+        let (created, failed) = span.in_scope(create).await;
+        for _ in created..wanted.len() {
+            self.expectations.created(key);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// A pod of the Job; one of an index knows it by annotation, label, environment and name.
+fn make_pod(job: &Job, key: &NamespacedName, index: Option<(i32, i32)>) -> Pod {
+    let spec = job.spec.clone().unwrap_or_default();
+    let mut pod = from_template(&spec.template, &key.namespace, &key.name, controller_ref(job));
+    pod.metadata.finalizers.get_or_insert_default().push(TRACKING.into());
+    let Some((index, failures)) = index.filter(|_| is_indexed(job)) else { return pod };
+    pod.metadata.generate_name = Some(format!("{}-{index}-", key.name));
+    pod.annotations_mut().insert(INDEX.into(), index.to_string());
+    pod.labels_mut().insert(INDEX.into(), index.to_string());
+    if spec.backoff_limit_per_index.is_some() {
+        pod.annotations_mut().insert(INDEX_FAILURES.into(), failures.to_string());
+    }
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname.get_or_insert_with(|| format!("{}-{index}", key.name));
+    let variable = EnvVar {
+        name: "JOB_COMPLETION_INDEX".into(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: format!("metadata.labels['{INDEX}']"),
+                api_version: None,
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let containers = spec.init_containers.iter_mut().flatten().chain(&mut spec.containers);
+    for container in containers {
+        let env = container.env.get_or_insert_default();
+        if !env.iter().any(|known| known.name == variable.name) {
+            env.push(variable.clone());
+        }
+    }
+    pod
+}
