@@ -24,6 +24,7 @@ use crate::context::{Context, Running, enqueue_own};
 use crate::ownership::{self, claim_all, controller_of, is_controlled_by, selects};
 use crate::pods::{by_controller, is_finished, orphans_of};
 use plan::{Action, Plan, plan};
+pub use sets::share;
 
 const CONTROLLER: &str = "deployment-controller";
 

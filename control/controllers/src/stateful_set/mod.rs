@@ -1,0 +1,306 @@
+//! StatefulSet: pods that are told apart, each with its name and its storage.
+//!
+//! `plan` decides, `identity` says what pod and claims an ordinal has, this file acts.
+
+mod identity;
+mod plan;
+
+use std::sync::Arc;
+
+use ferry_client::{
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
+    error,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+
+use crate::context::{Context, Running, enqueue_own};
+use crate::history::{self, Applied, template_of};
+use crate::ownership::{self, claim_all, controller_of};
+use crate::pods::{by_controller, orphans_of, until_available};
+use identity::{claims, make_pod, ordinal, revision_of};
+use plan::{Action, plan};
+
+const CONTROLLER: &str = "statefulset-controller";
+const HASH: &str = "controller.kubernetes.io/hash";
+
+struct Controller {
+    client: Client,
+    sets: Informer<StatefulSet>,
+    pods: Index<Pod>,
+    claims: Informer<PersistentVolumeClaim>,
+    revisions: Index<ControllerRevision>,
+    recorder: Recorder,
+}
+
+pub fn start(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let sets = context.informers.of::<StatefulSet>();
+    let pods = context.informers.of::<Pod>();
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let revisions = context.informers.of::<ControllerRevision>();
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        sets: sets.clone(),
+        pods: by_controller(&pods),
+        claims: claims.clone(),
+        revisions: revisions.index("controller", ferry_client::informer::controller_uid),
+        recorder: context.recorder(CONTROLLER),
+    });
+    enqueue_own(&sets, &queue);
+    let wakes = queue.clone();
+    pods.handle(move |event: &Event<Pod>| {
+        let owner = |pod: &Pod| {
+            let owner = controller_of(pod).filter(|owner| owner.kind == "StatefulSet")?;
+            Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
+        };
+        let (before, now) = (event.old().and_then(|old| owner(old)), owner(event.object()));
+        if let Some(before) = before.filter(|before| Some(before) != now.as_ref()) {
+            wakes.add_caused(before, event.revision());
+        }
+        if let Some(now) = now {
+            wakes.add_caused(now, event.revision());
+        }
+    });
+    let synced = async move {
+        sets.synced().await;
+        pods.synced().await;
+        claims.synced().await;
+        revisions.synced().await;
+    };
+    context.reconcile(CONTROLLER, "statefulsets.apps", queue, synced, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+}
+
+impl Controller {
+    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(set) = self.sets.get(&key) else { return Ok(Outcome::Done) };
+        let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
+        let Some(selector) = ownership::selector(&spec.selector) else { return Ok(Outcome::Done) };
+        let uid = set.uid().unwrap_or_default();
+        let mut candidates = self.pods.get(&uid);
+        // Only an orphan with one of our names can be ours.
+        candidates.extend(
+            self.pods.get(&orphans_of(&key.namespace)).into_iter().filter(|pod| ordinal(&set, pod).is_some()),
+        );
+        let pods = claim_all(&self.client, &*set, &selector, candidates).await?;
+        let revisions = self.revisions.get(&uid);
+        let Some(update) = self.update_revision(&set, &revisions).await? else { return Ok(Outcome::Done) };
+        let known = set
+            .status
+            .as_ref()
+            .and_then(|status| status.current_revision.clone())
+            .filter(|name| !name.is_empty());
+        let current = known.and_then(|name| {
+            revisions.iter().find(|revision| revision.name_any() == name).map(|r| (**r).clone())
+        });
+        let current = current.unwrap_or_else(|| update.clone());
+        let now = Timestamp::now();
+        let plan = plan(&set, &pods, &current.name_any(), &update.name_any(), now);
+        let mut result = Ok(());
+        for action in plan.actions {
+            result = self.act(&set, &key, action, [&current, &update]).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        self.write_status(&set, plan.status).await?;
+        result?;
+        let in_use = |revision: &ControllerRevision| {
+            let name = revision.name_any();
+            name == update.name_any()
+                || name == current.name_any()
+                || pods.iter().any(|pod| revision_of(pod) == name)
+        };
+        let surplus = history::surplus(&revisions, spec.revision_history_limit.unwrap_or(10), &in_use);
+        history::delete(&self.client, &key.namespace, surplus).await?;
+        let waits =
+            pods.iter().filter_map(|pod| until_available(pod, spec.min_ready_seconds.unwrap_or(0), now));
+        Ok(waits.min().map_or(Outcome::Done, Outcome::After))
+    }
+
+    async fn update_revision(
+        &self,
+        set: &StatefulSet,
+        revisions: &[Arc<ControllerRevision>],
+    ) -> Result<Option<ControllerRevision>, Error> {
+        let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+        let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+        let step = history::plan(set, &template, revisions, HASH, collisions);
+        match history::apply(&self.client, &set.namespace().unwrap_or_default(), step).await? {
+            Applied::Current(revision) => Ok(Some(*revision)),
+            Applied::Collision => {
+                let mut status = set.status.clone().unwrap_or_default();
+                status.collision_count = Some(collisions.unwrap_or(0) + 1);
+                self.write_status(set, status).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        set: &StatefulSet,
+        key: &NamespacedName,
+        action: Action,
+        revisions: [&ControllerRevision; 2],
+    ) -> Result<(), Error> {
+        match action {
+            Action::Create { ordinal, revision } => {
+                let from = revisions.into_iter().find(|known| known.name_any() == revision);
+                let own = || set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+                let template = from.and_then(template_of).unwrap_or_else(own);
+                self.create(set, key, &template, &revision, ordinal).await
+            }
+            Action::Delete { pod, condemned } => {
+                if condemned {
+                    self.condemn_claims(set, &pod).await?;
+                }
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+                let only_this = Preconditions { uid: pod.uid(), resource_version: None };
+                let deleted =
+                    api.delete(&pod.name_any(), &DeleteParams::default().preconditions(only_this)).await;
+                self.tell("delete", set, &pod.name_any(), deleted.as_ref().err());
+                error::ignore_not_found(deleted).attempting(format!("delete pod {}", pod.name_any()))?;
+                Ok(())
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        set: &StatefulSet,
+        key: &NamespacedName,
+        template: &PodTemplateSpec,
+        revision: &str,
+        ordinal: i32,
+    ) -> Result<(), Error> {
+        let mut span = ferry_trace::span("statefulset.create");
+        span.set("ordinal", ordinal);
+        let pod = make_pod(set, template, revision, ordinal);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let create = async {
+            self.ensure_claims(set, ordinal).await?;
+            match api.create(&PostParams::default(), &pod).await {
+                Err(refused) if error::is_namespace_terminating(&refused) => Ok(()),
+                // The informer has not shown it yet, or someone took the name; it will tell.
+                Err(refused) if error::is_already_exists(&refused) => Ok(()),
+                created => {
+                    self.tell("create", set, &pod.name_any(), created.as_ref().err());
+                    created.attempting(format!("create pod {}", pod.name_any())).map(|_| ())
+                }
+            }
+        };
+        span.in_scope(create).await
+    }
+
+    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<(), Error> {
+        let api: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
+        for mut claim in claims(set, ordinal) {
+            if self.claims.get(&NamespacedName::of(&claim)).is_some() {
+                continue;
+            }
+            if retention(set).0 {
+                claim.metadata.owner_references = Some(vec![plain_owner::<StatefulSet>(set)]);
+            }
+            match api.create(&PostParams::default(), &claim).await {
+                Err(refused) if error::is_already_exists(&refused) => {}
+                created => {
+                    let name = claim.name_any();
+                    let (kind, reason, outcome) = match &created {
+                        Ok(_) => (EventType::Normal, "SuccessfulCreate", "success".to_string()),
+                        Err(failed) => (
+                            EventType::Warning,
+                            "FailedCreate",
+                            format!("failed error: {}", error::message(failed)),
+                        ),
+                    };
+                    let pod = identity::pod_name(set, ordinal);
+                    let note =
+                        format!("create Claim {name} Pod {pod} in StatefulSet {} {outcome}", set.name_any());
+                    self.recorder.event(set, kind, reason, "Create", note);
+                    created.attempting(format!("create claim {name}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where scaling down deletes storage too, the claims follow their pod.
+    async fn condemn_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<(), Error> {
+        let Some(ordinal) = ordinal(set, pod).filter(|_| retention(set).1) else { return Ok(()) };
+        let api: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
+        for claim in claims(set, ordinal) {
+            let Some(known) = self.claims.get(&NamespacedName::of(&claim)) else { continue };
+            let owner = plain_owner::<Pod>(pod);
+            if known.owner_references().iter().any(|own| own.uid == owner.uid) {
+                continue;
+            }
+            let mut next = (*known).clone();
+            next.metadata.owner_references.get_or_insert_default().push(owner);
+            api.replace(&next.name_any(), &PostParams::default(), &next)
+                .await
+                .attempting("hand claim to its pod")?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, verb: &str, set: &StatefulSet, pod: &str, failed: Option<&kube::Error>) {
+        let title = if verb == "create" { "Create" } else { "Delete" };
+        let subject = format!("{verb} Pod {pod} in StatefulSet {}", set.name_any());
+        match failed {
+            None => self.recorder.event(
+                set,
+                EventType::Normal,
+                &format!("Successful{title}"),
+                title,
+                format!("{subject} successful"),
+            ),
+            Some(failed) => {
+                let note = format!("{subject} failed error: {}", error::message(failed));
+                self.recorder.event(set, EventType::Warning, &format!("Failed{title}"), title, note);
+            }
+        }
+    }
+
+    async fn write_status(&self, set: &StatefulSet, status: StatefulSetStatus) -> Result<(), Error> {
+        let mut next = set.clone();
+        next.status = Some(status);
+        if next.status != set.status {
+            let api: Api<StatefulSet> =
+                Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
+            let written = api.replace_status(&set.name_any(), &PostParams::default(), &next).await;
+            error::ignore_not_found(written).attempting("write status")?;
+        }
+        Ok(())
+    }
+}
+
+/// Are claims deleted with the set, and with a scale-down?
+fn retention(set: &StatefulSet) -> (bool, bool) {
+    let policy = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.persistent_volume_claim_retention_policy.clone())
+        .unwrap_or_default();
+    (policy.when_deleted.as_deref() == Some("Delete"), policy.when_scaled.as_deref() == Some("Delete"))
+}
+
+/// Owned, not controlled: the claim is collected with its owner and nobody adopts it.
+fn plain_owner<K: kube::Resource<DynamicType = ()>>(object: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into(),
+        kind: K::kind(&()).into(),
+        name: object.meta().name.clone().unwrap_or_default(),
+        uid: object.meta().uid.clone().unwrap_or_default(),
+        ..Default::default()
+    }
+}
