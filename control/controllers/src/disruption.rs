@@ -1,0 +1,314 @@
+//! PodDisruptionBudget: how many of its pods may be disturbed now. The eviction subresource
+//! spends what is allowed here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::{
+    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Queue, Recorder, error,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
+
+use crate::context::{Context, Running, enqueue_own};
+use crate::deployment::share;
+use crate::ownership::{self, controller_of, selects};
+use crate::pods::{is_deleting, is_ready};
+
+const CONTROLLER: &str = "disruption-controller";
+/// An evicted pod that is not gone by then was not deleted after all.
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+
+/// A budget's status from its pods. `scale` is how many pods their owners want together.
+fn status(
+    budget: &PodDisruptionBudget,
+    pods: &[Arc<Pod>],
+    scale: i32,
+    now: Timestamp,
+) -> PodDisruptionBudgetStatus {
+    let spec = budget.spec.clone().unwrap_or_default();
+    let (expected, desired) = match (&spec.max_unavailable, &spec.min_available) {
+        (Some(most), _) => (scale, (scale - share(Some(most), scale, true)).max(0)),
+        (None, Some(IntOrString::Int(least))) => (pods.len() as i32, *least),
+        (None, Some(percent)) => (scale, share(Some(percent), scale, true)),
+        (None, None) => (pods.len() as i32, 0),
+    };
+    let old = budget.status.clone().unwrap_or_default();
+    let disrupted = still_disrupted(&old, pods, now);
+    let healthy = pods
+        .iter()
+        .filter(|pod| is_ready(pod) && !is_deleting(pod) && !disrupted.contains_key(&pod.name_any()));
+    let healthy = healthy.count() as i32;
+    let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
+    let mut status = PodDisruptionBudgetStatus {
+        observed_generation: budget.metadata.generation,
+        current_healthy: Some(healthy),
+        desired_healthy: Some(desired),
+        expected_pods: Some(expected),
+        disruptions_allowed: Some(allowed),
+        disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
+        conditions: old.conditions,
+    };
+    set_condition(&mut status, budget.metadata.generation, now);
+    status
+}
+
+/// Evictions that were granted and whose pods have not gone yet.
+fn still_disrupted(
+    status: &PodDisruptionBudgetStatus,
+    pods: &[Arc<Pod>],
+    now: Timestamp,
+) -> BTreeMap<String, Time> {
+    let present: HashMap<String, &Arc<Pod>> = pods.iter().map(|pod| (pod.name_any(), pod)).collect();
+    let granted = status.disrupted_pods.clone().unwrap_or_default().into_iter();
+    granted
+        .filter(|(name, since)| {
+            let fresh =
+                Duration::try_from(now.duration_since(since.0)).unwrap_or(Duration::ZERO) < EVICTION_TIMEOUT;
+            fresh && present.get(name).is_some_and(|pod| !is_deleting(pod))
+        })
+        .collect()
+}
+
+fn set_condition(status: &mut PodDisruptionBudgetStatus, generation: Option<i64>, now: Timestamp) {
+    let (answer, reason) = if status.disruptions_allowed > Some(0) {
+        ("True", "SufficientPods")
+    } else {
+        ("False", "InsufficientPods")
+    };
+    let conditions = status.conditions.get_or_insert_default();
+    let old = conditions.iter().find(|condition| condition.type_ == "DisruptionAllowed").cloned();
+    let since = old.filter(|old| old.status == answer).map_or(Time(now), |old| old.last_transition_time);
+    conditions.retain(|condition| condition.type_ != "DisruptionAllowed");
+    conditions.push(Condition {
+        type_: "DisruptionAllowed".into(),
+        status: answer.into(),
+        reason: reason.into(),
+        message: String::new(),
+        observed_generation: generation,
+        last_transition_time: since,
+    });
+}
+
+struct Controller {
+    client: Client,
+    budgets: Informer<PodDisruptionBudget>,
+    pods: Informer<Pod>,
+    deployments: Informer<Deployment>,
+    replica_sets: Informer<ReplicaSet>,
+    replication_controllers: Informer<ReplicationController>,
+    stateful_sets: Informer<StatefulSet>,
+    recorder: Recorder,
+}
+
+pub fn start(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        budgets: context.informers.of(),
+        pods: context.informers.of(),
+        deployments: context.informers.of(),
+        replica_sets: context.informers.of(),
+        replication_controllers: context.informers.of(),
+        stateful_sets: context.informers.of(),
+        recorder: context.recorder("controllermanager"),
+    });
+    enqueue_own(&controller.budgets, &queue);
+    let (watching, wakes) = (controller.clone(), queue.clone());
+    controller.pods.handle(move |event: &Event<Pod>| watching.hear_of_pod(event, &wakes));
+    // A resize changes what is expected without any pod having changed yet.
+    wake_namespace(&controller.deployments, &controller.budgets, &queue, |it: &Deployment| {
+        it.spec.as_ref().and_then(|spec| spec.replicas)
+    });
+    wake_namespace(&controller.stateful_sets, &controller.budgets, &queue, |it: &StatefulSet| {
+        it.spec.as_ref().and_then(|spec| spec.replicas)
+    });
+    wake_namespace(&controller.replica_sets, &controller.budgets, &queue, |it: &ReplicaSet| {
+        it.spec.as_ref().and_then(|spec| spec.replicas)
+    });
+    let ready = controller.clone();
+    let synced = async move {
+        ready.budgets.synced().await;
+        ready.pods.synced().await;
+        ready.deployments.synced().await;
+        ready.replica_sets.synced().await;
+        ready.replication_controllers.synced().await;
+        ready.stateful_sets.synced().await;
+    };
+    context.reconcile(CONTROLLER, "poddisruptionbudgets.policy", queue, synced, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+}
+
+fn wake_namespace<K: ferry_client::informer::Object>(
+    owners: &Informer<K>,
+    budgets: &Informer<PodDisruptionBudget>,
+    queue: &Queue<NamespacedName>,
+    size: fn(&K) -> Option<i32>,
+) {
+    let (budgets, queue) = (budgets.clone(), queue.clone());
+    owners.handle(move |event: &Event<K>| {
+        if event.old().is_some_and(|old| size(old) != size(event.object())) {
+            for budget in budgets.list_namespace(&event.key().namespace) {
+                queue.add_caused(NamespacedName::of(&*budget), event.revision());
+            }
+        }
+    });
+}
+
+fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).and_then(ownership::selector);
+    selector.is_some_and(|selector| selects(&selector, pod))
+}
+
+impl Controller {
+    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+        let seen = |pod: &Pod| {
+            (
+                pod.metadata.labels.clone(),
+                is_ready(pod),
+                is_deleting(pod),
+                pod.metadata.owner_references.clone(),
+            )
+        };
+        if event.old().is_some_and(|old| seen(old) == seen(event.object())) {
+            return;
+        }
+        for budget in self.budgets.list_namespace(&event.key().namespace) {
+            if covers(&budget, event.object()) || event.old().is_some_and(|old| covers(&budget, old)) {
+                queue.add_caused(NamespacedName::of(&*budget), event.revision());
+            }
+        }
+    }
+
+    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(budget) = self.budgets.get(&key) else { return Ok(Outcome::Done) };
+        let mut pods = self.pods.list_namespace(&key.namespace);
+        pods.retain(|pod| covers(&budget, pod));
+        if pods.is_empty() {
+            self.recorder.event(&*budget, EventType::Normal, "NoPods", "Count", "No matching pods found");
+        }
+        let status = status(&budget, &pods, self.scale(&key.namespace, &pods), Timestamp::now());
+        let waiting = status.disrupted_pods.is_some();
+        let mut next = (*budget).clone();
+        next.status = Some(status);
+        if next.status != budget.status {
+            let api: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &key.namespace);
+            let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
+            error::ignore_not_found(written).attempting("write status")?;
+        }
+        Ok(if waiting { Outcome::After(EVICTION_TIMEOUT) } else { Outcome::Done })
+    }
+
+    /// How many pods the owners of these want, each owner once.
+    fn scale(&self, namespace: &str, pods: &[Arc<Pod>]) -> i32 {
+        let owners = pods.iter().filter_map(|pod| controller_of(&**pod));
+        let scales: HashMap<String, i32> = owners
+            .filter_map(|owner| {
+                let key = NamespacedName::new(namespace, owner.name.clone());
+                let scale = match owner.kind.as_str() {
+                    "ReplicaSet" => {
+                        let set = self.replica_sets.get(&key)?;
+                        return Some(self.scale_of_set(&set));
+                    }
+                    "StatefulSet" => self.stateful_sets.get(&key)?.spec.as_ref()?.replicas,
+                    "ReplicationController" => {
+                        self.replication_controllers.get(&key)?.spec.as_ref()?.replicas
+                    }
+                    _ => return None,
+                };
+                Some((owner.uid.clone(), scale.unwrap_or(1)))
+            })
+            .collect();
+        scales.values().sum()
+    }
+
+    /// A Deployment in the middle of a rollout has several sets and one size.
+    fn scale_of_set(&self, set: &ReplicaSet) -> (String, i32) {
+        let deployment = controller_of(set).filter(|owner| owner.kind == "Deployment").and_then(|owner| {
+            self.deployments
+                .get(&NamespacedName::new(set.namespace().unwrap_or_default(), owner.name.clone()))
+        });
+        match deployment {
+            Some(deployment) => {
+                let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+                (deployment.uid().unwrap_or_default(), replicas.unwrap_or(1))
+            }
+            None => {
+                (set.uid().unwrap_or_default(), set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, deleting, named, pod};
+
+    fn budget(min: Option<IntOrString>, max: Option<IntOrString>) -> PodDisruptionBudget {
+        let mut budget: PodDisruptionBudget = named("budget");
+        let spec = budget.spec.get_or_insert_default();
+        (spec.min_available, spec.max_unavailable) = (min, max);
+        budget
+    }
+
+    fn pods(ready: usize, unready: usize) -> Vec<Arc<Pod>> {
+        let make =
+            |index: usize| Arc::new(pod(&format!("p{index}"), "n", "Running", (index < ready).then_some(0)));
+        (0..ready + unready).map(make).collect()
+    }
+
+    #[test]
+    fn what_may_be_disturbed_is_what_is_healthy_beyond_the_need() {
+        let number = |value| Some(IntOrString::Int(value));
+        let percent = |value: &str| Some(IntOrString::String(value.into()));
+        let check = |budget: PodDisruptionBudget, ready, unready, scale, allowed: i32, desired: i32| {
+            let status = status(&budget, &pods(ready, unready), scale, at(0));
+            assert_eq!(
+                (status.disruptions_allowed, status.desired_healthy),
+                (Some(allowed), Some(desired)),
+                "{:?}",
+                budget.spec
+            );
+        };
+        check(budget(number(2), None), 3, 0, 3, 1, 2);
+        check(budget(number(2), None), 2, 1, 3, 0, 2);
+        check(budget(percent("50%"), None), 3, 0, 3, 1, 2);
+        check(budget(None, number(1)), 3, 0, 3, 1, 2);
+        check(budget(None, number(1)), 2, 1, 3, 0, 2);
+        check(budget(None, percent("34%")), 3, 0, 3, 2, 1);
+        check(budget(None, number(1)), 0, 0, 0, 0, 0);
+        check(budget(None, number(5)), 3, 0, 3, 3, 0);
+    }
+
+    #[test]
+    fn a_granted_eviction_counts_until_its_pod_goes_or_stays() {
+        let mut budget = budget(Some(IntOrString::Int(1)), None);
+        budget.status.get_or_insert_default().disrupted_pods = Some([("p0".to_string(), Time(at(0)))].into());
+        let mut all = pods(2, 0);
+        assert_eq!(status(&budget, &all, 2, at(10)).disruptions_allowed, Some(0));
+        assert_eq!(status(&budget, &all, 2, at(130)).disruptions_allowed, Some(1));
+        all[0] = Arc::new(deleting((*all[0]).clone()));
+        let gone = status(&budget, &all, 2, at(10));
+        assert_eq!((gone.disruptions_allowed, gone.disrupted_pods), (Some(0), None));
+    }
+
+    #[test]
+    fn the_condition_says_whether_any_may() {
+        let condition = |ready| {
+            status(&budget(Some(IntOrString::Int(1)), None), &pods(ready, 0), 1, at(0)).conditions.unwrap()[0]
+                .reason
+                .clone()
+        };
+        assert_eq!((condition(2).as_str(), condition(1).as_str()), ("SufficientPods", "InsufficientPods"));
+    }
+}
