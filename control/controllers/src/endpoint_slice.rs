@@ -1,6 +1,4 @@
-//! EndpointSlices: where the pods of a Service are, in slices of at most a hundred.
-//!
-//! A change touches as few slices as it can: each slice that is written goes to every node.
+//! EndpointSlices: where the pods of a Service are. How they are spread over slices is `slices`'.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -11,46 +9,19 @@ use ferry_client::{
 };
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
-    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+    Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
 };
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::context::{Context, Running, enqueue_own};
-use crate::ownership::controller_ref;
 use crate::pods::{is_deleting, is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
+use crate::slices::{self, HEADLESS, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
 
 const CONTROLLER: &str = "endpointslice-controller";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-pub const HEADLESS: &str = "service.kubernetes.io/headless";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const MAX_ENDPOINTS: usize = 100;
-
-/// What makes endpoints fit into one slice: their family and their ports.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
-    address_type: String,
-    ports: Vec<Port>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Port {
-    name: String,
-    protocol: String,
-    number: Option<i32>,
-    app_protocol: Option<String>,
-}
-
-/// Writes that bring a Service's slices in line.
-#[derive(Debug, Default, PartialEq)]
-struct Plan {
-    create: Vec<EndpointSlice>,
-    update: Vec<EndpointSlice>,
-    delete: Vec<String>,
-}
 
 fn plan(
     service: &Service,
@@ -58,98 +29,12 @@ fn plan(
     zone_of: &dyn Fn(&str) -> Option<String>,
     slices: &[Arc<EndpointSlice>],
 ) -> Plan {
-    let mut wanted = wanted(service, pods, zone_of);
-    let labels = labels(service);
-    let mut plan = Plan::default();
-    let mut kept: BTreeMap<Shape, Vec<Draft>> = BTreeMap::new();
-    for slice in slices {
-        let shape = Shape::of(slice);
-        match wanted.get_mut(&shape) {
-            Some(endpoints) => kept.entry(shape).or_default().push(Draft::keep(slice, endpoints, &labels)),
-            None => plan.delete.push(slice.name_any()),
-        }
-    }
-    for (shape, missing) in wanted {
-        let mut drafts = kept.remove(&shape).unwrap_or_default();
-        place(missing.into_values().collect(), &mut drafts);
-        let has_any = drafts.iter().any(|draft| !draft.endpoints.is_empty());
-        let mut placeholder = false;
-        for draft in drafts {
-            let empty = draft.endpoints.is_empty();
-            // One empty slice stays where all are empty: it says that this was looked at.
-            let superfluous = empty && (has_any || placeholder);
-            placeholder |= empty;
-            match (draft.existing, superfluous) {
-                (true, true) => plan.delete.push(draft.slice.name_any()),
-                (true, false) if draft.changed => {
-                    plan.update.push(EndpointSlice { endpoints: Some(draft.endpoints), ..draft.slice });
-                }
-                (false, false) => plan.create.push(make(service, &shape, &labels, draft.endpoints)),
-                _ => {}
-            }
-        }
-    }
-    plan
-}
-
-/// A slice while it is decided on.
-struct Draft {
-    slice: EndpointSlice,
-    endpoints: Vec<Endpoint>,
-    existing: bool,
-    changed: bool,
-}
-
-impl Draft {
-    /// What stays of an existing slice; what it keeps is taken out of `wanted`.
-    fn keep(
-        slice: &EndpointSlice,
-        wanted: &mut BTreeMap<String, Endpoint>,
-        labels: &BTreeMap<String, String>,
-    ) -> Draft {
-        let kept = slice.endpoints.iter().flatten().filter_map(|endpoint| wanted.remove(&identity(endpoint)));
-        let endpoints: Vec<Endpoint> = kept.collect();
-        let mut next = slice.clone();
-        // The server may give back an empty list as none.
-        next.endpoints = slice.endpoints.as_ref().map(|_| endpoints.clone());
-        // Labels of others stay; ours win.
-        let merged: BTreeMap<String, String> =
-            slice.labels().clone().into_iter().chain(labels.clone()).collect();
-        next.metadata.labels = Some(merged);
-        let changed = next != *slice;
-        Draft { slice: next, endpoints, existing: true, changed }
-    }
-}
-
-/// Puts endpoints into slices: those that are written anyway first, then the fullest that has
-/// room, then new ones.
-fn place(mut missing: Vec<Endpoint>, drafts: &mut Vec<Draft>) {
-    drafts.sort_by_key(|draft| (!draft.changed, std::cmp::Reverse(draft.endpoints.len())));
-    for draft in drafts.iter_mut() {
-        let room = MAX_ENDPOINTS.saturating_sub(draft.endpoints.len()).min(missing.len());
-        if room > 0 {
-            draft.endpoints.extend(missing.drain(..room));
-            draft.changed = true;
-        }
-    }
-    while !missing.is_empty() || drafts.is_empty() {
-        let endpoints = missing.drain(..missing.len().min(MAX_ENDPOINTS)).collect();
-        drafts.push(Draft { slice: EndpointSlice::default(), endpoints, existing: false, changed: true });
-    }
-}
-
-fn identity(endpoint: &Endpoint) -> String {
-    let target = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
-    format!("{target} {}", endpoint.addresses.join(","))
+    slices::plan(service, wanted(service, pods, zone_of), &labels(service), slices)
 }
 
 /// Every endpoint that should exist, by shape. A family without pods is there and empty.
-fn wanted(
-    service: &Service,
-    pods: &[Arc<Pod>],
-    zone_of: &dyn Fn(&str) -> Option<String>,
-) -> BTreeMap<Shape, BTreeMap<String, Endpoint>> {
-    let mut wanted: BTreeMap<Shape, BTreeMap<String, Endpoint>> = BTreeMap::new();
+fn wanted(service: &Service, pods: &[Arc<Pod>], zone_of: &dyn Fn(&str) -> Option<String>) -> Wanted {
+    let mut wanted: Wanted = BTreeMap::new();
     let families = families(service);
     for pod in pods.iter().filter(|pod| is_reachable(pod, true)) {
         for family in &families {
@@ -250,20 +135,6 @@ fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>)
     }
 }
 
-impl Shape {
-    fn of(slice: &EndpointSlice) -> Shape {
-        let ports = slice.ports.iter().flatten().map(|port| Port {
-            name: port.name.clone().unwrap_or_default(),
-            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
-            number: port.port,
-            app_protocol: port.app_protocol.clone(),
-        });
-        let mut ports: Vec<Port> = ports.collect();
-        ports.sort();
-        Shape { address_type: slice.address_type.clone(), ports }
-    }
-}
-
 /// The service's own labels, without what others read as ours, and ours.
 fn labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> = service.labels().clone();
@@ -274,32 +145,6 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
         labels.insert(HEADLESS.into(), String::new());
     }
     labels
-}
-
-fn make(
-    service: &Service,
-    shape: &Shape,
-    labels: &BTreeMap<String, String>,
-    endpoints: Vec<Endpoint>,
-) -> EndpointSlice {
-    let port = |port: &Port| EndpointPort {
-        name: Some(port.name.clone()),
-        protocol: Some(port.protocol.clone()),
-        port: port.number,
-        app_protocol: port.app_protocol.clone(),
-    };
-    EndpointSlice {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", service.name_any())),
-            namespace: service.namespace(),
-            labels: Some(labels.clone()),
-            owner_references: Some(vec![controller_ref(service)]),
-            ..Default::default()
-        },
-        address_type: shape.address_type.clone(),
-        ports: Some(shape.ports.iter().map(port).collect()),
-        endpoints: Some(endpoints),
-    }
 }
 
 struct Controller {

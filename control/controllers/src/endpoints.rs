@@ -12,9 +12,9 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 
 use crate::context::{Context, Running, enqueue_own};
-use crate::endpoint_slice::HEADLESS;
 use crate::pods::{is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
+use crate::slices::HEADLESS;
 
 const CONTROLLER: &str = "endpoints-controller";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";

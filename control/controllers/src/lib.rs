@@ -12,27 +12,51 @@
 //!
 //! Start reading at [`table`](mod@table), then `replica_set`, the plainest of the large ones.
 
+pub mod bootstrap_tokens;
+pub mod certificates;
 pub mod cidr;
+pub mod cluster_role_aggregation;
 mod config;
 mod context;
+pub mod cron_job;
+pub mod cron_schedule;
+pub mod daemon_set;
 pub mod deployment;
 pub mod discovery;
+pub mod disruption;
 pub mod endpoint_slice;
+pub mod endpoint_slice_mirroring;
 pub mod endpoints;
+pub mod ephemeral_volume;
 pub mod garbage_collector;
+pub mod history;
+pub mod job;
 pub mod namespace;
+pub mod node_affinity;
 pub mod node_ipam;
+pub mod node_lifecycle;
 pub mod ownership;
+pub mod persistent_volume;
+pub mod pod_gc;
 pub mod pods;
+pub mod quota_usage;
 pub mod replica_set;
+pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod services;
+pub mod slices;
 pub mod slow_start;
+pub mod stateful_set;
+pub mod storage_protection;
 pub mod table;
+pub mod taint_eviction;
+pub mod taints;
 pub mod template_hash;
 #[cfg(test)]
 mod testing;
+pub mod ttl;
+pub mod ttl_after_finished;
 
 pub use config::{Config, ConfigError};
 

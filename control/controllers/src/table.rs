@@ -2,8 +2,10 @@
 
 use crate::context::{Context, Running};
 use crate::{
-    deployment, endpoint_slice, endpoints, garbage_collector, namespace, node_ipam, replica_set, root_ca,
-    service_account,
+    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
+    endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector, job, namespace,
+    node_ipam, node_lifecycle, persistent_volume, pod_gc, replica_set, resource_quota, root_ca,
+    service_account, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
 };
 
 pub struct Row {
@@ -16,6 +18,11 @@ pub struct Row {
 
 const fn row(name: &'static str, alias: &'static str, start: fn(&Context) -> Running) -> Row {
     Row { name, alias, on_by_default: true, start }
+}
+
+/// A row that runs only when named.
+const fn off(name: &'static str, alias: &'static str, start: fn(&Context) -> Running) -> Row {
+    Row { name, alias, on_by_default: false, start }
 }
 
 pub static ROWS: &[Row] = &[
@@ -33,4 +40,26 @@ pub static ROWS: &[Row] = &[
     row("namespace-controller", "namespace", namespace::start),
     row("garbage-collector-controller", "garbagecollector", garbage_collector::start),
     row("node-ipam-controller", "nodeipam", node_ipam::start),
+    row("node-lifecycle-controller", "nodelifecycle", node_lifecycle::start),
+    row("taint-eviction-controller", "taint-eviction", taint_eviction::start),
+    row("pod-garbage-collector-controller", "podgc", pod_gc::start),
+    row("ttl-after-finished-controller", "ttl-after-finished", ttl_after_finished::start),
+    row("job-controller", "job", job::start),
+    row("cronjob-controller", "cronjob", cron_job::start),
+    row("daemonset-controller", "daemonset", daemon_set::start),
+    row("statefulset-controller", "statefulset", stateful_set::start),
+    row("disruption-controller", "disruption", disruption::start),
+    row("resourcequota-controller", "resourcequota", resource_quota::start),
+    row("clusterrole-aggregation-controller", "clusterrole-aggregation", cluster_role_aggregation::start),
+    row("certificatesigningrequest-approving-controller", "csrapproving", certificates::start_approving),
+    row("certificatesigningrequest-signing-controller", "csrsigning", certificates::start_signing),
+    row("certificatesigningrequest-cleaner-controller", "csrcleaner", certificates::start_cleaning),
+    off("bootstrap-signer-controller", "bootstrapsigner", bootstrap_tokens::start_signer),
+    off("token-cleaner-controller", "tokencleaner", bootstrap_tokens::start_cleaner),
+    row("persistentvolumeclaim-protection-controller", "pvc-protection", storage_protection::start_claims),
+    row("persistentvolume-protection-controller", "pv-protection", storage_protection::start_volumes),
+    row("ephemeral-volume-controller", "ephemeral-volume", ephemeral_volume::start),
+    row("ttl-controller", "ttl", ttl::start),
+    row("endpointslice-mirroring-controller", "endpointslicemirroring", endpoint_slice_mirroring::start),
+    row("persistentvolume-binder-controller", "persistentvolume-binder", persistent_volume::start),
 ];

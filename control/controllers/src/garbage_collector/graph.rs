@@ -86,7 +86,6 @@ impl Graph {
         self.dependents.get(owner).is_some_and(|dependents| !dependents.is_empty())
     }
 
-
     /// Takes an object as it is now; returns the uids worth looking at.
     pub fn put(&mut self, resource: &Arc<Resource>, object: Arc<Metadata>) -> Vec<String> {
         let Some(uid) = object.metadata.uid.clone() else { return Vec::new() };

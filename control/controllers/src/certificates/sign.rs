@@ -1,0 +1,105 @@
+//! Turning an approved request into a certificate.
+
+use std::time::Duration;
+
+use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose};
+
+use crate::config::SigningCa;
+
+/// Certificates begin a little in the past: clocks differ.
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+const SHORTEST: Duration = Duration::from_secs(10 * 60);
+
+/// How long the certificate lasts: what was asked for, within what is allowed.
+pub fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+    let asked = asked_seconds.map(|seconds| Duration::from_secs(seconds.max(0) as u64));
+    asked.map_or(longest, |asked| asked.clamp(SHORTEST.min(longest), longest))
+}
+
+/// Signs a PEM request for these usages; the result is PEM.
+pub fn sign(
+    ca: &SigningCa,
+    request: &str,
+    usages: &[String],
+    lifetime: Duration,
+) -> Result<String, rcgen::Error> {
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let mut request = CertificateSigningRequestParams::from_pem(request)?;
+    let now = time::OffsetDateTime::now_utc();
+    request.params.not_before = now - BACKDATE;
+    request.params.not_after = now + lifetime;
+    request.params.is_ca = rcgen::IsCa::ExplicitNoCa;
+    request.params.use_authority_key_identifier_extension = true;
+    request.params.key_usages = usages.iter().filter_map(|usage| key_usage(usage)).collect();
+    request.params.extended_key_usages = usages.iter().filter_map(|usage| extended_usage(usage)).collect();
+    Ok(request.signed_by(&issuer)?.pem())
+}
+
+fn key_usage(usage: &str) -> Option<KeyUsagePurpose> {
+    Some(match usage {
+        "signing" | "digital signature" => KeyUsagePurpose::DigitalSignature,
+        "content commitment" => KeyUsagePurpose::ContentCommitment,
+        "key encipherment" => KeyUsagePurpose::KeyEncipherment,
+        "data encipherment" => KeyUsagePurpose::DataEncipherment,
+        "key agreement" => KeyUsagePurpose::KeyAgreement,
+        "encipher only" => KeyUsagePurpose::EncipherOnly,
+        "decipher only" => KeyUsagePurpose::DecipherOnly,
+        _ => return None,
+    })
+}
+
+fn extended_usage(usage: &str) -> Option<ExtendedKeyUsagePurpose> {
+    Some(match usage {
+        "any" => ExtendedKeyUsagePurpose::Any,
+        "server auth" => ExtendedKeyUsagePurpose::ServerAuth,
+        "client auth" => ExtendedKeyUsagePurpose::ClientAuth,
+        "code signing" => ExtendedKeyUsagePurpose::CodeSigning,
+        "email protection" => ExtendedKeyUsagePurpose::EmailProtection,
+        "timestamping" => ExtendedKeyUsagePurpose::TimeStamping,
+        "ocsp signing" => ExtendedKeyUsagePurpose::OcspSigning,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa};
+    use x509_parser::pem::Pem;
+
+    use super::*;
+
+    fn authority() -> SigningCa {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        SigningCa { certificate: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+    }
+
+    #[test]
+    fn an_approved_request_becomes_a_certificate_of_its_subject() {
+        let mut params = CertificateParams::new(vec!["n1.example".to_string()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n1");
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let usages = ["digital signature".to_string(), "client auth".to_string()];
+        let signed = sign(&authority(), &request, &usages, Duration::from_secs(3600)).unwrap();
+        let (pem, _) = Pem::read(std::io::Cursor::new(signed.as_bytes())).unwrap();
+        let certificate = pem.parse_x509().unwrap();
+        assert!(certificate.subject().to_string().contains("system:node:n1"));
+        assert!(!certificate.is_ca());
+        let usage = certificate.extended_key_usage().unwrap().unwrap();
+        assert!(usage.value.client_auth && !usage.value.server_auth);
+        let validity = certificate.validity();
+        assert_eq!(validity.not_after.timestamp() - validity.not_before.timestamp(), 3600 + 300);
+    }
+
+    #[test]
+    fn a_lifetime_is_what_was_asked_within_bounds() {
+        let year = Duration::from_secs(365 * 86400);
+        let check = |asked, expected| assert_eq!(lifetime(asked, year), Duration::from_secs(expected));
+        check(None, 365 * 86400);
+        check(Some(3600), 3600);
+        check(Some(1), 600);
+        check(Some(-5), 600);
+        check(Some(i32::MAX), 365 * 86400);
+    }
+}

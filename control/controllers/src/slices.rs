@@ -1,0 +1,172 @@
+//! Distributing endpoints over EndpointSlices so that a change touches as few as it can: each
+//! slice that is written goes to every node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use crate::ownership::{Namespaced, controller_ref};
+
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+const MAX_ENDPOINTS: usize = 100;
+
+/// What makes endpoints fit into one slice: their family and their ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    pub address_type: String,
+    pub ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    pub name: String,
+    pub protocol: String,
+    pub number: Option<i32>,
+    pub app_protocol: Option<String>,
+}
+
+/// Endpoints by shape, each under its identity.
+pub type Wanted = BTreeMap<Shape, BTreeMap<String, Endpoint>>;
+
+/// Writes that bring slices in line.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    pub create: Vec<EndpointSlice>,
+    pub update: Vec<EndpointSlice>,
+    pub delete: Vec<String>,
+}
+
+/// `owner` is what the slices are named after and go with.
+pub fn plan<O: Namespaced>(
+    owner: &O,
+    mut wanted: Wanted,
+    labels: &BTreeMap<String, String>,
+    slices: &[Arc<EndpointSlice>],
+) -> Plan {
+    let mut plan = Plan::default();
+    let mut kept: BTreeMap<Shape, Vec<Draft>> = BTreeMap::new();
+    for slice in slices {
+        let shape = Shape::of(slice);
+        match wanted.get_mut(&shape) {
+            Some(endpoints) => kept.entry(shape).or_default().push(Draft::keep(slice, endpoints, labels)),
+            None => plan.delete.push(slice.name_any()),
+        }
+    }
+    for (shape, missing) in wanted {
+        let mut drafts = kept.remove(&shape).unwrap_or_default();
+        place(missing.into_values().collect(), &mut drafts);
+        let has_any = drafts.iter().any(|draft| !draft.endpoints.is_empty());
+        let mut placeholder = false;
+        for draft in drafts {
+            let empty = draft.endpoints.is_empty();
+            // One empty slice stays where all are empty: it says that this was looked at.
+            let superfluous = empty && (has_any || placeholder);
+            placeholder |= empty;
+            match (draft.existing, superfluous) {
+                (true, true) => plan.delete.push(draft.slice.name_any()),
+                (true, false) if draft.changed => {
+                    plan.update.push(EndpointSlice { endpoints: Some(draft.endpoints), ..draft.slice });
+                }
+                (false, false) => plan.create.push(make(owner, &shape, labels, draft.endpoints)),
+                _ => {}
+            }
+        }
+    }
+    plan
+}
+
+/// A slice while it is decided on.
+struct Draft {
+    slice: EndpointSlice,
+    endpoints: Vec<Endpoint>,
+    existing: bool,
+    changed: bool,
+}
+
+impl Draft {
+    /// What stays of an existing slice; what it keeps is taken out of `wanted`.
+    fn keep(
+        slice: &EndpointSlice,
+        wanted: &mut BTreeMap<String, Endpoint>,
+        labels: &BTreeMap<String, String>,
+    ) -> Draft {
+        let kept = slice.endpoints.iter().flatten().filter_map(|endpoint| wanted.remove(&identity(endpoint)));
+        let endpoints: Vec<Endpoint> = kept.collect();
+        let mut next = slice.clone();
+        // The server may give back an empty list as none.
+        next.endpoints = slice.endpoints.as_ref().map(|_| endpoints.clone());
+        // Labels of others stay; ours win.
+        let merged: BTreeMap<String, String> =
+            slice.labels().clone().into_iter().chain(labels.clone()).collect();
+        next.metadata.labels = Some(merged);
+        let changed = next != *slice;
+        Draft { slice: next, endpoints, existing: true, changed }
+    }
+}
+
+/// Puts endpoints into slices: those that are written anyway first, then the fullest that has
+/// room, then new ones.
+fn place(mut missing: Vec<Endpoint>, drafts: &mut Vec<Draft>) {
+    drafts.sort_by_key(|draft| (!draft.changed, std::cmp::Reverse(draft.endpoints.len())));
+    for draft in drafts.iter_mut() {
+        let room = MAX_ENDPOINTS.saturating_sub(draft.endpoints.len()).min(missing.len());
+        if room > 0 {
+            draft.endpoints.extend(missing.drain(..room));
+            draft.changed = true;
+        }
+    }
+    while !missing.is_empty() || drafts.is_empty() {
+        let endpoints = missing.drain(..missing.len().min(MAX_ENDPOINTS)).collect();
+        drafts.push(Draft { slice: EndpointSlice::default(), endpoints, existing: false, changed: true });
+    }
+}
+
+pub fn identity(endpoint: &Endpoint) -> String {
+    let target = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
+    format!("{target} {}", endpoint.addresses.join(","))
+}
+
+impl Shape {
+    pub fn of(slice: &EndpointSlice) -> Shape {
+        let ports = slice.ports.iter().flatten().map(|port| Port {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+            number: port.port,
+            app_protocol: port.app_protocol.clone(),
+        });
+        let mut ports: Vec<Port> = ports.collect();
+        ports.sort();
+        Shape { address_type: slice.address_type.clone(), ports }
+    }
+}
+
+fn make<O: Namespaced>(
+    owner: &O,
+    shape: &Shape,
+    labels: &BTreeMap<String, String>,
+    endpoints: Vec<Endpoint>,
+) -> EndpointSlice {
+    let port = |port: &Port| EndpointPort {
+        name: Some(port.name.clone()),
+        protocol: Some(port.protocol.clone()),
+        port: port.number,
+        app_protocol: port.app_protocol.clone(),
+    };
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", owner.name_any())),
+            namespace: owner.namespace(),
+            labels: Some(labels.clone()),
+            owner_references: Some(vec![controller_ref(owner)]),
+            ..Default::default()
+        },
+        address_type: shape.address_type.clone(),
+        ports: Some(shape.ports.iter().map(port).collect()),
+        endpoints: Some(endpoints),
+    }
+}

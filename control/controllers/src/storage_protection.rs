@@ -1,0 +1,177 @@
+//! Keeps claims that pods use, and volumes that claims use, from vanishing under them: a
+//! finalizer that goes only when nobody uses them any more.
+
+use std::sync::Arc;
+
+use ferry_client::{Attempt, Client, Error, Event, NamespacedName, Outcome, Queue, error};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
+
+use crate::context::{Context, Running, enqueue_own};
+use crate::ownership::controller_of;
+use crate::pods::is_finished;
+
+const CLAIM: &str = "kubernetes.io/pvc-protection";
+const VOLUME: &str = "kubernetes.io/pv-protection";
+
+/// What to do about a finalizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    Add,
+    Remove,
+}
+
+fn step(finalizers: &[String], ours: &str, deleting: bool, used: bool) -> Step {
+    match (finalizers.iter().any(|finalizer| finalizer == ours), deleting) {
+        (false, false) => Step::Add,
+        (true, true) if !used => Step::Remove,
+        _ => Step::Nothing,
+    }
+}
+
+/// The claims a pod mounts, its own ephemeral ones too.
+fn claims_of(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
+    volumes
+        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), volume.name)),
+            (None, None) => None,
+        })
+        .collect()
+}
+
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    if is_finished(pod) || !claims_of(pod).contains(&claim.name_any()) {
+        return false;
+    }
+    // A pod that only waits to be scheduled because its own claim is leaving does not hold it.
+    let scheduled = !crate::pods::node_name(pod).is_empty();
+    scheduled || controller_of(claim).is_none_or(|owner| owner.kind != "Pod")
+}
+
+async fn write<K>(api: &Api<K>, object: &K, finalizer: &str, step: Step) -> Result<Outcome, Error>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let mut next = object.clone();
+    let finalizers = next.meta_mut().finalizers.get_or_insert_default();
+    match step {
+        Step::Nothing => return Ok(Outcome::Done),
+        Step::Add => finalizers.push(finalizer.into()),
+        Step::Remove => finalizers.retain(|own| own != finalizer),
+    }
+    let written = api.replace(&next.name_any(), &PostParams::default(), &next).await;
+    error::ignore_not_found(written).attempting("write finalizer")?;
+    Ok(Outcome::Done)
+}
+
+pub fn start_claims(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let pods = context.informers.of::<Pod>();
+    let by_claim = pods.index("claim", |pod: &Pod| {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        claims_of(pod).into_iter().map(|claim| format!("{namespace}/{claim}")).collect()
+    });
+    enqueue_own(&claims, &queue);
+    let wakes = queue.clone();
+    pods.handle(move |event: &Event<Pod>| {
+        if event.is_deleted() || is_finished(event.object()) {
+            let namespace = event.key().namespace;
+            for claim in claims_of(event.object()) {
+                wakes.add_caused(NamespacedName::new(namespace.clone(), claim), event.revision());
+            }
+        }
+    });
+    let (ready, also) = (claims.clone(), pods.clone());
+    let synced = async move {
+        ready.synced().await;
+        also.synced().await;
+    };
+    let (client, stores) = (context.client.clone(), Arc::new((claims, by_claim)));
+    context.reconcile(
+        "persistentvolumeclaim-protection-controller",
+        "persistentvolumeclaims",
+        queue,
+        synced,
+        move |key| {
+            let (client, stores) = (client.clone(), stores.clone());
+            async move {
+                let (claims, by_claim) = &*stores;
+                let Some(claim) = claims.get(&key) else { return Ok(Outcome::Done) };
+                let used = by_claim.get(&key.to_string()).iter().any(|pod| uses(pod, &claim));
+                let step = step(claim.finalizers(), CLAIM, claim.metadata.deletion_timestamp.is_some(), used);
+                if step == Step::Remove && is_used_live(&client, &claim).await? {
+                    return Ok(Outcome::Done);
+                }
+                write(&Api::namespaced(client, &key.namespace), &*claim, CLAIM, step).await
+            }
+        },
+    )
+}
+
+/// The informer may not show a pod that was just made; the server does.
+async fn is_used_live(client: &Client, claim: &PersistentVolumeClaim) -> Result<bool, Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
+    let all = pods.list(&Default::default()).await.attempting("list pods before releasing a claim")?;
+    Ok(all.items.iter().any(|pod| uses(pod, claim)))
+}
+
+pub fn start_volumes(context: &Context) -> Running {
+    let queue: Queue<NamespacedName> = Queue::default();
+    let volumes = context.informers.of::<PersistentVolume>();
+    enqueue_own(&volumes, &queue);
+    let (ready, client) = (volumes.clone(), context.client.clone());
+    context.reconcile(
+        "persistentvolume-protection-controller",
+        "persistentvolumes",
+        queue,
+        async move { ready.synced().await },
+        move |key| {
+            let (volumes, client) = (volumes.clone(), client.clone());
+            async move {
+                let Some(volume) = volumes.get(&key) else { return Ok(Outcome::Done) };
+                let used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+                let step =
+                    step(volume.finalizers(), VOLUME, volume.metadata.deletion_timestamp.is_some(), used);
+                write(&Api::all(client), &*volume, VOLUME, step).await
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Volume};
+
+    use super::*;
+    use crate::testing::{named, pod};
+
+    #[test]
+    fn the_finalizer_comes_early_and_goes_last() {
+        let ours = [CLAIM.to_string()];
+        assert_eq!(step(&[], CLAIM, false, false), Step::Add);
+        assert_eq!(step(&ours, CLAIM, false, true), Step::Nothing);
+        assert_eq!(step(&ours, CLAIM, true, true), Step::Nothing);
+        assert_eq!(step(&ours, CLAIM, true, false), Step::Remove);
+        assert_eq!(step(&[], CLAIM, true, false), Step::Nothing);
+    }
+
+    #[test]
+    fn a_running_pod_uses_its_claims_and_a_finished_one_does_not() {
+        let claim: PersistentVolumeClaim = named("data");
+        let with = |phase: &str, name: &str| {
+            let mut pod = pod("p", "n", phase, None);
+            let source = PersistentVolumeClaimVolumeSource { claim_name: name.into(), read_only: None };
+            pod.spec.as_mut().unwrap().volumes =
+                Some(vec![Volume { persistent_volume_claim: Some(source), ..Default::default() }]);
+            pod
+        };
+        assert!(uses(&with("Running", "data"), &claim));
+        assert!(!uses(&with("Succeeded", "data"), &claim));
+        assert!(!uses(&with("Running", "other"), &claim));
+    }
+}
