@@ -8,11 +8,14 @@ use ferry_registry::verbs::{Admission, Operation};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::api::Api;
+use crate::escalation;
+
 pub type AdmissionChain = Chain;
 
 /// One request on its way through admission.
 pub struct Admitting<'a> {
-    pub chain: &'a Chain,
+    pub api: &'a Api,
     pub kind: &'a Kind,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -50,7 +53,9 @@ impl Admission for Admitting<'_> {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let name = name_of(self.name, Some(object), old);
-        self.chain.mutate(&self.request(operation, &name), object, old).await
+        self.api.admission.mutate(&self.request(operation, &name), object, old).await?;
+        // After all that may change the object; it is part of the API, not a plugin that a flag turns off.
+        escalation::check(self, object, old).await
     }
 
     async fn validate(
@@ -60,7 +65,7 @@ impl Admission for Admitting<'_> {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let name = name_of(self.name, object, old);
-        self.chain.validate(&self.request(operation, &name), object, old).await
+        self.api.admission.validate(&self.request(operation, &name), object, old).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferry_api::Kind;
 use ferry_auth::authenticate::ServiceAccounts;
-use ferry_auth::{Authentication, Authorization};
+use ferry_auth::{Authentication, Authorization, Rbac};
 use ferry_registry::Registry;
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
@@ -19,6 +19,8 @@ pub struct Api {
     pub registry: Arc<Registry>,
     pub authentication: Authentication,
     pub authorization: Authorization,
+    /// Every role and binding: what nobody may hand out more of than they hold.
+    pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
     pub metrics: Metrics,
     pub limits: Limits,
@@ -71,6 +73,10 @@ impl Served {
         Served { by_place, documents: Documents::new(&rows), rows }
     }
 
+    pub fn has_group(&self, group: &str) -> bool {
+        self.rows.iter().any(|row| row.group == group)
+    }
+
     pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         self.by_place.get(&(group.to_string(), version.to_string(), plural.to_string()))
     }
@@ -81,6 +87,8 @@ pub struct Parts {
     pub registry: Arc<Registry>,
     pub authentication: Authentication,
     pub authorization: Authorization,
+    /// Every role and binding: what nobody may hand out more of than they hold.
+    pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
     pub limits: Limits,
     pub node_connection: crate::node_connection::NodeConnection,
@@ -97,6 +105,7 @@ impl Api {
             registry: parts.registry,
             authentication: parts.authentication,
             authorization: parts.authorization,
+            rbac: parts.rbac,
             admission: parts.admission,
             limits: parts.limits,
             node_connection: parts.node_connection,

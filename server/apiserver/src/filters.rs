@@ -7,7 +7,10 @@ use std::time::{Instant, SystemTime};
 use bytes::Bytes;
 use ferry_api::{GroupResource, Status};
 use ferry_auth::authenticate::Headers;
-use ferry_auth::{Attributes, Credentials, Decision, User, forbidden_message};
+use ferry_auth::impersonate::{
+    EXTRA_HEADER_PREFIX, GROUP_HEADER, Impersonated, UID_HEADER, USER_HEADER, wanted_user,
+};
+use ferry_auth::{Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
 use http::HeaderMap;
@@ -49,12 +52,12 @@ where
             .map_err(|_| Status::bad_request("the path cannot be read"))?;
         let _place = limit_in_flight(&api, &info)?;
         let user = authenticate(&api, &connection, &parts, &info).await?;
-        let user = impersonate(&api, &parts.headers, user).await?;
+        let user = impersonate(&api, &parts.headers, &info, user).await?.user;
         authorize(&api, &info, &user).await?;
         let body = read_body(&api, body).await?;
         let mut parts = parts;
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        parts.headers.remove(AUTHORIZATION);
+        parts.headers = without_credentials(parts.headers);
         let deadline = (!info.is_long_running()).then_some(api.limits.request_timeout);
         let request = Request {
             method: parts.method,
@@ -173,39 +176,60 @@ impl Headers for PlainHeaders<'_> {
 }
 
 /// `Impersonate-User` and its kin: acting as another, where one may.
-async fn impersonate(api: &Api, headers: &HeaderMap, user: Arc<User>) -> Result<Arc<User>, Status> {
-    let Some(wanted) = crate::impersonation::wanted(headers)? else { return Ok(user) };
-    let _span = ferry_trace::span("filter.impersonation");
-    crate::impersonation::check(&api.authorization, &user, &wanted).await?;
-    Ok(Arc::new(wanted.into_user()))
+async fn impersonate(
+    api: &Api,
+    headers: &HeaderMap,
+    info: &RequestInfo,
+    user: Arc<User>,
+) -> Result<Impersonated, Status> {
+    let wanted =
+        wanted_user(&PlainHeaders(headers)).map_err(|error| Status::bad_request(error.to_string()))?;
+    let Some(wanted) = wanted else { return Ok(Impersonated { user, constraint: None }) };
+    let mut span = ferry_trace::span("filter.impersonation");
+    let attributes = info.attributes(&user);
+    ferry_auth::impersonate::impersonate(&api.authorization, &wanted, &attributes).await.map_err(|refusal| {
+        span.fail(&refusal);
+        forbidden(refusal)
+    })
+}
+
+/// Nothing behind the filters shall see who somebody wanted to be.
+fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
+    headers.remove(AUTHORIZATION);
+    let spoken: Vec<http::HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            [USER_HEADER, UID_HEADER, GROUP_HEADER].contains(&name.as_str())
+                || name.as_str().starts_with(EXTRA_HEADER_PREFIX)
+        })
+        .cloned()
+        .collect();
+    for name in spoken {
+        headers.remove(name);
+    }
+    headers
 }
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Result<(), Status> {
     let mut span = ferry_trace::span("filter.authorization");
-    let attributes = Attributes {
-        api_group: &info.group,
-        api_version: &info.version,
-        resource: &info.resource,
-        subresource: &info.subresource,
-        namespace: &info.namespace,
-        name: &info.name,
-        is_resource_request: info.is_resource,
-        ..Attributes::path(user, info.verb, &info.path)
-    };
-    let decision = api.authorization.authorize(&attributes).await;
-    match decision {
+    let attributes = info.attributes(user);
+    match api.authorization.authorize(&attributes).await {
         Decision::Allow { .. } => Ok(()),
         Decision::Failed { error } => {
             span.fail(&error);
             Err(Status::internal(error))
         }
         Decision::Deny { reason } | Decision::NoOpinion { reason } => {
-            let message = forbidden_message(&attributes, &reason);
-            span.fail(&message);
-            let resource = GroupResource::new(info.group.clone(), info.resource.clone());
-            Err(Status::new(403, "Forbidden", message).about(&resource, &info.name))
+            let refusal = Forbidden::new(&attributes, &reason);
+            span.fail(&refusal);
+            Err(forbidden(refusal))
         }
     }
+}
+
+fn forbidden(refusal: Forbidden) -> Status {
+    let resource = GroupResource::new(refusal.api_group, refusal.resource);
+    Status::new(403, "Forbidden", refusal.message).about(&resource, &refusal.name)
 }
 
 async fn read_body<B>(api: &Api, body: B) -> Result<Bytes, Status>

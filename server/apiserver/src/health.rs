@@ -74,7 +74,7 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
         return match checks.into_iter().find(|check| check.name == one) {
             Some(check) if (check.passes)(&api.health) => text(200, "ok".into()),
             Some(check) => text(500, format!("internal server error: {} failed\n", check.name)),
-            None => respond::status(&ferry_api::Status::no_such_path()),
+            None => respond::page_not_found(),
         };
     }
     let excluded: Vec<&str> = request.query.all("exclude").collect();

@@ -265,7 +265,7 @@ fn rest(target: Target<'_>) -> String {
     let info = &target.request.info;
     // The path as it was sent, behind "/proxy".
     let marker = format!("/{}/proxy", info.name);
-    let path = info.path.split_once(&marker).map_or("", |(_, rest)| rest);
+    let path = info.sent_path.split_once(&marker).map_or("", |(_, rest)| rest);
     let path = if path.is_empty() { "/" } else { path };
     let query: Vec<String> = target
         .request

@@ -17,7 +17,10 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     if ![Method::GET, Method::HEAD].contains(&request.method) {
         return Err(Status::method_not_allowed());
     }
-    let path = request.info.path.trim_end_matches('/');
+    let path = request.info.path.as_str();
+    // Only documents of the API have a second form with a slash behind.
+    let documents = ["/api", "/apis", "/version"].iter().any(|start| path.starts_with(start));
+    let path = if documents { path.trim_end_matches('/') } else { path };
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts.as_slice() {
         [] | [""] => Ok(root(api)),
@@ -34,7 +37,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         [".well-known", "openid-configuration"] => api.openid_configuration(),
         ["openid", "v1", "jwks"] => api.openid_keys(),
-        _ => Err(Status::no_such_path()),
+        _ => Ok(respond::page_not_found()),
     }
 }
 

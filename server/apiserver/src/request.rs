@@ -204,7 +204,7 @@ impl<'a> Writing<'a> {
     pub fn new(api: &'a Api, request: &'a Request, kind: &'a Kind, options: &'a WriteOptions) -> Writing<'a> {
         Writing {
             admitting: Admitting {
-                chain: &api.admission,
+                api,
                 kind,
                 namespace: namespace_of(kind, &request.info),
                 name: &request.info.name,

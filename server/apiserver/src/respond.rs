@@ -57,6 +57,13 @@ pub fn plain(code: u16, text: impl Into<String>) -> Response {
     )
 }
 
+/// A path that nothing in the server answers for.
+pub fn page_not_found() -> Response {
+    let mut response = plain(404, "404 page not found\n");
+    response.headers_mut().insert("x-content-type-options", http::HeaderValue::from_static("nosniff"));
+    response
+}
+
 pub fn json_bytes(code: u16, bytes: Bytes) -> Response {
     finish(http::Response::builder().status(code).header(CONTENT_TYPE, JSON), bytes.into())
 }

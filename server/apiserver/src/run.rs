@@ -252,9 +252,12 @@ fn api(
         &config.disable_admission_plugins,
     )
     .map_err(config_error)?;
+    let rbac = Arc::new(Rbac::new());
+    policy::follow(&registry, &rbac);
     Ok(Api::new(Parts {
+        rbac: rbac.clone(),
         authentication: authentication(config, pki, service_accounts.clone())?,
-        authorization: authorization(config, &registry)?,
+        authorization: authorization(config, &rbac)?,
         admission,
         limits: Limits::default(),
         node_connection: NodeConnection { kubelet_tls: kubelet_tls(pki)? },
@@ -291,15 +294,11 @@ fn authentication(
     Ok(Authentication::new(members, Some(Anonymous::on_health_and_version())))
 }
 
-fn authorization(config: &Config, registry: &Registry) -> Result<Authorization, StartError> {
+fn authorization(config: &Config, rbac: &Arc<Rbac>) -> Result<Authorization, StartError> {
     let mut members: Vec<Arc<dyn Authorizer>> = Vec::new();
     for mode in &config.authorization_modes {
         members.push(match mode.as_str() {
-            "RBAC" => {
-                let rbac = Arc::new(Rbac::new());
-                policy::follow(registry, &rbac);
-                rbac
-            }
+            "RBAC" => rbac.clone(),
             "AlwaysAllow" => Arc::new(AlwaysAllow),
             "AlwaysDeny" => Arc::new(AlwaysDeny),
             other => return Err(StartError::Config(format!("{other:?} is no authorization mode"))),

@@ -13,19 +13,36 @@ use std::sync::Arc;
 
 use ferry_api::{Kind, Status};
 use ferry_registry::Resource;
+use http::Method;
 
 use crate::api::Api;
 use crate::body::Response;
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
-use crate::subresources;
+use crate::request_info::{RequestInfo, segment_problem};
+use crate::{respond, subresources};
 
 pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     let info = &request.info;
     let served = api.served();
-    let kind = served.kind(&info.group, &info.version, &info.resource).ok_or_else(Status::no_such_path)?;
+    let Some(kind) = served.kind(&info.group, &info.version, &info.resource) else {
+        return match served.has_group(&info.group) {
+            true => Err(Status::no_such_path()),
+            false => Ok(respond::page_not_found()),
+        };
+    };
+    check_segments(info)?;
+    if info.name.is_empty() && !info.subresource.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    if info.verb == "watch" && ![Method::GET, Method::HEAD].contains(&request.method) {
+        return Err(Status::method_not_allowed());
+    }
+    if kind.is_virtual() && !info.name.is_empty() {
+        return Err(Status::no_such_path());
+    }
     if kind.is_namespaced() && info.namespace.is_empty() && (!info.name.is_empty() || info.verb == "create") {
         return Err(Status::no_such_path());
     }
@@ -62,6 +79,16 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         "deletecollection" => delete::delete_collection(target).await,
         _ => Err(Status::method_not_allowed()),
     }
+}
+
+/// Whatever authorization made of it, no handler works with a name that is a way to somewhere else.
+fn check_segments(info: &RequestInfo) -> Result<(), Status> {
+    for (what, segment) in [("Name", &info.name), ("Namespace", &info.namespace)] {
+        if let Some(problem) = segment_problem(segment) {
+            return Err(Status::bad_request(format!("{what} parameter invalid: {segment:?}: {problem}")));
+        }
+    }
+    Ok(())
 }
 
 /// What a verb works on.

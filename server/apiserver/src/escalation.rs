@@ -1,0 +1,102 @@
+//! Nobody hands out more than they hold: who writes a role needs every permission in it, and who writes a
+//! binding every permission of its role (or the verbs `escalate` and `bind`). The rules are
+//! `ferry_auth`'s; this finds out what is being written.
+
+use ferry_api::{GroupResource, Object, Status};
+use ferry_auth::authorize::rbac::{EscalationError, GROUP, RoleWrite};
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::admission::Admitting;
+
+/// Refuses a write of a role or binding that would give away what its writer does not have.
+pub async fn check(admitting: &Admitting<'_>, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let kind = admitting.kind;
+    if kind.group != GROUP || old.is_some_and(|old| only_collection_changes(new, old)) {
+        return Ok(());
+    }
+    let (rbac, authorization) = (&admitting.api.rbac, &admitting.api.authorization);
+    let (user, namespace) = (admitting.user, admitting.namespace);
+    let verdict = match &*kind.plural {
+        "roles" | "clusterroles" => {
+            let rules: Vec<PolicyRule> = read(new, "rules")?.unwrap_or_else(Vec::new);
+            let write = RoleWrite {
+                user,
+                resource: &kind.plural,
+                namespace,
+                request_name: admitting.name,
+                rules: &rules,
+                aggregates: aggregates(new) || old.is_some_and(aggregates),
+            };
+            rbac.check_role(write, authorization).await
+        }
+        "rolebindings" | "clusterrolebindings" => {
+            let role_ref: RoleRef = read(new, "roleRef")?.unwrap_or_else(RoleRef::default);
+            rbac.check_binding(user, &role_ref, namespace, authorization).await
+        }
+        _ => return Ok(()),
+    };
+    verdict.map_err(|refusal| match refusal {
+        EscalationError::Forbidden(why) => Status::forbidden(&kind.group_resource(), new.name(), why),
+        EscalationError::RoleNotFound { resource, role } => {
+            Status::not_found(&GroupResource::new(GROUP, resource), &role)
+        }
+        EscalationError::UnsupportedRoleKind(_) => Status::internal(refusal),
+    })
+}
+
+/// What cannot be read is refused: a rule that is not understood would not be checked.
+fn read<T: DeserializeOwned>(object: &Object, field: &str) -> Result<Option<T>, Status> {
+    match object.get(&[field]) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => T::deserialize(value)
+            .map(Some)
+            .map_err(|error| Status::bad_request(format!("{field} cannot be read: {error}"))),
+    }
+}
+
+fn aggregates(role: &Object) -> bool {
+    role.get(&["aggregationRule", "clusterRoleSelectors"])
+        .and_then(Value::as_array)
+        .is_some_and(|selectors| !selectors.is_empty())
+}
+
+/// The garbage collector takes away owners and finalizers of objects whose rights it does not hold.
+fn only_collection_changes(new: &Object, old: &Object) -> bool {
+    let without = |object: &Object| {
+        let mut object = object.clone();
+        for field in ["ownerReferences", "finalizers", "managedFields"] {
+            object.remove_meta(field);
+        }
+        object
+    };
+    without(new) == without(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_garbage_collector_may_take_finalizers_off() {
+        let role = |metadata: Value, verb: &str| {
+            Object::from_value(json!({"metadata": metadata, "rules": [{"verbs": [verb]}]}))
+                .expect("an object")
+        };
+        let old = role(json!({"name": "a", "finalizers": ["x"], "ownerReferences": [{}]}), "get");
+        assert!(only_collection_changes(&role(json!({"name": "a"}), "get"), &old));
+        assert!(!only_collection_changes(&role(json!({"name": "a"}), "list"), &old));
+        assert!(!only_collection_changes(&role(json!({"name": "a", "labels": {"b": "c"}}), "get"), &old));
+    }
+
+    #[test]
+    fn an_empty_aggregation_rule_gathers_nothing() {
+        let role = |rule: Value| Object::from_value(json!({"aggregationRule": rule})).expect("an object");
+        assert!(aggregates(&role(json!({"clusterRoleSelectors": [{}]}))));
+        assert!(!aggregates(&role(json!({"clusterRoleSelectors": []}))));
+        assert!(!aggregates(&role(json!({}))));
+    }
+}
