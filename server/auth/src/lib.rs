@@ -5,8 +5,8 @@
 //! ([`pki`]) and writes down what happened ([`audit`]).
 //!
 //! It deliberately knows no HTTP: the API server's filters hand in plain data and make the 401
-//! or 403 themselves. It opens no store: roles, bindings, pods and tokens come in as changes from
-//! informers, and every decision is taken from memory.
+//! or 403 themselves. It opens no store: roles, bindings, pods and tokens are handed in as they change,
+//! and every decision is taken from memory.
 //!
 //! Start reading at [`authenticate`] (the union of authenticators), then [`authorize`] (the union
 //! of authorizers) and [`authorize::rbac`], which answers nearly every request.
@@ -20,7 +20,6 @@ pub mod bootstrap_policy;
 mod cache;
 pub mod certificate;
 mod csv;
-pub mod feed;
 pub mod impersonate;
 pub mod jws;
 pub mod kubeconfig;
