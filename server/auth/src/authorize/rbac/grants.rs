@@ -2,17 +2,25 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::rule::{ALL, ResourcePattern, Rule, Subresource, strings};
+use super::rule::{ALL, ResourcePattern, Rule, Subresource, VerbSet, strings};
 use crate::attributes::Attributes;
 
 /// The rules of all roles bound to a subject. A request looks at the rules that name its resource
 /// and at those that name every resource, never at the rest.
 #[derive(Default)]
 pub(super) struct Grants {
-    by_resource: HashMap<Box<str>, Vec<ResourceGrant>>,
+    by_resource: HashMap<Box<str>, ResourceGrants>,
     paths: Vec<Grant>,
     /// Bindings to roles that do not exist: an administrator wants to read that in the refusal.
     pub(super) missing_roles: Vec<String>,
+}
+
+/// What was granted on one resource. Most refusals are of a verb that none of the rules has; those
+/// need not look at each.
+#[derive(Default)]
+struct ResourceGrants {
+    verbs: VerbSet,
+    grants: Vec<ResourceGrant>,
 }
 
 struct ResourceGrant {
@@ -50,7 +58,8 @@ impl Grants {
                     Subresource::Exactly(name) => Some(name.into()),
                 };
                 let entry = self.by_resource.entry(pattern.resource.into()).or_default();
-                entry.push(ResourceGrant { subresource, grant: grant.clone() });
+                entry.verbs.unite(rule.verb_set());
+                entry.grants.push(ResourceGrant { subresource, grant: grant.clone() });
             }
         }
     }
@@ -66,7 +75,9 @@ impl Grants {
         }
         let named = self.by_resource.get(attributes.resource);
         let wildcard = self.by_resource.get(ALL).filter(|_| attributes.resource != ALL);
-        let candidates = named.into_iter().chain(wildcard).flatten();
+        let granted =
+            named.into_iter().chain(wildcard).filter(|granted| granted.verbs.may_contain(attributes.verb));
+        let candidates = granted.flat_map(|granted| &granted.grants);
         candidates
             .filter(|candidate| {
                 candidate.subresource.as_deref().is_none_or(|required| required == attributes.subresource)

@@ -31,6 +31,14 @@ impl Rule {
         }
     }
 
+    /// Every verb this rule may allow, as a set that can be united with others'.
+    pub(super) fn verb_set(&self) -> VerbSet {
+        match self.verbs {
+            Verbs::Known(set) => VerbSet { known: set, others: false },
+            Verbs::All | Verbs::Named => VerbSet { known: u16::MAX, others: true },
+        }
+    }
+
     pub(super) fn allows_group(&self, group: &str) -> bool {
         self.any_group || strings(&self.policy.api_groups).iter().any(|allowed| allowed == group)
     }
@@ -129,6 +137,24 @@ impl Verbs {
         let bits: Option<u16> =
             verbs.iter().map(|verb| known_verb(verb)).try_fold(0, |set, bit| Some(set | bit?));
         bits.map_or(Verbs::Named, Verbs::Known)
+    }
+}
+
+/// An upper bound of the verbs that several rules allow.
+#[derive(Clone, Copy, Default)]
+pub(super) struct VerbSet {
+    known: u16,
+    others: bool,
+}
+
+impl VerbSet {
+    pub(super) fn unite(&mut self, other: VerbSet) {
+        self.known |= other.known;
+        self.others |= other.others;
+    }
+
+    pub(super) fn may_contain(&self, verb: &str) -> bool {
+        known_verb(verb).map_or(self.others, |bit| self.known & bit != 0)
     }
 }
 
