@@ -39,7 +39,7 @@ impl Server {
     pub(super) async fn resource_metrics(&self) -> Response<Body> {
         let mut page = Page { text: String::new() };
         let containers = self.container_usage().await;
-        let pods = self.pods.list();
+        let pods = self.shown_pods();
         let all = containers.as_deref().unwrap_or_default();
         let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
         let labels_of = |uid: &str| pods.iter().find(|pod| pod::uid(pod) == uid);

@@ -21,6 +21,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::Pod;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -263,9 +264,20 @@ impl Server {
         }
     }
 
+    /// The node's pods with their latest status, which the API may not have yet.
+    fn shown_pods(&self) -> Vec<Pod> {
+        let latest = |pod: Arc<Pod>| {
+            let mut pod = Arc::unwrap_or_clone(pod);
+            if let Some(status) = self.context.writer.latest(crate::pod::uid(&pod)) {
+                pod.status = Some(status);
+            }
+            pod
+        };
+        self.pods.list().into_iter().map(latest).collect()
+    }
+
     fn list_pods(&self) -> Response<Body> {
-        let pods = self.pods.list();
-        let items: Vec<_> = pods.iter().map(AsRef::as_ref).collect();
+        let items = self.shown_pods();
         json(&serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
     }
 }

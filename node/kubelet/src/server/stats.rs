@@ -86,7 +86,7 @@ impl Server {
             vec![]
         });
         let pods: Vec<Value> =
-            self.pods.list().iter().map(|pod| self.pod_stats(pod, &containers, now)).collect();
+            self.shown_pods().iter().map(|pod| self.pod_stats(pod, &containers, now)).collect();
         let root = &self.context.config.root_dir;
         let image_root = self.image_directory().await;
         let node_fs = file_system(root, now);

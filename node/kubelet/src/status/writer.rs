@@ -26,6 +26,8 @@ pub struct Writer {
 
 struct Shared {
     client: Option<kube::Client>,
+    /// What the kubelet itself answers when asked, written or not.
+    latest: Mutex<HashMap<String, PodStatus>>,
     pods: Mutex<HashMap<String, Entry>>,
     permits: Semaphore,
     changed: Notify,
@@ -45,6 +47,7 @@ struct Entry {
 impl Writer {
     pub fn new(client: Option<kube::Client>) -> Self {
         let shared = Shared {
+            latest: Mutex::default(),
             client,
             pods: Mutex::default(),
             permits: Semaphore::new(PARALLEL),
@@ -53,9 +56,11 @@ impl Writer {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Makes `status` what the API should show. `api` is the pod as the API
-    /// has it: the pod itself, or the mirror of a static one.
-    pub fn set(&self, uid: &str, api: &Pod, status: &PodStatus) {
+    /// Makes `status` what is shown. `api` is the pod as the API has it, if it
+    /// does: the pod itself, or the mirror of a static one.
+    pub fn set(&self, uid: &str, api: Option<&Pod>, status: &PodStatus) {
+        self.shared.latest.lock().insert(uid.into(), status.clone());
+        let Some(api) = api else { return };
         let wanted = Arc::new(patch(status));
         let mut pods = self.shared.pods.lock();
         if let Some(entry) = pods.get_mut(uid)
@@ -95,7 +100,13 @@ impl Writer {
         }
     }
 
+    /// The latest status of a pod, as computed here.
+    pub fn latest(&self, uid: &str) -> Option<PodStatus> {
+        self.shared.latest.lock().get(uid).cloned()
+    }
+
     pub fn forget(&self, uid: &str) {
+        self.shared.latest.lock().remove(uid);
         self.shared.pods.lock().remove(uid);
     }
 
@@ -104,9 +115,9 @@ impl Writer {
         let Some(client) = self.shared.client.clone() else { return std::future::pending().await };
         let mut writes = tokio::task::JoinSet::new();
         loop {
-            for (uid, version) in self.claim() {
+            for uid in self.claim() {
                 let (shared, client) = (self.shared.clone(), client.clone());
-                writes.spawn(async move { shared.write(&client, &uid, version).await });
+                writes.spawn(async move { shared.write(&client, &uid).await });
             }
             tokio::select! {
                 () = self.shared.changed.notified() => {}
@@ -116,19 +127,19 @@ impl Writer {
     }
 
     /// Pods whose latest status nobody writes yet.
-    fn claim(&self) -> Vec<(String, u64)> {
+    fn claim(&self) -> Vec<String> {
         let mut pods = self.shared.pods.lock();
         let due = pods.iter_mut().filter(|(_, entry)| !entry.busy && *entry.written.borrow() < entry.version);
         due.map(|(uid, entry)| {
             entry.busy = true;
-            (uid.clone(), entry.version)
+            uid.clone()
         })
         .collect()
     }
 }
 
 impl Shared {
-    async fn write(&self, client: &kube::Client, uid: &str, _version: u64) {
+    async fn write(&self, client: &kube::Client, uid: &str) {
         let Ok(_permit) = self.permits.acquire().await else { return };
         let mut delay = RETRY;
         loop {

@@ -244,9 +244,7 @@ impl Worker {
         let status = status::status(&facts, &self.status);
         self.status = status.clone();
         let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
-        if let Some(api) = api.filter(|_| !orders.gone) {
-            self.context.writer.set(&self.uid, api, &status);
-        }
+        self.context.writer.set(&self.uid, api.filter(|_| !orders.gone).map(AsRef::as_ref), &status);
         status
     }
 
