@@ -105,10 +105,12 @@ where
         }
         Ok(Err(error)) => {
             span.fail(&error);
-            if error.is_conflict() {
-                tracing::debug!(controller = workers.controller, %key, %error, "written in between; trying again");
+            let failures = queue.failures(&key);
+            // Said at once, and then ever more rarely: the same error does not get more true.
+            if error.is_conflict() || !(failures + 1).is_power_of_two() {
+                tracing::debug!(controller = workers.controller, %key, failures, %error, "reconcile failed");
             } else {
-                tracing::warn!(controller = workers.controller, %key, failures = queue.failures(&key), %error, "reconcile failed");
+                tracing::warn!(controller = workers.controller, %key, failures, %error, "reconcile failed");
             }
             queue.add_failed(key);
         }
