@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ferry_client::leader::Election;
 
+use crate::cidr::Cidr;
+use crate::service_account_token::SigningKey;
 use crate::table::{self, Row};
 
 /// Settings of the controllers, named after upstream's flags.
@@ -28,6 +30,8 @@ pub struct Config {
     /// The authority that signs certificate requests, in PEM.
     pub signing_ca: Option<SigningCa>,
     pub certificate_duration: Duration,
+    /// The key that signs long-lived service account tokens, in PEM; without it none are made.
+    pub service_account_key: Option<Vec<u8>>,
     pub node_monitor_period: Duration,
     pub node_monitor_grace_period: Duration,
     pub node_startup_grace_period: Duration,
@@ -40,8 +44,8 @@ pub struct Config {
 /// A certificate authority's certificate and key, in PEM.
 #[derive(Clone)]
 pub struct SigningCa {
-    pub certificate: String,
-    pub key: String,
+    pub certificate: Vec<u8>,
+    pub key: Vec<u8>,
 }
 
 impl std::fmt::Debug for SigningCa {
@@ -64,6 +68,7 @@ impl Default for Config {
             root_ca: None,
             signing_ca: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
+            service_account_key: None,
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
@@ -79,9 +84,22 @@ pub enum ConfigError {
     UnknownController(String, String),
     #[error("invalid CIDR {0:?}")]
     InvalidCidr(String),
+    #[error("the service account key is neither an ECDSA P-256 nor an RSA key in PEM")]
+    InvalidServiceAccountKey,
 }
 
 impl Config {
+    /// Refuses what could only fail later, in some controller's corner.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        for text in self.cluster_cidrs.iter().chain(&self.service_cidrs) {
+            text.parse::<Cidr>().map_err(|_| ConfigError::InvalidCidr(text.clone()))?;
+        }
+        if let Some(pem) = &self.service_account_key {
+            SigningKey::parse(pem)?;
+        }
+        Ok(())
+    }
+
     /// The rows that `controllers` names. The last word on a name holds.
     pub(crate) fn chosen(&self) -> Result<Vec<&'static Row>, ConfigError> {
         let all = table::ROWS;
@@ -123,6 +141,15 @@ mod tests {
         let without = chosen(&["*", "-deployment"]).unwrap();
         assert_eq!(without.len(), all.len() - 1);
         assert!(!without.contains(&"deployment-controller"));
+    }
+
+    #[test]
+    fn what_could_only_fail_later_is_refused() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let bad = Config { service_cidrs: vec!["10.96/16".into()], ..Default::default() };
+        assert_eq!(bad.check(), Err(ConfigError::InvalidCidr("10.96/16".into())));
+        let bad = Config { service_account_key: Some(b"secret".to_vec()), ..Default::default() };
+        assert_eq!(bad.check(), Err(ConfigError::InvalidServiceAccountKey));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub mod bootstrap_tokens;
 pub mod certificates;
 pub mod cidr;
 pub mod cluster_role_aggregation;
-mod config;
+pub mod config;
 mod context;
 pub mod cron_job;
 pub mod cron_schedule;
@@ -44,6 +44,7 @@ pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
+pub mod service_account_token;
 pub mod services;
 pub mod slices;
 pub mod slow_start;
@@ -58,7 +59,7 @@ mod testing;
 pub mod ttl;
 pub mod ttl_after_finished;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, SigningCa};
 
 use ferry_client::leader;
 use ferry_client::{CancellationToken, Client};
@@ -74,6 +75,7 @@ pub enum RunError {
 
 /// Runs the chosen controllers until `shutdown`, as leader if configured so.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    config.check()?;
     let rows = config.chosen()?;
     match config.leader_election.clone() {
         None => context::run(client, config, rows, shutdown).await,

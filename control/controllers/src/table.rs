@@ -5,7 +5,8 @@ use crate::{
     bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector, job, namespace,
     node_ipam, node_lifecycle, persistent_volume, pod_gc, replica_set, resource_quota, root_ca,
-    service_account, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
+    service_account, service_account_token, stateful_set, storage_protection, taint_eviction, ttl,
+    ttl_after_finished,
 };
 
 pub struct Row {
@@ -62,4 +63,5 @@ pub static ROWS: &[Row] = &[
     row("ttl-controller", "ttl", ttl::start),
     row("endpointslice-mirroring-controller", "endpointslicemirroring", endpoint_slice_mirroring::start),
     row("persistentvolume-binder-controller", "persistentvolume-binder", persistent_volume::start),
+    row("serviceaccount-token-controller", "serviceaccount-token", service_account_token::start),
 ];

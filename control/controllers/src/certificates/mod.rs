@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn only_approved_requests_of_known_signers_are_touched_and_malformed_ones_told() {
-        let ca = crate::config::SigningCa { certificate: String::new(), key: String::new() };
+        let ca = crate::config::SigningCa { certificate: Vec::new(), key: Vec::new() };
         let longest = Duration::from_secs(60);
         assert!(signed(&ca, csr(&[]), longest, at(0)).is_none());
         assert!(signed(&ca, csr(&["Approved", "Denied"]), longest, at(0)).is_none());

@@ -23,7 +23,7 @@ pub fn sign(
     usages: &[String],
     lifetime: Duration,
 ) -> Result<String, rcgen::Error> {
-    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let issuer = Issuer::from_ca_cert_pem(&text(&ca.certificate)?, KeyPair::from_pem(&text(&ca.key)?)?)?;
     let mut request = CertificateSigningRequestParams::from_pem(request)?;
     let now = time::OffsetDateTime::now_utc();
     request.params.not_before = now - BACKDATE;
@@ -33,6 +33,10 @@ pub fn sign(
     request.params.key_usages = usages.iter().filter_map(|usage| key_usage(usage)).collect();
     request.params.extended_key_usages = usages.iter().filter_map(|usage| extended_usage(usage)).collect();
     Ok(request.signed_by(&issuer)?.pem())
+}
+
+fn text(pem: &[u8]) -> Result<String, rcgen::Error> {
+    String::from_utf8(pem.to_vec()).map_err(|error| rcgen::Error::PemError(error.to_string()))
 }
 
 fn key_usage(usage: &str) -> Option<KeyUsagePurpose> {
@@ -72,7 +76,10 @@ mod tests {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        SigningCa { certificate: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+        SigningCa {
+            certificate: params.self_signed(&key).unwrap().pem().into_bytes(),
+            key: key.serialize_pem().into_bytes(),
+        }
     }
 
     #[test]
