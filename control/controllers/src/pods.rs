@@ -70,6 +70,12 @@ pub fn until_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Opt
     enough.checked_sub(ready_for).filter(|left| !left.is_zero())
 }
 
+/// A count as the API writes it: nothing for none. Otherwise what the server gives back would
+/// look different from what was written, and be written again.
+pub fn counted(count: i32) -> Option<i32> {
+    (count != 0).then_some(count)
+}
+
 pub fn node_name(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("")
 }

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use crate::deployment::share;
 use crate::node_affinity;
 use crate::ownership::controller_ref;
-use crate::pods::{from_template, is_available, is_deleting, is_ready, node_name, phase};
+use crate::pods::{counted, from_template, is_available, is_deleting, is_ready, node_name, phase};
 use crate::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
 use crate::template_hash::CONTROLLER_REVISION_HASH;
 
@@ -215,9 +215,9 @@ pub fn status(
         available += i32::from(here.iter().any(|pod| is_available(pod, min_ready, now) && !is_deleting(pod)));
         updated += i32::from(here.iter().any(|pod| is_of(pod, hash)));
     }
-    status.updated_number_scheduled = Some(updated);
-    status.number_available = Some(available);
-    status.number_unavailable = Some(status.desired_number_scheduled - available);
+    status.updated_number_scheduled = counted(updated);
+    status.number_available = counted(available);
+    status.number_unavailable = counted(status.desired_number_scheduled - available);
     status
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::sets::{available, bounds, desired, replicas};
+use crate::pods::counted;
 
 const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";
@@ -126,12 +127,12 @@ pub fn count(deployment: &mut Deployment, new: Option<&ReplicaSet>, old: &[Repli
     let generation = deployment.metadata.generation;
     let status = deployment.status.get_or_insert_default();
     status.observed_generation = generation;
-    status.replicas = Some(sum(actual));
-    status.updated_replicas = Some(new.map_or(0, actual));
+    status.replicas = counted(sum(actual));
+    status.updated_replicas = counted(new.map_or(0, actual));
     status.ready_replicas =
-        Some(sum(|set| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)));
-    status.available_replicas = Some(available_count);
-    status.unavailable_replicas = Some((sum(replicas) - available_count).max(0));
+        counted(sum(|set| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)));
+    status.available_replicas = counted(available_count);
+    status.unavailable_replicas = counted((sum(replicas) - available_count).max(0));
     let terminating =
         old.iter().chain(new).map(|set| set.status.as_ref().and_then(|status| status.terminating_replicas));
     // Unknown as soon as one set has not said.

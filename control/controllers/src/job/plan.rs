@@ -20,7 +20,7 @@ use kube::ResourceExt;
 
 use super::failure_policy::{self, has_failed, replaces_only_failed};
 use super::indexes;
-use crate::pods::{is_active, is_ready, is_terminating, phase, sort_for_deletion};
+use crate::pods::{counted, is_active, is_ready, is_terminating, phase, sort_for_deletion};
 
 /// Keeps a pod until its end is counted.
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -153,9 +153,9 @@ impl<'a> Decision<'a> {
         let (kept_failed, gone_failed): (Vec<String>, Vec<String>) =
             noted.failed.unwrap_or_default().into_iter().partition(|uid| held.contains(uid));
         let indexed = is_indexed(self.job);
-        self.status.failed = Some(self.status.failed.unwrap_or(0) + gone_failed.len() as i32);
+        self.status.failed = counted(self.status.failed.unwrap_or(0) + gone_failed.len() as i32);
         if !indexed {
-            self.status.succeeded = Some(self.status.succeeded.unwrap_or(0) + gone_succeeded.len() as i32);
+            self.status.succeeded = counted(self.status.succeeded.unwrap_or(0) + gone_succeeded.len() as i32);
         }
         let (mut succeeded, mut failed) = (kept_succeeded, kept_failed);
         for pod in self.pods.iter().filter(|pod| has_finalizer(pod)) {
@@ -484,11 +484,11 @@ impl<'a> Decision<'a> {
         let going: BTreeSet<Option<String>> = self.plan.delete.iter().map(|pod| pod.uid()).collect();
         let active =
             self.pods.iter().filter(|pod| is_active(pod) && !going.contains(&pod.uid())).count() as i32;
-        self.status.active = Some(active + self.plan.create.len() as i32);
+        self.status.active = counted(active + self.plan.create.len() as i32);
         self.status.ready = ready;
         self.status.terminating = terminating;
         if is_indexed(self.job) {
-            self.status.succeeded = Some(self.succeeded_indexes.len() as i32);
+            self.status.succeeded = counted(self.succeeded_indexes.len() as i32);
             self.status.completed_indexes =
                 Some(indexes::print(&self.succeeded_indexes)).filter(|text| !text.is_empty());
             if self.spec.backoff_limit_per_index.is_some() {
@@ -497,7 +497,7 @@ impl<'a> Decision<'a> {
         }
         let done = holds(&self.status, "Complete") || holds(&self.status, "Failed");
         if done {
-            self.status.active = Some(0);
+            self.status.active = None;
         }
         self.plan.status = self.status;
         self.plan

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::identity::{ordinal, revision_of};
 use crate::deployment::share;
-use crate::pods::{is_available, is_deleting, is_finished, is_ready, phase};
+use crate::pods::{counted, is_available, is_deleting, is_finished, is_ready, phase};
 
 /// A write, in the order they are to be made.
 #[derive(Debug, Clone, PartialEq)]
@@ -217,10 +217,10 @@ impl<'a> Rollout<'a> {
         StatefulSetStatus {
             observed_generation: self.set.metadata.generation,
             replicas: self.pods.len() as i32,
-            ready_replicas: Some(ready_count),
+            ready_replicas: counted(ready_count),
             available_replicas: Some(count(&|pod| ready(pod) && is_available(pod, min_ready, self.now))),
-            current_replicas: Some(current),
-            updated_replicas: Some(updated),
+            current_replicas: counted(current),
+            updated_replicas: counted(updated),
             current_revision: Some(current_revision),
             update_revision: Some(self.update.into()),
             collision_count: old.collision_count.or(Some(0)),
