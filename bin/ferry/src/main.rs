@@ -1,6 +1,12 @@
 //! One binary, one subcommand per role. Nothing but wiring: flags in, a role's `run` out.
+//!
+//! Called under another name it is that program: `kubectl`, or one of the CNI plugins that a container
+//! runtime starts.
 
 mod roles;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -16,12 +22,47 @@ enum Role {
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
     ApiServer(roles::apiserver::Flags),
+    /// Run the control loops against an API server
+    ControllerManager(roles::controller_manager::Flags),
+    /// Run pods on this host through a container runtime
+    Kubelet(roles::kubelet::Flags),
+    /// Program Services into this host's kernel
+    Proxy(roles::proxy::Flags),
+    /// Answer names of Services and pods
+    Dns(roles::dns::Flags),
+    /// Work with any Kubernetes from the command line
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Save the whole store to a file, or make a store out of one
     Snapshot(roles::snapshot::Flags),
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let called = arguments.first().map(std::path::Path::new).and_then(|path| path.file_name()?.to_str());
+    if called == Some("kubectl") {
+        return ferry_kubectl::main(arguments.into_iter());
+    }
+    if let Some(code) = ferry_cni::plugin::main_if_called_as_plugin() {
+        return code;
+    }
+    // kubectl reads its own words; ours would only get in the way of its flags.
+    if arguments.get(1).is_some_and(|word| word == "kubectl") {
+        return ferry_kubectl::main(arguments.into_iter().skip(1));
+    }
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferry: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("FERRY_LOG").unwrap_or_else(|_| "info".into()),
@@ -30,6 +71,11 @@ fn main() -> anyhow::Result<()> {
         .init();
     match cli.role {
         Role::ApiServer(flags) => roles::apiserver::run(flags),
+        Role::ControllerManager(flags) => roles::controller_manager::run(flags),
+        Role::Kubelet(flags) => roles::kubelet::run(flags),
+        Role::Proxy(flags) => roles::proxy::run(flags),
+        Role::Dns(flags) => roles::dns::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
+        Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }
 }

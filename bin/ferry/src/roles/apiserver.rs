@@ -65,7 +65,7 @@ async fn serve(flags: Flags) -> anyhow::Result<()> {
     let data_dir = flags.data_dir.clone();
     let running = start(config(flags)?, store).await?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
-    wait_for_signal().await?;
+    super::component::signalled().await?;
     tracing::info!("stopping");
     running.stop().await;
     Ok(())
@@ -111,15 +111,4 @@ fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let (first, last): (u16, u16) = (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
     if first == 0 || first > last { Err(bad()) } else { Ok(first..=last) }
-}
-
-async fn wait_for_signal() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }

@@ -1,2 +1,9 @@
+//! The roles: flags in, a component's `run` out.
+
 pub mod apiserver;
+pub mod component;
+pub mod controller_manager;
+pub mod dns;
+pub mod kubelet;
+pub mod proxy;
 pub mod snapshot;

@@ -1,0 +1,65 @@
+//! `ferry controller-manager`: the control loops alone, with upstream's flag names.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use ferry_controllers::Config;
+use ferry_controllers::config::SigningCa;
+
+use super::component::{self, Connection};
+
+#[derive(Args)]
+pub struct Flags {
+    #[command(flatten)]
+    connection: Connection,
+    /// Names, * for all that are on by default, -name to leave one out
+    #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
+    controllers: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    cluster_cidr: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    service_cluster_ip_range: Vec<String>,
+    #[arg(long)]
+    allocate_node_cidrs: bool,
+    #[arg(long)]
+    root_ca_file: Option<PathBuf>,
+    #[arg(long, requires = "cluster_signing_key_file")]
+    cluster_signing_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "cluster_signing_cert_file")]
+    cluster_signing_key_file: Option<PathBuf>,
+    /// One of several instances works at a time
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    leader_elect: bool,
+}
+
+pub fn run(flags: Flags) -> anyhow::Result<()> {
+    component::run(|shutdown| async move {
+        let client = flags.connection.client("kube-controller-manager").await?;
+        let config = flags.config()?;
+        ferry_controllers::run(client, config, shutdown).await.context("run the controllers")
+    })
+}
+
+impl Flags {
+    fn config(&self) -> anyhow::Result<Config> {
+        let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+        let host = component::host_name()?;
+        let mut config = Config { instance: host.clone(), ..Config::default() };
+        config.controllers.clone_from(&self.controllers);
+        config.cluster_cidrs.clone_from(&self.cluster_cidr);
+        config.service_cidrs.clone_from(&self.service_cluster_ip_range);
+        config.allocate_node_cidrs = self.allocate_node_cidrs;
+        config.root_ca = self.root_ca_file.as_ref().map(read).transpose()?;
+        if let (Some(certificate), Some(key)) =
+            (&self.cluster_signing_cert_file, &self.cluster_signing_key_file)
+        {
+            config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
+        }
+        config.leader_election = self.leader_elect.then(|| {
+            let identity = format!("{host}_{}", std::process::id());
+            ferry_client::leader::Election::new("kube-system", "kube-controller-manager", identity)
+        });
+        Ok(config)
+    }
+}

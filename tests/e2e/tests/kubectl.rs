@@ -1,0 +1,178 @@
+//! The real kubectl against a real server, over kinds of every group. Passes over, with a note, where the
+//! machine's kubectl is older than 1.32.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use ferry_testkit::TestServer;
+
+struct Kubectl {
+    kubeconfig: std::path::PathBuf,
+    home: tempfile::TempDir,
+}
+
+impl Kubectl {
+    fn new(server: &TestServer) -> Option<Kubectl> {
+        let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output().ok()?;
+        let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        let minor = version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()?;
+        if minor < 32 {
+            eprintln!("passed over: kubectl 1.{minor} is too old");
+            return None;
+        }
+        Some(Kubectl { kubeconfig: server.kubeconfig(), home: tempfile::tempdir().expect("a directory") })
+    }
+
+    /// Runs in a thread of its own, since the server lives in this process.
+    async fn run(&self, words: &[&str], input: &str) -> (bool, String) {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        let (kubeconfig, home, input) = (self.kubeconfig.clone(), self.home.path().to_path_buf(), input.to_string());
+        tokio::task::spawn_blocking(move || {
+            let mut child = Command::new("kubectl")
+                .args(&words)
+                .env("KUBECONFIG", kubeconfig)
+                .env("HOME", home)
+                .env("KUBE_EDITOR", "sed -i s/one/two/")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("kubectl starts");
+            child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("kubectl reads");
+            let output = child.wait_with_output().expect("kubectl ends");
+            let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            (output.status.success(), text)
+        })
+        .await
+        .expect("the thread ends")
+    }
+
+    #[track_caller]
+    fn expect(&self, line: &str, (success, text): (bool, String), expected: &str) {
+        assert!(success && text.contains(expected), "kubectl {line}: expected {expected:?}, got {text}");
+    }
+
+    async fn ok(&self, line: &str, expected: &str) {
+        self.with(line, "", expected).await;
+    }
+
+    async fn with(&self, line: &str, input: &str, expected: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = self.run(&words, input).await;
+        self.expect(line, answer, expected);
+    }
+}
+
+const OBJECTS: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, labels: {tier: a}}
+data: {value: one}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: "nginx:1.29"}]}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  schedule: "0 3 * * *"
+  jobTemplate:
+    spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "busybox:1"}]}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: front}
+spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: budget}
+spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: example.com/fast
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: high}
+value: 1000
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: leader}
+spec: {holderIdentity: me}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: scaler}
+spec:
+  maxReplicas: 3
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_works_over_kinds_of_every_group() {
+    let server = TestServer::start().await;
+    let Some(kubectl) = Kubectl::new(&server) else { return };
+    kubectl.with("apply -f -", OBJECTS, "deployment.apps/web created").await;
+    kubectl.with("apply -f -", OBJECTS, "deployment.apps/web unchanged").await;
+    kubectl.with("apply --server-side --force-conflicts -f -", OBJECTS, "deployment.apps/web serverside-applied").await;
+    let changed = OBJECTS.replace("replicas: 2", "replicas: 5");
+    let (differs, text) = kubectl.run(&["diff", "-f", "-"], &changed).await;
+    assert!(!differs && text.contains("+  replicas: 5"), "{text}");
+
+    kubectl.ok("get deployments", "NAME").await;
+    kubectl.ok("get deployment web -o wide", "nginx:1.29").await;
+    kubectl.ok("get cm settings -o yaml", "value: one").await;
+    kubectl.ok("get cm settings -o jsonpath={.data.value}", "one").await;
+    kubectl.ok("get cm -A -o custom-columns=N:.metadata.name", "settings").await;
+    kubectl.ok("get cm -l tier=a -o name", "configmap/settings").await;
+    kubectl.ok("get roles,pdb,ingress,cronjobs,leases,sc,pc,hpa", "storageclass.storage.k8s.io/fast").await;
+    kubectl.ok("get horizontalpodautoscalers.v1.autoscaling scaler -o yaml", "targetCPUUtilizationPercentage: 80").await;
+    kubectl.ok("get all", "deployment.apps/web").await;
+
+    kubectl.ok("label cm settings tier=b --overwrite", "labeled").await;
+    kubectl.ok("annotate cm settings note=x", "annotated").await;
+    kubectl.ok("patch cm settings -p {\"data\":{\"more\":\"1\"}}", "patched").await;
+    kubectl.ok("patch cm settings --type=json -p [{\"op\":\"remove\",\"path\":\"/data/more\"}]", "patched").await;
+    kubectl.ok("scale deployment web --replicas=4", "scaled").await;
+    kubectl.ok("set image deployment/web c=nginx:1.30", "image updated").await;
+    kubectl.ok("edit cm settings", "edited").await;
+    kubectl.ok("get cm settings -o jsonpath={.data.value}", "two").await;
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {value: three}\n";
+    kubectl.with("replace -f -", map, "replaced").await;
+    kubectl.ok("explain deployment.spec.strategy.rollingUpdate", "maxSurge").await;
+    kubectl.ok("api-resources", "PodDisruptionBudget").await;
+    kubectl.ok("api-versions", "apps/v1").await;
+    kubectl.ok("auth whoami", "system:masters").await;
+    kubectl.ok("auth can-i create pods", "yes").await;
+    kubectl.ok("create serviceaccount robot", "created").await;
+    kubectl.ok("create token robot", "ey").await;
+    kubectl.ok("expose deployment web --port=80", "exposed").await;
+    kubectl.ok("get svc web -o jsonpath={.spec.clusterIP}", "10.96.").await;
+    kubectl.ok("get --raw /readyz", "ok").await;
+    kubectl.ok("version", "Server Version: v1.36").await;
+
+    let strict = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndatum: {}\n";
+    let (success, text) = kubectl.run(&["create", "-f", "-"], strict).await;
+    assert!(!success && text.contains("unknown field \"datum\""), "{text}");
+    kubectl.with("delete -f -", OBJECTS, "deployment.apps \"web\" deleted").await;
+    let (success, text) = kubectl.run(&["get", "cm", "settings"], "").await;
+    assert!(!success && text.contains("Error from server (NotFound): configmaps \"settings\" not found"), "{text}");
+}
