@@ -200,6 +200,10 @@ impl BoundReference {
             return Ok(BoundReference::Nothing);
         };
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or("");
+        // An empty reference is how some clients write none.
+        if text("kind").is_empty() && text("name").is_empty() {
+            return Ok(BoundReference::Nothing);
+        }
         let (plural, place) = match text("kind") {
             "Pod" => ("pods", namespace),
             "Secret" => ("secrets", namespace),
