@@ -1,7 +1,7 @@
 //! `kubectl get`'s tables: columns and cells of objects, made by the kind's strategy.
 
 use ferry_api::{Kind, Object, Status};
-use ferry_registry::columns::Column;
+use ferry_registry::columns::{Column, NAME};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -51,9 +51,11 @@ impl Include {
 }
 
 fn definitions(columns: &[Column]) -> Vec<Value> {
-    let name = json!({
-        "name": "Name", "type": "string", "format": "name", "priority": 0,
-        "description": "The name of the object, unique among those of its kind and namespace.",
+    let name = (!has_own_name(columns)).then(|| {
+        json!({
+            "name": "Name", "type": "string", "format": "name", "priority": 0,
+            "description": "The name of the object, unique among those of its kind and namespace.",
+        })
     });
     let others = columns.iter().map(|column| {
         json!({
@@ -61,13 +63,18 @@ fn definitions(columns: &[Column]) -> Vec<Value> {
             "description": "",
         })
     });
-    std::iter::once(name).chain(others).collect()
+    name.into_iter().chain(others).collect()
+}
+
+/// Some kinds say more in the name's cell, or show it elsewhere.
+fn has_own_name(columns: &[Column]) -> bool {
+    columns.iter().any(|column| column.name == NAME)
 }
 
 fn row(object: &Object, columns: &[Column], include: Include, now: Timestamp) -> Value {
-    let cells: Vec<Value> = std::iter::once(Value::from(object.name()))
-        .chain(columns.iter().map(|column| (column.cell)(object, now)))
-        .collect();
+    let name = (!has_own_name(columns)).then(|| Value::from(object.name()));
+    let cells: Vec<Value> =
+        name.into_iter().chain(columns.iter().map(|column| column.cell(object, now))).collect();
     match include {
         Include::None => json!({"cells": cells, "object": null}),
         Include::Metadata => json!({"cells": cells, "object": partial(object).into_value()}),

@@ -1,9 +1,12 @@
-//! Columns of `kubectl get`: what a Table shows of an object. The name comes first by itself; the
-//! cells after it are read off the object's JSON by pure functions.
+//! Columns of `kubectl get`: what a Table shows of an object. The name comes first by itself, unless a kind
+//! brings its own `Name`; the cells after it are read off the object's JSON by pure functions.
 
 use ferry_api::Object;
+use ferry_api::selector::LabelSelector;
 use jiff::Timestamp;
 use serde_json::Value;
+
+pub const NAME: &str = "Name";
 
 pub struct Column {
     pub name: &'static str,
@@ -11,33 +14,167 @@ pub struct Column {
     pub format: &'static str,
     /// 0 is always shown, more only with `-o wide`.
     pub priority: u8,
-    pub cell: fn(&Object, Timestamp) -> Value,
+    cell: Cell,
+}
+
+/// Where a cell comes from. Paths are field names joined by dots.
+#[derive(Clone, Copy)]
+enum Cell {
+    At { path: &'static str, absent: Absent },
+    Length(&'static str),
+    Made(fn(&Object, Timestamp) -> Value),
+}
+
+#[derive(Clone, Copy)]
+enum Absent {
+    Text(&'static str),
+    Zero,
+    False,
 }
 
 impl Column {
+    const fn new(name: &'static str, kind: &'static str, cell: Cell) -> Column {
+        Column { name, kind, format: "", priority: 0, cell }
+    }
+
     pub const fn text(name: &'static str, cell: fn(&Object, Timestamp) -> Value) -> Column {
-        Column { name, kind: "string", format: "", priority: 0, cell }
+        Column::new(name, "string", Cell::Made(cell))
     }
 
     pub const fn integer(name: &'static str, cell: fn(&Object, Timestamp) -> Value) -> Column {
-        Column { name, kind: "integer", format: "", priority: 0, cell }
+        Column::new(name, "integer", Cell::Made(cell))
+    }
+
+    /// The text at a path, "" when there is none.
+    pub const fn at(name: &'static str, path: &'static str) -> Column {
+        Column::at_or(name, path, "")
+    }
+
+    pub const fn at_or(name: &'static str, path: &'static str, absent: &'static str) -> Column {
+        Column::new(name, "string", Cell::At { path, absent: Absent::Text(absent) })
+    }
+
+    pub const fn number(name: &'static str, path: &'static str) -> Column {
+        Column::new(name, "integer", Cell::At { path, absent: Absent::Zero })
+    }
+
+    pub const fn boolean(name: &'static str, path: &'static str) -> Column {
+        Column::new(name, "boolean", Cell::At { path, absent: Absent::False })
+    }
+
+    /// How many elements the list at a path has.
+    pub const fn length(name: &'static str, path: &'static str) -> Column {
+        Column::new(name, "integer", Cell::Length(path))
     }
 
     pub const fn wide(mut self) -> Column {
         self.priority = 1;
         self
     }
+
+    pub const fn typed(mut self, kind: &'static str) -> Column {
+        self.kind = kind;
+        self
+    }
+
+    pub const fn formatted(mut self, format: &'static str) -> Column {
+        self.format = format;
+        self
+    }
+
+    pub fn cell(&self, object: &Object, now: Timestamp) -> Value {
+        match self.cell {
+            Cell::Made(make) => make(object, now),
+            Cell::Length(path) => list_at(object, path).len().into(),
+            Cell::At { path, absent } => match (at(object, path), absent) {
+                (None | Some(Value::Null), Absent::Text(text)) => text.into(),
+                (Some(Value::String(text)), Absent::Text(absent)) if text.is_empty() => absent.into(),
+                (None | Some(Value::Null), Absent::Zero) => 0.into(),
+                (None | Some(Value::Null), Absent::False) => false.into(),
+                (Some(value), _) => value.clone(),
+            },
+        }
+    }
 }
 
 /// The columns of a kind that brings none of its own are Name and Created At.
 pub static AGE_ONLY: &[Column] =
-    &[Column { name: "Created At", kind: "date", format: "", priority: 0, cell: created_at }];
+    &[Column::text("Created At", |object, _| object.meta_text("creationTimestamp").into()).typed("date")];
 
 pub const AGE: Column =
     Column::text("Age", |object, now| age(object.meta_text("creationTimestamp"), now).into());
 
-fn created_at(object: &Object, _: Timestamp) -> Value {
-    object.meta_text("creationTimestamp").into()
+/// The value at a path of field names joined by dots.
+pub fn at<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
+    let mut fields = path.split('.');
+    let first = object.0.get(fields.next()?)?;
+    fields.try_fold(first, |value, field| value.get(field))
+}
+
+pub fn text_at<'a>(object: &'a Object, path: &str) -> &'a str {
+    at(object, path).and_then(Value::as_str).unwrap_or("")
+}
+
+pub fn number_at(object: &Object, path: &str) -> i64 {
+    at(object, path).and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// The elements of the list at a path; none where there is no list.
+pub fn list_at<'a>(object: &'a Object, path: &str) -> &'a [Value] {
+    at(object, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A field of an element, "" when it has none.
+pub fn field<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or("")
+}
+
+pub fn or_none(text: String) -> Value {
+    if text.is_empty() { "<none>".into() } else { text.into() }
+}
+
+/// The first `most` of a list, and how many more there are.
+pub fn with_more(list: &[String], most: usize) -> Value {
+    if list.is_empty() {
+        return "<unset>".into();
+    }
+    match list.len().saturating_sub(most) {
+        0 => list.join(",").into(),
+        more => format!("{} + {more} more...", list[..most].join(",")).into(),
+    }
+}
+
+/// A map of labels as `a=b,c=d`.
+pub fn labels(map: Option<&Value>) -> Value {
+    let entries = map.and_then(Value::as_object).into_iter().flatten();
+    let words: Vec<String> =
+        entries.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or(""))).collect();
+    or_none(words.join(","))
+}
+
+/// A structured selector as people write it.
+pub fn selector(structured: Option<&Value>) -> Value {
+    match structured {
+        None => "<none>".into(),
+        some => match LabelSelector::from_structured(some) {
+            Ok(selector) => or_none(selector.to_string()),
+            Err(_) => "<error>".into(),
+        },
+    }
+}
+
+/// One field of all containers at a path (their names, their images).
+pub fn of_containers(object: &Object, path: &str, name: &str) -> Value {
+    list_at(object, path).iter().map(|container| field(container, name)).collect::<Vec<_>>().join(",").into()
+}
+
+/// The status of a condition.
+pub fn condition<'a>(object: &'a Object, kind: &str) -> Option<&'a Value> {
+    list_at(object, "status.conditions").iter().find(|condition| field(condition, "type") == kind)
+}
+
+pub fn has_condition(object: &Object, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| field(condition, "status") == "True")
 }
 
 /// The time since a timestamp of the API, `<unknown>` when there is none.

@@ -10,8 +10,7 @@ use std::marker::PhantomData;
 
 use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Operation};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::columns::Column;
 use crate::registry::Registry;
@@ -330,6 +329,6 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
 /// The strategy of a kind that needs none: its fields are checked by their rows alone.
 pub struct Plain;
 
-impl Rules<Value> for Plain {}
+impl Rules<IgnoredAny> for Plain {}
 
-pub static PLAIN: Typed<Value, Plain> = Typed::new(Plain);
+pub static PLAIN: Typed<IgnoredAny, Plain> = Typed::new(Plain);

@@ -3,7 +3,7 @@
 use ferry_api::{FieldErrors, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::columns::{AGE, Column};
+use crate::columns::Column;
 use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<ConfigMap, ConfigMapRules> = Typed::new(ConfigMapRules);
@@ -52,16 +52,7 @@ impl Rules<ConfigMap> for ConfigMapRules {
     }
 
     fn columns(&self) -> &'static [Column] {
-        static COLUMNS: &[Column] = &[
-            Column::integer("Data", |object, _| {
-                let count = |field: &str| {
-                    object.0.get(field).and_then(|data| data.as_object()).map_or(0, |data| data.len())
-                };
-                (count("data") + count("binaryData")).into()
-            }),
-            AGE,
-        ];
-        COLUMNS
+        super::tables::cluster::CONFIG_MAP
     }
 }
 

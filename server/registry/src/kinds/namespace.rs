@@ -4,7 +4,7 @@ use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::core::v1::Namespace;
 use serde_json::{Value, json};
 
-use crate::columns::{AGE, Column};
+use crate::columns::Column;
 use crate::strategy::{NameRule, Rules, Selectable, Traits, Typed};
 
 pub static STRATEGY: Typed<Namespace, NamespaceRules> = Typed::new(NamespaceRules);
@@ -78,9 +78,7 @@ impl Rules<Namespace> for NamespaceRules {
     }
 
     fn columns(&self) -> &'static [Column] {
-        static COLUMNS: &[Column] =
-            &[Column::text("Status", |object, _| object.text_at(&["status", "phase"]).into()), AGE];
-        COLUMNS
+        super::tables::cluster::NAMESPACE
     }
 
     fn traits(&self) -> Traits {

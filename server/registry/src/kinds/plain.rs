@@ -1,18 +1,32 @@
-//! Kinds whose rules are switches of the pipeline and nothing more.
+//! Kinds whose rules are switches of the pipeline and nothing more: a row each.
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::de::IgnoredAny;
 
+use super::tables::{cluster, network, pods, storage, workloads};
+use crate::columns::{AGE_ONLY, Column};
 use crate::strategy::{NameRule, Rules, Selectable, Strategy, Traits, Typed};
 
-/// A row: the switches, and the fields that selectors may name.
+pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
+    let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
+    Some(&row.strategy)
+}
+
+struct Row {
+    group: &'static str,
+    kind: &'static str,
+    strategy: Typed<IgnoredAny, Switches>,
+}
+
+/// The switches, the fields that selectors may name, and what `kubectl get` shows.
 struct Switches {
     traits: Traits,
     selectable: &'static [Selectable],
+    columns: &'static [Column],
 }
 
-impl Rules<Value> for Switches {
+impl Rules<IgnoredAny> for Switches {
     fn traits(&self) -> Traits {
         self.traits
     }
@@ -20,14 +34,20 @@ impl Rules<Value> for Switches {
     fn selectable(&self) -> &'static [Selectable] {
         self.selectable
     }
+
+    fn columns(&self) -> &'static [Column] {
+        self.columns
+    }
 }
 
-const fn row(traits: Traits) -> Typed<Value, Switches> {
-    Typed::new(Switches { traits, selectable: &[] })
-}
-
-const fn selectable(traits: Traits, selectable: &'static [Selectable]) -> Typed<Value, Switches> {
-    Typed::new(Switches { traits, selectable })
+const fn row(
+    group: &'static str,
+    kind: &'static str,
+    traits: Traits,
+    selectable: &'static [Selectable],
+    columns: &'static [Column],
+) -> Row {
+    Row { group, kind, strategy: Typed::new(Switches { traits, selectable, columns }) }
 }
 
 const NONE: Traits = Traits::PLAIN;
@@ -36,15 +56,84 @@ const ROLE: Traits = Traits { name: NameRule::PathSegment, create_on_update: tru
 const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
 const COUNTED_CONDITIONAL: Traits = Traits { unconditional_update: false, ..COUNTED };
 const ANSWERS: Traits = Traits { answers_deleted: true, ..NONE };
+const COUNTED_ANSWERS: Traits = Traits { answers_deleted: true, ..COUNTED };
+const CONDITIONAL_ANSWERS: Traits = Traits { answers_deleted: true, ..CONDITIONAL };
+const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
+const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
+const LEASE: Traits = Traits { relaxed: true, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
-const EVENT: Traits = Traits {
-    ttl: Some(Duration::from_secs(3600)),
-    relaxed: true,
-    create_on_update: true,
-    name: NameRule::DnsSubdomain,
-    ..NONE
-};
+const EVENT: Traits =
+    Traits { ttl: Some(Duration::from_secs(3600)), relaxed: true, create_on_update: true, ..NONE };
+
+const ADMISSION: &str = "admissionregistration.k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
+const DRA: &str = "resource.k8s.io";
+const FLOW: &str = "flowcontrol.apiserver.k8s.io";
+const NETWORK: &str = "networking.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const SCHEDULING: &str = "scheduling.k8s.io";
+const STORAGE: &str = "storage.k8s.io";
+
+#[rustfmt::skip]
+static ROWS: &[Row] = &[
+    row("", "ComponentStatus", NONE, &[], cluster::COMPONENT_STATUS),
+    row("", "Endpoints", UPSERT, &[], network::ENDPOINTS),
+    row("", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
+    row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
+    row("", "LimitRange", UPSERT, &[], AGE_ONLY),
+    row("", "PersistentVolume", ANSWERS, &[], storage::PERSISTENT_VOLUME),
+    row("", "PersistentVolumeClaim", ANSWERS, &[], storage::PERSISTENT_VOLUME_CLAIM),
+    row("", "PodTemplate", COUNTED_ANSWERS, &[], pods::POD_TEMPLATE),
+    row("", "ResourceQuota", ANSWERS, &[], cluster::RESOURCE_QUOTA),
+    row("", "ServiceAccount", ANSWERS, &[], cluster::AGED),
+    row(ADMISSION, "MutatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::MUTATING_POLICY),
+    row(ADMISSION, "MutatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
+    row(ADMISSION, "MutatingWebhookConfiguration", COUNTED_CONDITIONAL, &[], cluster::WEBHOOKS),
+    row(ADMISSION, "ValidatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::VALIDATING_POLICY),
+    row(ADMISSION, "ValidatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
+    row(ADMISSION, "ValidatingWebhookConfiguration", COUNTED_CONDITIONAL, &[], cluster::WEBHOOKS),
+    row("apiextensions.k8s.io", "CustomResourceDefinition", COUNTED, &[], AGE_ONLY),
+    row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),
+    row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
+    row("autoscaling", "HorizontalPodAutoscaler", NONE, &[], workloads::AUTOSCALER),
+    row(CERTIFICATES, "CertificateSigningRequest", NONE, CSR_FIELDS, cluster::CERTIFICATE_SIGNING_REQUEST),
+    row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
+    row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
+    row("coordination.k8s.io", "Lease", LEASE, &[], cluster::LEASE),
+    row("coordination.k8s.io", "LeaseCandidate", LEASE, &[], cluster::LEASE_CANDIDATE),
+    row("discovery.k8s.io", "EndpointSlice", COUNTED, &[], network::ENDPOINT_SLICE),
+    row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
+    row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
+    row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
+    row(NETWORK, "IPAddress", NONE, &[], network::IP_ADDRESS),
+    row(NETWORK, "Ingress", COUNTED, &[], network::INGRESS),
+    row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
+    row(NETWORK, "NetworkPolicy", COUNTED, &[], network::NETWORK_POLICY),
+    row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
+    row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
+    row("policy", "PodDisruptionBudget", COUNTED_CONDITIONAL, &[], workloads::POD_DISRUPTION_BUDGET),
+    row(RBAC, "ClusterRole", ROLE, &[], AGE_ONLY),
+    row(RBAC, "ClusterRoleBinding", ROLE, &[], cluster::ROLE_BINDING),
+    row(RBAC, "Role", ROLE, &[], AGE_ONLY),
+    row(RBAC, "RoleBinding", ROLE, &[], cluster::ROLE_BINDING),
+    row(DRA, "DeviceClass", COUNTED_ANSWERS, &[], cluster::AGED),
+    row(DRA, "DeviceTaintRule", COUNTED_ANSWERS, &[], cluster::DEVICE_TAINT_RULE),
+    row(DRA, "ResourceClaim", ANSWERS, &[], cluster::RESOURCE_CLAIM),
+    row(DRA, "ResourceClaimTemplate", ANSWERS, &[], cluster::AGED),
+    row(DRA, "ResourcePoolStatusRequest", ANSWERS, &[], cluster::POOL_STATUS_REQUEST),
+    row(DRA, "ResourceSlice", COUNTED_ANSWERS, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
+    row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
+    row(SCHEDULING, "PriorityClass", COUNTED, &[], workloads::PRIORITY_CLASS),
+    row(SCHEDULING, "Workload", COUNTED, &[], workloads::WORKLOAD),
+    row(STORAGE, "CSIDriver", CONDITIONAL_ANSWERS, &[], storage::CSI_DRIVER),
+    row(STORAGE, "CSINode", CONDITIONAL_ANSWERS, &[], storage::CSI_NODE),
+    row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
+    row(STORAGE, "StorageClass", ANSWERS, &[], storage::STORAGE_CLASS),
+    row(STORAGE, "VolumeAttachment", CONDITIONAL_ANSWERS, &[], storage::VOLUME_ATTACHMENT),
+    row(STORAGE, "VolumeAttributesClass", ANSWERS, &[], storage::VOLUME_ATTRIBUTES_CLASS),
+    row("storagemigration.k8s.io", "StorageVersionMigration", NONE, &[], cluster::STORAGE_MIGRATION),
+];
 
 static EVENT_FIELDS: &[Selectable] = &[
     Selectable { field: "involvedObject.kind", path: &["involvedObject", "kind"], absent: "" },
@@ -64,9 +153,6 @@ static EVENT_FIELDS: &[Selectable] = &[
     Selectable { field: "type", path: &["type"], absent: "" },
 ];
 
-static JOB_FIELDS: &[Selectable] =
-    &[Selectable { field: "status.successful", path: &["status", "succeeded"], absent: "0" }];
-
 static CSR_FIELDS: &[Selectable] =
     &[Selectable { field: "spec.signerName", path: &["spec", "signerName"], absent: "" }];
 
@@ -74,85 +160,3 @@ static RESOURCE_SLICE_FIELDS: &[Selectable] = &[
     Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
     Selectable { field: "spec.driver", path: &["spec", "driver"], absent: "" },
 ];
-
-static RC_FIELDS: &[Selectable] =
-    &[Selectable { field: "status.replicas", path: &["status", "replicas"], absent: "0" }];
-
-pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
-    Some(match (group, kind) {
-        ("", "Event") => {
-            static S: Typed<Value, Switches> = selectable(EVENT, EVENT_FIELDS);
-            &S
-        }
-        ("batch", "Job") => {
-            static S: Typed<Value, Switches> = selectable(COUNTED, JOB_FIELDS);
-            &S
-        }
-        ("", "ReplicationController") => {
-            static S: Typed<Value, Switches> = selectable(COUNTED, RC_FIELDS);
-            &S
-        }
-        ("certificates.k8s.io", "CertificateSigningRequest") => {
-            static S: Typed<Value, Switches> = selectable(NONE, CSR_FIELDS);
-            &S
-        }
-        ("resource.k8s.io", "ResourceSlice") => {
-            static S: Typed<Value, Switches> =
-                selectable(Traits { answers_deleted: true, ..COUNTED }, RESOURCE_SLICE_FIELDS);
-            &S
-        }
-        ("coordination.k8s.io", "Lease" | "LeaseCandidate") => {
-            static S: Typed<Value, Switches> =
-                row(Traits { create_on_update: true, relaxed: true, ..CONDITIONAL });
-            &S
-        }
-        ("rbac.authorization.k8s.io", _) => {
-            static S: Typed<Value, Switches> = row(ROLE);
-            &S
-        }
-        ("", "LimitRange" | "Endpoints") => {
-            static S: Typed<Value, Switches> = row(Traits { create_on_update: true, ..NONE });
-            &S
-        }
-        ("node.k8s.io", "RuntimeClass") => {
-            static S: Typed<Value, Switches> = row(Traits { create_on_update: true, ..CONDITIONAL });
-            &S
-        }
-        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", _) => {
-            static S: Typed<Value, Switches> = row(COUNTED_CONDITIONAL);
-            &S
-        }
-        ("storage.k8s.io", "CSIDriver" | "CSINode" | "VolumeAttachment") => {
-            static S: Typed<Value, Switches> = row(Traits { answers_deleted: true, ..CONDITIONAL });
-            &S
-        }
-        ("storage.k8s.io", "CSIStorageCapacity") | ("certificates.k8s.io", _) => {
-            static S: Typed<Value, Switches> = row(CONDITIONAL);
-            &S
-        }
-        ("storage.k8s.io", _)
-        | ("", "ResourceQuota" | "PersistentVolume" | "PersistentVolumeClaim" | "ServiceAccount") => {
-            static S: Typed<Value, Switches> = row(ANSWERS);
-            &S
-        }
-        ("resource.k8s.io", "DeviceClass" | "DeviceTaintRule") | ("", "PodTemplate") => {
-            static S: Typed<Value, Switches> = row(Traits { answers_deleted: true, ..COUNTED });
-            &S
-        }
-        ("resource.k8s.io", _) => {
-            static S: Typed<Value, Switches> = row(ANSWERS);
-            &S
-        }
-        ("apps", "DaemonSet" | "StatefulSet")
-        | ("batch", "CronJob")
-        | ("networking.k8s.io", "IngressClass" | "NetworkPolicy" | "Ingress")
-        | ("discovery.k8s.io", "EndpointSlice")
-        | ("scheduling.k8s.io", _)
-        | ("flowcontrol.apiserver.k8s.io", _)
-        | ("apiextensions.k8s.io", _) => {
-            static S: Typed<Value, Switches> = row(COUNTED);
-            &S
-        }
-        _ => return None,
-    })
-}

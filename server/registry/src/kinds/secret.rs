@@ -4,7 +4,7 @@ use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::core::v1::Secret;
 
 use super::config_map::{MAX_DATA, validate_key};
-use crate::columns::{AGE, Column};
+use crate::columns::Column;
 use crate::strategy::{Rules, Selectable, Typed};
 
 pub static STRATEGY: Typed<Secret, SecretRules> = Typed::new(SecretRules);
@@ -98,14 +98,7 @@ impl Rules<Secret> for SecretRules {
     }
 
     fn columns(&self) -> &'static [Column] {
-        static COLUMNS: &[Column] = &[
-            Column::text("Type", |object, _| object.text_at(&["type"]).into()),
-            Column::integer("Data", |object, _| {
-                object.0.get("data").and_then(|data| data.as_object()).map_or(0, |data| data.len()).into()
-            }),
-            AGE,
-        ];
-        COLUMNS
+        super::tables::cluster::SECRET
     }
 }
 

@@ -1,11 +1,19 @@
 //! Pod: defaults that depend on other fields, its quality of service, its time to end, and what of it may
 //! change once it exists.
 
+mod containers;
+pub mod defaults;
+mod placement;
+mod update;
+pub mod validation;
+mod volumes;
+
 use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::columns::{AGE, Column};
+use super::checks::Path;
+use crate::columns::Column;
 use crate::strategy::{Rules, Selectable, Traits, Typed};
 
 pub static STRATEGY: Typed<Pod, PodRules> = Typed::new(PodRules);
@@ -15,7 +23,7 @@ pub struct PodRules;
 impl Rules<Pod> for PodRules {
     fn default(&self, object: &mut Object) {
         if let Some(Value::Object(spec)) = object.0.get_mut("spec") {
-            default_spec(spec);
+            defaults::spec(spec);
         }
     }
 
@@ -25,8 +33,28 @@ impl Rules<Pod> for PodRules {
     }
 
     fn validate(&self, pod: &Pod, errors: &mut FieldErrors) {
-        if pod.spec.as_ref().is_none_or(|spec| spec.containers.is_empty()) {
-            errors.required("spec.containers", "");
+        match &pod.spec {
+            Some(spec) => validation::spec(spec, Path::root("spec"), errors),
+            None => errors.required("spec.containers", ""),
+        }
+    }
+
+    fn validate_update(&self, new: &Pod, old: &Pod, errors: &mut FieldErrors) {
+        if let (Some(new), Some(old)) = (&new.spec, &old.spec) {
+            update::validate(new, old, errors);
+        }
+    }
+
+    fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object) {
+        update::keep_to_subresource(subresource, new, old);
+    }
+
+    fn validate_action(&self, subresource: &str, new: &Pod, old: &Pod, errors: &mut FieldErrors) {
+        let (Some(new), Some(old)) = (&new.spec, &old.spec) else { return };
+        match subresource {
+            "ephemeralcontainers" => update::validate_ephemeral(new, old, errors),
+            "resize" => update::validate_resize(new, old, errors),
+            _ => {}
         }
     }
 
@@ -65,69 +93,12 @@ impl Rules<Pod> for PodRules {
     }
 
     fn columns(&self) -> &'static [Column] {
-        static COLUMNS: &[Column] =
-            &[Column::text("Status", |object, _| object.text_at(&["status", "phase"]).into()), AGE];
-        COLUMNS
+        super::tables::pods::POD
     }
 
     fn traits(&self) -> Traits {
         Traits { generation: true, answers_deleted: true, ..Traits::default() }
     }
-}
-
-/// Defaults of a pod's spec, in a pod or in a template.
-pub fn default_spec(spec: &mut Map<String, Value>) {
-    let host_network = spec.get("hostNetwork").and_then(Value::as_bool) == Some(true);
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Value::Object(container) = container {
-                default_container(container, host_network);
-            }
-        }
-    }
-    spec.entry("securityContext").or_insert_with(|| json!({}));
-    // The old name of the account follows the new one.
-    if let Some(account) =
-        spec.get("serviceAccountName").cloned().or_else(|| spec.get("serviceAccount").cloned())
-    {
-        spec.insert("serviceAccountName".into(), account.clone());
-        spec.insert("serviceAccount".into(), account);
-    }
-}
-
-fn default_container(container: &mut Map<String, Value>, host_network: bool) {
-    if !container.contains_key("imagePullPolicy") {
-        let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-        let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
-        container.insert("imagePullPolicy".into(), policy.into());
-    }
-    if let Some(Value::Object(resources)) = container.get_mut("resources")
-        && let Some(Value::Object(limits)) = resources.get("limits").cloned()
-    {
-        let requests = resources.entry("requests").or_insert_with(|| json!({}));
-        if let Value::Object(requests) = requests {
-            for (name, limit) in limits {
-                requests.entry(name).or_insert(limit);
-            }
-        }
-    }
-    if host_network {
-        for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-            let number = port.get("containerPort").cloned();
-            if let (Value::Object(port), Some(number)) = (port, number) {
-                port.entry("hostPort").or_insert(number);
-            }
-        }
-    }
-}
-
-/// An image without a tag or digest, or tagged `latest`, is looked for anew at each start.
-fn is_latest(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let name = image.rsplit('/').next().unwrap_or(image);
-    name.rsplit_once(':').is_none_or(|(_, tag)| tag == "latest")
 }
 
 /// Guaranteed, Burstable or BestEffort, from requests and limits of cpu and memory.
@@ -161,20 +132,6 @@ fn quality_of_service(pod: &Object) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pull_policy_follows_the_tag() {
-        for (image, latest) in [
-            ("nginx", true),
-            ("nginx:latest", true),
-            ("nginx:1.29", false),
-            ("host:5000/nginx", true),
-            ("host:5000/nginx:1", false),
-            ("nginx@sha256:abc", false),
-        ] {
-            assert_eq!(is_latest(image), latest, "{image}");
-        }
-    }
 
     #[test]
     fn quality_of_service_follows_requests_and_limits() {

@@ -1,0 +1,174 @@
+//! CronJob: a schedule and the jobs it makes.
+
+use ferry_api::{FieldErrors, Object};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec};
+use serde_json::Value;
+
+use super::checks::{self, Path};
+use super::{job, workload};
+use crate::columns::Column;
+use crate::strategy::{Rules, Traits, Typed};
+
+pub static STRATEGY: Typed<CronJob, CronJobRules> = Typed::new(CronJobRules);
+
+pub struct CronJobRules;
+
+const SPEC: Path<'static> = Path::root("spec");
+/// The controller adds eleven characters to make the name of a job.
+const LONGEST_NAME: usize = 52;
+
+impl Rules<CronJob> for CronJobRules {
+    fn default(&self, object: &mut Object) {
+        let template = object.section_mut("spec").get_mut("jobTemplate");
+        if let Some(Value::Object(job)) = template.and_then(|template| template.get_mut("spec")) {
+            workload::default_template_of(job);
+        }
+    }
+
+    fn validate(&self, cron_job: &CronJob, errors: &mut FieldErrors) {
+        let name = cron_job.metadata.name.as_deref().unwrap_or("");
+        if name.len() > LONGEST_NAME {
+            errors.invalid("metadata.name", name, "must be no more than 52 characters");
+        }
+        let spec = &cron_job.spec;
+        validate_schedule(spec, errors);
+        checks::not_negative(errors, SPEC.child("startingDeadlineSeconds"), spec.starting_deadline_seconds);
+        checks::one_of(
+            errors,
+            SPEC.child("concurrencyPolicy"),
+            spec.concurrency_policy.as_deref(),
+            &["Allow", "Forbid", "Replace"],
+        );
+        let template = SPEC.child("jobTemplate");
+        if let Some(job) = &spec.job_template.spec {
+            let path = template.child("spec");
+            if job.manual_selector == Some(true) {
+                errors.not_supported(path.child("manualSelector"), true, &["nil", "false"]);
+            }
+            job::validate_spec(job, path, errors);
+        }
+        checks::not_negative(
+            errors,
+            SPEC.child("successfulJobsHistoryLimit"),
+            spec.successful_jobs_history_limit,
+        );
+        checks::not_negative(errors, SPEC.child("failedJobsHistoryLimit"), spec.failed_jobs_history_limit);
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        super::tables::workloads::CRON_JOB
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { generation: true, ..Traits::default() }
+    }
+}
+
+fn validate_schedule(spec: &CronJobSpec, errors: &mut FieldErrors) {
+    let path = SPEC.child("schedule");
+    let schedule = spec.schedule.as_str();
+    if schedule.is_empty() {
+        errors.required(path, "");
+    } else if schedule.contains("TZ") {
+        errors.invalid(path, schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
+    } else if let Err(why) = parse_schedule(schedule) {
+        errors.invalid(path, schedule, &why);
+    }
+    if let Some(zone) = spec.time_zone.as_deref() {
+        let path = SPEC.child("timeZone");
+        if zone.is_empty() {
+            errors.invalid(path, zone, "timeZone must be nil or non-empty string");
+        } else if zone.eq_ignore_ascii_case("local") {
+            errors.invalid(
+                path,
+                zone,
+                "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+            );
+        } else if jiff::tz::TimeZone::get(zone).is_err() {
+            errors.invalid(path, zone, &format!("unknown time zone {zone}"));
+        }
+    }
+}
+
+/// Whether five fields, or a word that stands for them, name a schedule.
+fn parse_schedule(schedule: &str) -> Result<(), String> {
+    if let Some(word) = schedule.strip_prefix('@') {
+        let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"];
+        let interval = word.strip_prefix("every ").is_some_and(|every| !every.trim().is_empty());
+        return if known.contains(&word) || interval {
+            Ok(())
+        } else {
+            Err(format!("unrecognized descriptor: {schedule}"))
+        };
+    }
+    let fields: Vec<&str> = schedule.split_whitespace().collect();
+    if fields.len() != 5 {
+        return Err(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
+    }
+    const RANGES: [(u32, u32); 5] = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
+    const MONTHS: &[&str] =
+        &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+    for (index, field) in fields.iter().enumerate() {
+        let (low, high) = RANGES[index];
+        let names: &[&str] = match index {
+            3 => MONTHS,
+            4 => DAYS,
+            _ => &[],
+        };
+        for part in field.split(',') {
+            check_part(part, low, high, names)?;
+        }
+    }
+    Ok(())
+}
+
+/// `*`, `?`, a number or name, a range of them, each with a step.
+fn check_part(part: &str, low: u32, high: u32, names: &[&str]) -> Result<(), String> {
+    let number = |text: &str| {
+        let named = names.iter().position(|name| name.eq_ignore_ascii_case(text));
+        match named {
+            Some(position) => Ok(position as u32 + low),
+            None => text.parse::<u32>().map_err(|_| format!("failed to parse int from {text}")),
+        }
+    };
+    let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+    let (from, to) = match range {
+        "*" | "?" => (low, high),
+        _ => match range.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(range)?, number(range)?),
+        },
+    };
+    if from < low {
+        return Err(format!("beginning of range ({from}) below minimum ({low}): {part}"));
+    }
+    if to > high {
+        return Err(format!("end of range ({to}) above maximum ({high}): {part}"));
+    }
+    if from > to {
+        return Err(format!("beginning of range ({from}) beyond end of range ({to}): {part}"));
+    }
+    match step.map(number) {
+        Some(Err(why)) => Err(why),
+        Some(Ok(0)) => Err(format!("step of range should be a positive number: {part}")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_are_understood_or_refused() {
+        for good in ["* * * * *", "*/5 0-6 1,15 jan-mar mon", "@hourly", "@every 1h", "0 0 ? * SUN/2"] {
+            assert_eq!(parse_schedule(good), Ok(()), "{good}");
+        }
+        for bad in
+            ["", "* * * *", "60 * * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@never", "a * * * *"]
+        {
+            assert!(parse_schedule(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Job: it finds its pods by its own uid unless told otherwise, and its pods end by themselves.
+
+use ferry_api::object::object_at;
+use ferry_api::{FieldErrors, Object};
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use serde_json::{Map, Value, json};
+
+use super::checks::{self, Path};
+use super::workload;
+use crate::columns::Column;
+use crate::strategy::{Rules, Selectable, Traits, Typed};
+
+pub static STRATEGY: Typed<Job, JobRules> = Typed::new(JobRules);
+
+pub struct JobRules;
+
+const SPEC: Path<'static> = Path::root("spec");
+const MOST_PARALLEL_INDEXES: i32 = 100_000;
+const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+
+impl Rules<Job> for JobRules {
+    fn default(&self, object: &mut Object) {
+        let spec = object.section_mut("spec");
+        if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
+            spec.insert("completions".into(), 1.into());
+        }
+        checks::set_default(spec, "parallelism", 1);
+        let backoff = if spec.contains_key("backoffLimitPerIndex") { i32::MAX } else { 6 };
+        checks::set_default(spec, "backoffLimit", backoff);
+        let replacement =
+            if spec.contains_key("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
+        checks::set_default(spec, "podReplacementPolicy", replacement);
+        workload::default_template_of(spec);
+        workload::label_like_template(object);
+    }
+
+    fn prepare_create(&self, object: &mut Object) {
+        if object.get(&["spec", "manualSelector"]).and_then(Value::as_bool) != Some(true) {
+            select_by_uid(object);
+        }
+    }
+
+    fn validate(&self, job: &Job, errors: &mut FieldErrors) {
+        let Some(spec) = &job.spec else {
+            errors.required("spec.template", "");
+            return;
+        };
+        validate_spec(spec, SPEC, errors);
+        let selector = spec.selector.clone().unwrap_or_default();
+        if spec.selector.is_none() {
+            errors.required("spec.selector", "");
+        } else {
+            checks::selector(errors, SPEC.child("selector"), &selector);
+        }
+        let labels = workload::template_labels(&spec.template);
+        if checks::selects(&selector, labels) != Some(true) {
+            workload::mismatch(labels, errors);
+        }
+    }
+
+    fn validate_update(&self, new: &Job, old: &Job, errors: &mut FieldErrors) {
+        let (Some(new), Some(old)) = (&new.spec, &old.spec) else { return };
+        let indexed = new.completion_mode.as_deref() == Some("Indexed");
+        if !indexed {
+            checks::immutable(errors, SPEC.child("completions"), &new.completions, &old.completions);
+        } else if new.completions != old.completions
+            && new.completions.is_some()
+            && new.completions != new.parallelism
+        {
+            errors.invalid(
+                SPEC.child("completions"),
+                new.completions,
+                "can only be modified in tandem with spec.parallelism",
+            );
+        }
+        checks::immutable(errors, SPEC.child("selector"), &new.selector, &old.selector);
+        validate_template_update(new, old, errors);
+        checks::immutable(errors, SPEC.child("completionMode"), &new.completion_mode, &old.completion_mode);
+        checks::immutable(
+            errors,
+            SPEC.child("podFailurePolicy"),
+            &new.pod_failure_policy,
+            &old.pod_failure_policy,
+        );
+        checks::immutable(
+            errors,
+            SPEC.child("backoffLimitPerIndex"),
+            &new.backoff_limit_per_index,
+            &old.backoff_limit_per_index,
+        );
+        checks::immutable(errors, SPEC.child("managedBy"), &new.managed_by, &old.managed_by);
+        checks::immutable(errors, SPEC.child("successPolicy"), &new.success_policy, &old.success_policy);
+    }
+
+    fn selectable(&self) -> &'static [Selectable] {
+        static FIELDS: &[Selectable] =
+            &[Selectable { field: "status.successful", path: &["status", "succeeded"], absent: "0" }];
+        FIELDS
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        super::tables::workloads::JOB
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { generation: true, orphans_by_default: true, ..Traits::default() }
+    }
+}
+
+/// The uid is part of the selector, so that no two jobs ever see each other's pods.
+fn select_by_uid(object: &mut Object) {
+    let (name, uid) = (object.name().to_string(), object.uid().to_string());
+    let spec = object.section_mut("spec");
+    let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
+    for (keys, value) in [(NAME_LABELS, &name), (UID_LABELS, &uid)] {
+        for key in keys {
+            labels.entry(key).or_insert_with(|| value.as_str().into());
+        }
+    }
+    let selected: &mut Map<String, Value> = object_at(object_at(spec, "selector"), "matchLabels");
+    selected.entry(UID_LABELS[1]).or_insert_with(|| uid.into());
+}
+
+/// The spec of a Job, or of those that a CronJob makes.
+pub fn validate_spec(spec: &JobSpec, path: Path<'_>, errors: &mut FieldErrors) {
+    checks::not_negative(errors, path.child("parallelism"), spec.parallelism);
+    checks::not_negative(errors, path.child("completions"), spec.completions);
+    checks::not_negative(errors, path.child("activeDeadlineSeconds"), spec.active_deadline_seconds);
+    checks::not_negative(errors, path.child("backoffLimit"), spec.backoff_limit);
+    checks::not_negative(errors, path.child("ttlSecondsAfterFinished"), spec.ttl_seconds_after_finished);
+    checks::not_negative(errors, path.child("backoffLimitPerIndex"), spec.backoff_limit_per_index);
+    checks::not_negative(errors, path.child("maxFailedIndexes"), spec.max_failed_indexes);
+    if spec.max_failed_indexes.is_some() && spec.backoff_limit_per_index.is_none() {
+        errors.required(path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified");
+    }
+    validate_completion_mode(spec, path, errors);
+    let failure_policy = spec.pod_failure_policy.is_some();
+    let replacements: &[&str] = if failure_policy { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+    checks::may_be(
+        errors,
+        path.child("podReplacementPolicy"),
+        spec.pod_replacement_policy.as_deref(),
+        replacements,
+    );
+    let template = path.child("template");
+    workload::validate_template(&spec.template, template, errors);
+    let pod = template.child("spec");
+    let policy = spec.template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref()).unwrap_or("");
+    let policy_path = pod.child("restartPolicy");
+    match policy {
+        "" | "Always" => errors.required(policy_path, r#"valid values: "OnFailure", "Never""#),
+        "OnFailure" if failure_policy => errors.invalid(
+            policy_path,
+            policy,
+            r#"only "Never" is supported when podFailurePolicy is specified"#,
+        ),
+        "OnFailure" | "Never" => {}
+        other => errors.not_supported(policy_path, other, &["OnFailure", "Never"]),
+    }
+}
+
+fn validate_completion_mode(spec: &JobSpec, path: Path<'_>, errors: &mut FieldErrors) {
+    let mode = spec.completion_mode.as_deref().unwrap_or("NonIndexed");
+    checks::may_be(errors, path.child("completionMode"), Some(mode), &["NonIndexed", "Indexed"]);
+    if mode == "Indexed" {
+        if spec.completions.is_none() {
+            errors.required(path.child("completions"), "when completion mode is Indexed");
+        }
+        if let Some(parallel) = spec.parallelism.filter(|parallel| *parallel > MOST_PARALLEL_INDEXES) {
+            errors.invalid(
+                path.child("parallelism"),
+                parallel,
+                &format!(
+                    "must be less than or equal to {MOST_PARALLEL_INDEXES} when completion mode is Indexed"
+                ),
+            );
+        }
+        if let (Some(all), Some(failed)) = (spec.completions, spec.max_failed_indexes)
+            && failed > all
+        {
+            errors.invalid(
+                path.child("maxFailedIndexes"),
+                failed,
+                "must be less than or equal to completions",
+            );
+        }
+    } else {
+        for (field, value) in [
+            ("backoffLimitPerIndex", spec.backoff_limit_per_index),
+            ("maxFailedIndexes", spec.max_failed_indexes),
+        ] {
+            if let Some(value) = value {
+                errors.invalid(path.child(field), value, "requires indexed completion mode");
+            }
+        }
+        if let Some(policy) = &spec.success_policy {
+            errors.invalid(path.child("successPolicy"), json!(policy), "requires indexed completion mode");
+        }
+    }
+}
+
+/// While a job is suspended, where its pods go may still change.
+fn validate_template_update(new: &JobSpec, old: &JobSpec, errors: &mut FieldErrors) {
+    let mut before = old.template.clone();
+    if old.suspend == Some(true) {
+        if let (Some(before), Some(after)) = (&mut before.spec, &new.template.spec) {
+            before.affinity.clone_from(&after.affinity);
+            before.node_selector.clone_from(&after.node_selector);
+            before.tolerations.clone_from(&after.tolerations);
+            before.scheduling_gates.clone_from(&after.scheduling_gates);
+            for (container, after) in before.containers.iter_mut().zip(&after.containers) {
+                container.resources.clone_from(&after.resources);
+            }
+        }
+        before.metadata.clone_from(&new.template.metadata);
+    }
+    checks::immutable(errors, SPEC.child("template"), &new.template, &before);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_selects_its_own_pods_by_uid() {
+        let mut job = Object::from_value(json!({
+            "metadata": {"name": "pi", "uid": "u"}, "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}},
+        }))
+        .expect("an object");
+        JobRules.default(&mut job);
+        JobRules.prepare_create(&mut job);
+        assert_eq!(job.get(&["spec", "completions"]), Some(&json!(1)));
+        assert_eq!(
+            job.get(&["spec", "selector"]),
+            Some(&json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}))
+        );
+        let labels = job.get(&["spec", "template", "metadata", "labels"]).expect("labels");
+        assert_eq!(labels["job-name"], "pi");
+        assert_eq!(labels.as_object().map(Map::len), Some(4));
+    }
+}

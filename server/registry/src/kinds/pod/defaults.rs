@@ -1,0 +1,77 @@
+//! Defaults of a pod's spec that depend on other fields; the plain ones are in the table.
+
+use serde_json::{Map, Value, json};
+
+/// Sets them in a pod or in a template.
+pub fn spec(spec: &mut Map<String, Value>) {
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool) == Some(true);
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(container) = container {
+                default_container(container, host_network);
+            }
+        }
+    }
+    spec.entry("securityContext").or_insert_with(|| json!({}));
+    // The old name of the account follows the new one.
+    if let Some(account) =
+        spec.get("serviceAccountName").cloned().or_else(|| spec.get("serviceAccount").cloned())
+    {
+        spec.insert("serviceAccountName".into(), account.clone());
+        spec.insert("serviceAccount".into(), account);
+    }
+}
+
+fn default_container(container: &mut Map<String, Value>, host_network: bool) {
+    if !container.contains_key("imagePullPolicy") {
+        let image = container.get("image").and_then(Value::as_str).unwrap_or("");
+        let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
+        container.insert("imagePullPolicy".into(), policy.into());
+    }
+    if let Some(Value::Object(resources)) = container.get_mut("resources")
+        && let Some(Value::Object(limits)) = resources.get("limits").cloned()
+    {
+        let requests = resources.entry("requests").or_insert_with(|| json!({}));
+        if let Value::Object(requests) = requests {
+            for (name, limit) in limits {
+                requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+    if host_network {
+        for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            let number = port.get("containerPort").cloned();
+            if let (Value::Object(port), Some(number)) = (port, number) {
+                port.entry("hostPort").or_insert(number);
+            }
+        }
+    }
+}
+
+/// An image without a tag or digest, or tagged `latest`, is looked for anew at each start.
+fn is_latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let name = image.rsplit('/').next().unwrap_or(image);
+    name.rsplit_once(':').is_none_or(|(_, tag)| tag == "latest")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pull_policy_follows_the_tag() {
+        for (image, latest) in [
+            ("nginx", true),
+            ("nginx:latest", true),
+            ("nginx:1.29", false),
+            ("host:5000/nginx", true),
+            ("host:5000/nginx:1", false),
+            ("nginx@sha256:abc", false),
+        ] {
+            assert_eq!(is_latest(image), latest, "{image}");
+        }
+    }
+}
