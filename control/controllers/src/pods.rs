@@ -1,6 +1,6 @@
 //! What a pod's state means to those who count pods.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,54 +151,33 @@ pub fn by_node(pods: &Informer<Pod>) -> Index<Pod> {
 /// Orders pods by how little is lost with them: those to delete first come first.
 ///
 /// `crowd` says how many related pods share each node: where several are, one is missed least.
+/// Upstream compares pair by pair and by times that are sometimes equal and sometimes only
+/// alike, which is no total order; here every pod has one key.
 pub fn sort_for_deletion(pods: &mut [Arc<Pod>], crowd: &HashMap<String, usize>, now: Timestamp) {
-    pods.sort_by(|a, b| deletion_order(a, b, crowd, now));
+    pods.sort_by_cached_key(|pod| {
+        let stage = match phase(pod) {
+            "Pending" | "" => 0,
+            "Unknown" => 1,
+            _ => 2,
+        };
+        let shared = crowd.get(node_name(pod)).copied().unwrap_or(0);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| magnitude(time.0, now));
+        (
+            (!node_name(pod).is_empty(), stage, is_ready(pod), deletion_cost(pod), Reverse(shared)),
+            ready_since(pod).map(|since| magnitude(since, now)),
+            Reverse(restarts(pod)),
+            created,
+            pod.metadata.uid.clone(),
+        )
+    });
 }
 
-fn deletion_order(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
-    let stage = |pod: &Pod| match phase(pod) {
-        "Pending" | "" => 0,
-        "Unknown" => 1,
-        _ => 2,
-    };
-    let shared = |pod: &Pod| crowd.get(node_name(pod)).copied().unwrap_or(0);
-    let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let uid = |pod: &Pod| pod.metadata.uid.clone();
-    let ready_times = (is_ready(a) && is_ready(b)).then(|| (ready_since(a), ready_since(b)));
-    (!node_name(a).is_empty())
-        .cmp(&!node_name(b).is_empty())
-        .then_with(|| stage(a).cmp(&stage(b)))
-        .then_with(|| is_ready(a).cmp(&is_ready(b)))
-        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
-        .then_with(|| shared(b).cmp(&shared(a)))
-        .then_with(|| {
-            ready_times.map_or(Ordering::Equal, |(a_time, b_time)| {
-                by_age(a_time, b_time, now, || uid(a).cmp(&uid(b)))
-            })
-        })
-        .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| by_age(created(a), created(b), now, || uid(a).cmp(&uid(b))))
-}
-
-/// Younger first; ages of the same power of two count as equal and are told apart at random
-/// (by uid), so that a scale-down does not empty the newest node.
-fn by_age(
-    a: Option<Timestamp>,
-    b: Option<Timestamp>,
-    now: Timestamp,
-    tie: impl FnOnce() -> Ordering,
-) -> Ordering {
-    match (a, b) {
-        _ if a == b => Ordering::Equal,
-        (None, _) => Ordering::Less,
-        (_, None) => Ordering::Greater,
-        (Some(a), Some(b)) => {
-            let magnitude = |since: Timestamp| match now.duration_since(since).as_nanos() {
-                age if age > 0 => i64::from(age.ilog2()),
-                _ => -1,
-            };
-            magnitude(a).cmp(&magnitude(b)).then_with(tie)
-        }
+/// The power of two of an age: the younger goes first, but ages of one magnitude count as equal
+/// and are told apart at random (by uid), so that a scale-down does not empty the newest node.
+fn magnitude(since: Timestamp, now: Timestamp) -> i64 {
+    match now.duration_since(since).as_nanos() {
+        age if age > 0 => i64::from(age.ilog2()),
+        _ => -1,
     }
 }
 
@@ -258,6 +237,20 @@ mod tests {
             ]),
             ["b-young", "a-old", "c-old"]
         );
+    }
+
+    #[test]
+    fn any_mix_of_pods_has_an_order() {
+        // Times that are equal, alike and different, as a burst of creations makes them.
+        let pods: Vec<Pod> = (0..200)
+            .map(|index| {
+                let mut pod = pod(&format!("pod-{}", (index * 7919) % 200), "", "Pending", None);
+                pod.metadata.creation_timestamp = Some(Time(at(99_990 - (index * 31) % 5)));
+                pod
+            })
+            .collect();
+        let sorted = order(pods.clone());
+        assert_eq!(sorted, order(pods.into_iter().rev().collect()));
     }
 
     #[test]
