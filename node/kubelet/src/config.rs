@@ -49,13 +49,12 @@ pub struct Config {
     pub container_runtime_endpoint: String,
     /// The sandbox image to have ready. `None` asks the runtime which it wants.
     pub pod_infra_container_image: Option<String>,
-    pub runtime_request_timeout: Duration,
 
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub resolv_conf: PathBuf,
-    /// Where containers without service links still find the API: not used
-    /// when the `kubernetes` Service is known.
+    /// The range of pod addresses the runtime is told of; otherwise the one
+    /// the API gives the node.
     pub pod_cidr: Option<String>,
 
     pub address: IpAddr,
@@ -122,7 +121,6 @@ impl Config {
             file_check_frequency: Duration::from_secs(20),
             container_runtime_endpoint: "unix:///run/containerd/containerd.sock".into(),
             pod_infra_container_image: None,
-            runtime_request_timeout: Duration::from_secs(120),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             resolv_conf: "/etc/resolv.conf".into(),

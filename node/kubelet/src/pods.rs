@@ -183,6 +183,13 @@ impl Pods {
         self.shared.entries.lock().values().map(|entry| entry.orders.borrow().pod.clone()).collect()
     }
 
+    /// Every pod that is still in its source.
+    pub fn present(&self) -> Vec<Arc<Pod>> {
+        let entries = self.shared.entries.lock();
+        let orders = entries.values().map(|entry| entry.orders.borrow());
+        orders.filter(|orders| !orders.gone).map(|orders| orders.pod.clone()).collect()
+    }
+
     /// Pods that use the node's resources.
     pub fn active(&self) -> Vec<Arc<Pod>> {
         self.shared.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect()

@@ -93,6 +93,19 @@ async fn try_register(api: &Api<Node>, source: &NodeStatusSource) -> Result<Node
     }
 }
 
+/// Tells the runtime the node's range of pod addresses, for network settings
+/// that it makes from a template.
+async fn tell_range(source: &NodeStatusSource, node: &Node, told: &mut Option<String>) {
+    let spec = node.spec.as_ref();
+    let given = spec.and_then(|spec| spec.pod_cidrs.as_ref()).map(|all| all.join(","));
+    let range = source.config.pod_cidr.clone().or(given).filter(|range| !range.is_empty());
+    let Some(range) = range.filter(|range| told.as_ref() != Some(range)) else { return };
+    match source.runtime.update_runtime_config(&range).await {
+        Ok(()) => *told = Some(range),
+        Err(error) => tracing::warn!(range, %error, "the runtime was not told the pods' range"),
+    }
+}
+
 fn labels(config: &Config, host_name: &str) -> BTreeMap<String, String> {
     let mut labels = config.node_labels.clone();
     for (key, value) in [
@@ -172,6 +185,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut written: Option<(serde_json::Value, tokio::time::Instant)> = None;
     let mut changes = source.changes();
+    let mut told_range = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -196,6 +210,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
                 .await?;
                 written = Some((essence, now));
             }
+            tell_range(source, &node, &mut told_range).await;
             source.follow(&node);
             Ok::<(), kube::Error>(())
         };

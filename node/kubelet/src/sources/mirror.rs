@@ -38,7 +38,7 @@ pub async fn run(
 }
 
 async fn reconcile(client: &kube::Client, node_name: &str, pods: &Pods) -> Result<(), kube::Error> {
-    let static_pods: Vec<Arc<Pod>> = pods.list().into_iter().filter(|each| pod::is_static(each)).collect();
+    let static_pods: Vec<Arc<Pod>> = pods.present().into_iter().filter(|each| pod::is_static(each)).collect();
     for mirror in pods.mirrors() {
         let hash = pod::annotation(&mirror, pod::CONFIG_MIRROR);
         let fits = static_pods.iter().any(|each| {
