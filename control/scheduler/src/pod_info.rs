@@ -1,0 +1,243 @@
+//! A pod as the scheduler reads it: everything the plugins ask about, worked out once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferry_client::NamespacedName;
+use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration};
+use kube::core::{Selector, SelectorExt};
+
+use crate::resources::{self, Resources};
+
+#[derive(Debug)]
+pub struct PodInfo {
+    pub pod: Arc<Pod>,
+    pub key: NamespacedName,
+    pub uid: String,
+    pub priority: i32,
+    pub requests: Resources,
+    /// CPU and memory for comparing nodes; never zero.
+    pub counted_cpu: i64,
+    pub counted_memory: i64,
+    pub host_ports: Vec<HostPort>,
+    pub affinity: Vec<PodTerm>,
+    pub anti_affinity: Vec<PodTerm>,
+    pub preferred_affinity: Vec<(i64, PodTerm)>,
+    pub preferred_anti_affinity: Vec<(i64, PodTerm)>,
+    pub claims: Vec<Claim>,
+}
+
+/// A port that the pod takes on its node's own address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    pub port: i32,
+    pub protocol: Box<str>,
+    /// `0.0.0.0` takes the port on every address.
+    pub ip: Box<str>,
+}
+
+/// A volume claim that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub name: String,
+    /// Made for this pod, and owned by it.
+    pub ephemeral: bool,
+}
+
+/// One term of a pod's (anti-)affinity, ready to be matched against other pods.
+#[derive(Clone, Debug)]
+pub struct PodTerm {
+    pub topology_key: String,
+    selector: Selected,
+    namespaces: Vec<String>,
+    /// Matched against the labels of the other pod's namespace.
+    namespace_selector: Option<Selector>,
+}
+
+#[derive(Clone, Debug)]
+enum Selected {
+    Nothing,
+    By(Selector),
+}
+
+/// Labels of the namespaces, for terms that select by them.
+pub trait NamespaceLabels {
+    fn matches(&self, namespace: &str, selector: &Selector) -> bool;
+}
+
+impl PodTerm {
+    fn new(term: &PodAffinityTerm, pod: &Pod) -> Self {
+        let own = pod.metadata.namespace.clone().unwrap_or_default();
+        let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.push(own);
+        }
+        // a malformed selector cannot pass validation; it selects nothing here
+        let selector = term.label_selector.clone().and_then(|selector| Selector::try_from(selector).ok());
+        PodTerm {
+            topology_key: term.topology_key.clone(),
+            selector: selector.map_or(Selected::Nothing, Selected::By),
+            namespaces,
+            namespace_selector: term.namespace_selector.clone().and_then(|s| Selector::try_from(s).ok()),
+        }
+    }
+
+    pub fn matches(&self, pod: &PodInfo, namespaces: &dyn NamespaceLabels) -> bool {
+        let Selected::By(selector) = &self.selector else { return false };
+        selector.matches(pod.labels())
+            && (self.namespaces.contains(&pod.key.namespace)
+                || self
+                    .namespace_selector
+                    .as_ref()
+                    .is_some_and(|selector| namespaces.matches(&pod.key.namespace, selector)))
+    }
+}
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+impl PodInfo {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let spec = pod.spec.as_ref();
+        let affinity = spec.and_then(|spec| spec.affinity.as_ref());
+        let counted = resources::pod_requests_never_zero(&pod);
+        let (required, preferred) = pod_affinity_terms(affinity, &pod);
+        let (anti_required, anti_preferred) = pod_anti_affinity_terms(affinity, &pod);
+        PodInfo {
+            key: NamespacedName::of(&*pod),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
+            requests: resources::pod_requests(&pod),
+            counted_cpu: counted.milli_cpu,
+            counted_memory: counted.memory,
+            host_ports: spec.map(host_ports).unwrap_or_default(),
+            affinity: required,
+            anti_affinity: anti_required,
+            preferred_affinity: preferred,
+            preferred_anti_affinity: anti_preferred,
+            claims: spec.map(|spec| claims(spec, &pod)).unwrap_or_default(),
+            pod,
+        }
+    }
+
+    pub fn spec(&self) -> &PodSpec {
+        static EMPTY: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+        self.pod.spec.as_ref().unwrap_or(&EMPTY)
+    }
+
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.spec().tolerations.as_deref().unwrap_or(&[])
+    }
+
+    pub fn affinity_spec(&self) -> Option<&Affinity> {
+        self.spec().affinity.as_ref()
+    }
+
+    pub fn has_pod_affinity(&self) -> bool {
+        !(self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
+    }
+
+    pub fn scheduler_name(&self) -> &str {
+        self.spec().scheduler_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default-scheduler")
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    pub fn nominated_node(&self) -> Option<&str> {
+        let status = self.pod.status.as_ref()?;
+        status.nominated_node_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    pub fn is_gated(&self) -> bool {
+        self.spec().scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
+    }
+}
+
+impl HostPort {
+    pub fn conflicts(&self, other: &HostPort) -> bool {
+        const ANY: &str = "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || &*self.ip == ANY || &*other.ip == ANY)
+    }
+}
+
+/// A pod that no longer uses its node.
+pub fn is_finished(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    let mut ports: Vec<HostPort> = ports
+        .filter_map(|port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            let text = |field: &Option<String>, default: &str| -> Box<str> {
+                field.as_deref().filter(|text| !text.is_empty()).unwrap_or(default).into()
+            };
+            Some(HostPort {
+                port: number,
+                protocol: text(&port.protocol, "TCP"),
+                ip: text(&port.host_ip, "0.0.0.0"),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports.dedup();
+    ports
+}
+
+fn claims(spec: &PodSpec, pod: &Pod) -> Vec<Claim> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| {
+            if let Some(source) = &volume.persistent_volume_claim {
+                return Some(Claim { name: source.claim_name.clone(), ephemeral: false });
+            }
+            volume.ephemeral.as_ref()?;
+            let pod = pod.metadata.name.as_deref().unwrap_or("");
+            Some(Claim { name: format!("{pod}-{}", volume.name), ephemeral: true })
+        })
+        .collect()
+}
+
+type Terms = (Vec<PodTerm>, Vec<(i64, PodTerm)>);
+
+fn pod_affinity_terms(affinity: Option<&Affinity>, pod: &Pod) -> Terms {
+    let Some(affinity) = affinity.and_then(|affinity| affinity.pod_affinity.as_ref()) else {
+        return Terms::default();
+    };
+    let required = affinity.required_during_scheduling_ignored_during_execution.iter().flatten();
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+    (
+        required.map(|term| PodTerm::new(term, pod)).collect(),
+        preferred.map(|t| (t.weight.into(), PodTerm::new(&t.pod_affinity_term, pod))).collect(),
+    )
+}
+
+fn pod_anti_affinity_terms(affinity: Option<&Affinity>, pod: &Pod) -> Terms {
+    let Some(affinity) = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref()) else {
+        return Terms::default();
+    };
+    let required = affinity.required_during_scheduling_ignored_during_execution.iter().flatten();
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+    (
+        required.map(|term| PodTerm::new(term, pod)).collect(),
+        preferred.map(|t| (t.weight.into(), PodTerm::new(&t.pod_affinity_term, pod))).collect(),
+    )
+}

@@ -1,0 +1,426 @@
+//! The cluster as the scheduler sees it: one column per fact, one place per node, changed by
+//! deltas as pods come and go. Filters and scores walk the columns and allocate nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ferry_client::NamespacedName;
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use crate::pod_info::{HostPort, PodInfo};
+use crate::resources::{PODS, Resources};
+use crate::symbols::{Symbol, Symbols};
+
+/// A node's place in the columns. Valid until the node is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeIndex(pub u32);
+
+/// Nodes with the same taints share one set, so a pod's tolerations are judged once per set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaintSet(pub u32);
+
+#[derive(Default)]
+pub struct Snapshot {
+    pub symbols: Symbols,
+    columns: Columns,
+    by_name: HashMap<Arc<str>, NodeIndex>,
+    free: Vec<NodeIndex>,
+    /// Nodes in the order they are tried: zones take turns, so that a search that stops early
+    /// has still seen all of them.
+    order: Vec<NodeIndex>,
+    order_is_old: bool,
+    taint_sets: Vec<Arc<[Taint]>>,
+    taint_numbers: HashMap<String, TaintSet>,
+    pods: HashMap<NamespacedName, Placed>,
+    /// Pods that arrived before their node did.
+    homeless: HashMap<NamespacedName, (Arc<PodInfo>, String)>,
+    with_anti_affinity: usize,
+    with_affinity: usize,
+    images: HashMap<Symbol, u32>,
+}
+
+#[derive(Default)]
+struct Columns {
+    name: Vec<Arc<str>>,
+    node: Vec<Option<Arc<Node>>>,
+    zone: Vec<Option<Symbol>>,
+    labels: Vec<Box<[(Symbol, Symbol)]>>,
+    taints: Vec<TaintSet>,
+    unschedulable: Vec<bool>,
+    allocatable_cpu: Vec<i64>,
+    allocatable_memory: Vec<i64>,
+    allocatable_storage: Vec<i64>,
+    allocatable_pods: Vec<i64>,
+    requested_cpu: Vec<i64>,
+    requested_memory: Vec<i64>,
+    requested_storage: Vec<i64>,
+    counted_cpu: Vec<i64>,
+    counted_memory: Vec<i64>,
+    /// Rare, so by name and not a column each.
+    allocatable_extended: Vec<Vec<(Box<str>, i64)>>,
+    requested_extended: Vec<Vec<(Box<str>, i64)>>,
+    ports: Vec<Vec<HostPort>>,
+    images: Vec<Box<[(Symbol, i64)]>>,
+    pods: Vec<Vec<Arc<PodInfo>>>,
+}
+
+#[derive(Clone)]
+struct Placed {
+    pod: Arc<PodInfo>,
+    node: NodeIndex,
+}
+
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub const REGION: &str = "topology.kubernetes.io/region";
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+impl Snapshot {
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub fn find(&self, name: &str) -> Option<NodeIndex> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn name(&self, node: NodeIndex) -> &Arc<str> {
+        &self.columns.name[node.0 as usize]
+    }
+
+    /// The node object; None only for a place no node has.
+    pub fn node(&self, node: NodeIndex) -> Option<&Arc<Node>> {
+        self.columns.node[node.0 as usize].as_ref()
+    }
+
+    /// All nodes, in the order they are tried. Call [`Snapshot::settle`] first.
+    pub fn order(&self) -> &[NodeIndex] {
+        &self.order
+    }
+
+    pub fn label(&self, node: NodeIndex, key: Symbol) -> Option<Symbol> {
+        let labels = &self.columns.labels[node.0 as usize];
+        labels.iter().find(|(own, _)| *own == key).map(|(_, value)| *value)
+    }
+
+    pub fn label_text(&self, node: NodeIndex, key: &str) -> Option<&str> {
+        self.label(node, self.symbols.find(key)?).map(|value| self.symbols.text(value))
+    }
+
+    pub fn is_unschedulable(&self, node: NodeIndex) -> bool {
+        self.columns.unschedulable[node.0 as usize]
+    }
+
+    pub fn taint_set(&self, node: NodeIndex) -> TaintSet {
+        self.columns.taints[node.0 as usize]
+    }
+
+    pub fn taints(&self, set: TaintSet) -> &Arc<[Taint]> {
+        &self.taint_sets[set.0 as usize]
+    }
+
+    pub fn taint_sets(&self) -> &[Arc<[Taint]>] {
+        &self.taint_sets
+    }
+
+    pub fn free_cpu(&self, node: NodeIndex) -> i64 {
+        self.columns.allocatable_cpu[node.0 as usize] - self.columns.requested_cpu[node.0 as usize]
+    }
+
+    pub fn free_memory(&self, node: NodeIndex) -> i64 {
+        self.columns.allocatable_memory[node.0 as usize] - self.columns.requested_memory[node.0 as usize]
+    }
+
+    pub fn free_storage(&self, node: NodeIndex) -> i64 {
+        self.columns.allocatable_storage[node.0 as usize] - self.columns.requested_storage[node.0 as usize]
+    }
+
+    pub fn allocatable_pods(&self, node: NodeIndex) -> i64 {
+        self.columns.allocatable_pods[node.0 as usize]
+    }
+
+    pub fn allocatable(&self, node: NodeIndex, resource: &str) -> i64 {
+        let at = node.0 as usize;
+        match resource {
+            crate::resources::CPU => self.columns.allocatable_cpu[at],
+            crate::resources::MEMORY => self.columns.allocatable_memory[at],
+            crate::resources::EPHEMERAL_STORAGE => self.columns.allocatable_storage[at],
+            _ => amount(&self.columns.allocatable_extended[at], resource),
+        }
+    }
+
+    pub fn requested(&self, node: NodeIndex, resource: &str) -> i64 {
+        let at = node.0 as usize;
+        match resource {
+            crate::resources::CPU => self.columns.requested_cpu[at],
+            crate::resources::MEMORY => self.columns.requested_memory[at],
+            crate::resources::EPHEMERAL_STORAGE => self.columns.requested_storage[at],
+            _ => amount(&self.columns.requested_extended[at], resource),
+        }
+    }
+
+    /// CPU and memory in use, with a little for pods that asked for nothing.
+    pub fn counted(&self, node: NodeIndex) -> (i64, i64) {
+        (self.columns.counted_cpu[node.0 as usize], self.columns.counted_memory[node.0 as usize])
+    }
+
+    pub fn ports(&self, node: NodeIndex) -> &[HostPort] {
+        &self.columns.ports[node.0 as usize]
+    }
+
+    pub fn pods(&self, node: NodeIndex) -> &[Arc<PodInfo>] {
+        &self.columns.pods[node.0 as usize]
+    }
+
+    /// The size of an image on a node, and on how many nodes it is.
+    pub fn image(&self, node: NodeIndex, image: Symbol) -> Option<(i64, u32)> {
+        let images = &self.columns.images[node.0 as usize];
+        let size = images.iter().find(|(own, _)| *own == image)?.1;
+        Some((size, self.images.get(&image).copied().unwrap_or(0)))
+    }
+
+    /// Whether any placed pod keeps others away; most clusters have none, and skip the question.
+    pub fn has_anti_affinity(&self) -> bool {
+        self.with_anti_affinity > 0
+    }
+
+    pub fn has_affinity(&self) -> bool {
+        self.with_affinity > 0
+    }
+
+    pub fn placed(&self, key: &NamespacedName) -> Option<(&Arc<PodInfo>, NodeIndex)> {
+        self.pods.get(key).map(|placed| (&placed.pod, placed.node))
+    }
+
+    /// Brings the order of nodes up to date; once per cycle, and free when nothing changed.
+    pub fn settle(&mut self) {
+        if !std::mem::take(&mut self.order_is_old) {
+            return;
+        }
+        let mut zones: BTreeMap<Option<Symbol>, Vec<NodeIndex>> = BTreeMap::new();
+        let mut nodes: Vec<NodeIndex> = self.by_name.values().copied().collect();
+        nodes.sort();
+        for node in nodes {
+            zones.entry(self.columns.zone[node.0 as usize]).or_default().push(node);
+        }
+        let longest = zones.values().map(Vec::len).max().unwrap_or(0);
+        self.order.clear();
+        for turn in 0..longest {
+            self.order.extend(zones.values().filter_map(|zone| zone.get(turn)));
+        }
+    }
+
+    /// Takes a node as it is now.
+    pub fn put_node(&mut self, node: &Arc<Node>) -> NodeIndex {
+        let name = node.metadata.name.as_deref().unwrap_or("");
+        let index = match self.find(name) {
+            Some(index) => index,
+            None => self.add_place(name),
+        };
+        let at = index.0 as usize;
+        let labels = node.metadata.labels.iter().flatten();
+        let mut labels: Vec<(Symbol, Symbol)> =
+            labels.map(|(key, value)| (self.symbols.enter(key), self.symbols.enter(value))).collect();
+        labels.sort();
+        let zone = self.symbols.find(ZONE).and_then(|key| labels.iter().find(|(own, _)| *own == key));
+        let zone = zone.map(|(_, value)| *value);
+        if self.columns.zone[at] != zone {
+            self.columns.zone[at] = zone;
+            self.order_is_old = true;
+        }
+        self.columns.labels[at] = labels.into();
+
+        let spec = node.spec.as_ref();
+        self.columns.unschedulable[at] = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+        self.columns.taints[at] = self.enter_taints(spec.and_then(|s| s.taints.as_deref()).unwrap_or(&[]));
+
+        let status = node.status.as_ref();
+        let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+        let resources = allocatable.map(Resources::of).unwrap_or_default();
+        let pods = allocatable.and_then(|list| list.get(PODS)).map_or(0, |quantity| {
+            ferry_api::quantity::Quantity::parse(&quantity.0).map_or(0, |pods| pods.value())
+        });
+        self.columns.allocatable_cpu[at] = resources.milli_cpu;
+        self.columns.allocatable_memory[at] = resources.memory;
+        self.columns.allocatable_storage[at] = resources.ephemeral_storage;
+        self.columns.allocatable_extended[at] = resources.extended;
+        self.columns.allocatable_pods[at] = pods;
+
+        self.put_images(at, node);
+        self.columns.node[at] = Some(node.clone());
+        let waiting: Vec<NamespacedName> = self
+            .homeless
+            .iter()
+            .filter(|(_, (_, wanted))| wanted == name)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in waiting {
+            if let Some((pod, _)) = self.homeless.remove(&key) {
+                self.place(pod, index);
+            }
+        }
+        index
+    }
+
+    /// Forgets a node. Its pods stay known, should it come back before they end.
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(index) = self.by_name.remove(name) else { return };
+        let at = index.0 as usize;
+        for pod in self.columns.pods[at].clone() {
+            self.remove_pod(&pod.key);
+            self.homeless.insert(pod.key.clone(), (pod, name.to_owned()));
+        }
+        for (image, _) in std::mem::take(&mut self.columns.images[at]) {
+            self.release_image(image);
+        }
+        self.columns.node[at] = None;
+        self.columns.labels[at] = Box::default();
+        self.free.push(index);
+        self.order_is_old = true;
+    }
+
+    /// Puts a pod onto a node by name, assumed or seen; moves it if it was elsewhere.
+    pub fn put_pod(&mut self, pod: Arc<PodInfo>, node: &str) {
+        self.remove_pod(&pod.key);
+        match self.find(node) {
+            Some(index) => self.place(pod, index),
+            None => {
+                self.homeless.insert(pod.key.clone(), (pod, node.to_owned()));
+            }
+        }
+    }
+
+    pub fn place(&mut self, pod: Arc<PodInfo>, index: NodeIndex) {
+        self.account(&pod, index, 1);
+        let at = index.0 as usize;
+        self.columns.ports[at].extend(pod.host_ports.iter().cloned());
+        self.columns.pods[at].push(pod.clone());
+        self.pods.insert(pod.key.clone(), Placed { pod, node: index });
+    }
+
+    pub fn remove_pod(&mut self, key: &NamespacedName) -> Option<(Arc<PodInfo>, NodeIndex)> {
+        self.homeless.remove(key);
+        let Placed { pod, node } = self.pods.remove(key)?;
+        self.account(&pod, node, -1);
+        let at = node.0 as usize;
+        for port in &pod.host_ports {
+            if let Some(own) = self.columns.ports[at].iter().position(|own| own == port) {
+                self.columns.ports[at].swap_remove(own);
+            }
+        }
+        self.columns.pods[at].retain(|own| own.key != *key);
+        Some((pod, node))
+    }
+
+    fn account(&mut self, pod: &PodInfo, node: NodeIndex, sign: i64) {
+        let (at, columns) = (node.0 as usize, &mut self.columns);
+        columns.requested_cpu[at] += sign * pod.requests.milli_cpu;
+        columns.requested_memory[at] += sign * pod.requests.memory;
+        columns.requested_storage[at] += sign * pod.requests.ephemeral_storage;
+        columns.counted_cpu[at] += sign * pod.counted_cpu;
+        columns.counted_memory[at] += sign * pod.counted_memory;
+        for (name, amount) in &pod.requests.extended {
+            let own = &mut columns.requested_extended[at];
+            match own.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => *sum += sign * amount,
+                None => own.push((name.clone(), sign * amount)),
+            }
+        }
+        let count = |counter: &mut usize, counts: bool| {
+            if counts {
+                *counter = counter.wrapping_add_signed(sign as isize);
+            }
+        };
+        count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
+        count(&mut self.with_affinity, pod.has_pod_affinity());
+    }
+
+    fn put_images(&mut self, at: usize, node: &Node) {
+        let images = node.status.iter().flat_map(|status| status.images.iter().flatten());
+        let mut entered: Vec<(Symbol, i64)> = Vec::new();
+        for image in images {
+            for name in image.names.iter().flatten() {
+                entered.push((self.symbols.enter(name), image.size_bytes.unwrap_or(0)));
+            }
+        }
+        entered.sort();
+        entered.dedup_by_key(|(image, _)| *image);
+        for (image, _) in &entered {
+            *self.images.entry(*image).or_default() += 1;
+        }
+        for (image, _) in std::mem::replace(&mut self.columns.images[at], entered.into()) {
+            self.release_image(image);
+        }
+    }
+
+    fn release_image(&mut self, image: Symbol) {
+        if let Some(nodes) = self.images.get_mut(&image) {
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.images.remove(&image);
+            }
+        }
+    }
+
+    fn enter_taints(&mut self, taints: &[Taint]) -> TaintSet {
+        let mut identity = String::new();
+        for taint in taints {
+            let value = taint.value.as_deref().unwrap_or("");
+            identity.push_str(&format!("{}={value}:{}\n", taint.key, taint.effect));
+        }
+        if let Some(set) = self.taint_numbers.get(&identity) {
+            return *set;
+        }
+        let set = TaintSet(u32::try_from(self.taint_sets.len()).expect("fewer than 2^32 sets of taints"));
+        self.taint_sets.push(taints.into());
+        self.taint_numbers.insert(identity, set);
+        set
+    }
+
+    fn add_place(&mut self, name: &str) -> NodeIndex {
+        let name: Arc<str> = name.into();
+        self.order_is_old = true;
+        let index = self.free.pop().unwrap_or_else(|| self.columns.grow());
+        self.columns.name[index.0 as usize] = name.clone();
+        self.by_name.insert(name, index);
+        index
+    }
+}
+
+impl Columns {
+    fn grow(&mut self) -> NodeIndex {
+        let index = NodeIndex(u32::try_from(self.name.len()).expect("fewer than 2^32 nodes"));
+        self.name.push("".into());
+        self.node.push(None);
+        self.zone.push(None);
+        self.labels.push(Box::default());
+        self.taints.push(TaintSet(0));
+        self.unschedulable.push(false);
+        for column in [
+            &mut self.allocatable_cpu,
+            &mut self.allocatable_memory,
+            &mut self.allocatable_storage,
+            &mut self.allocatable_pods,
+            &mut self.requested_cpu,
+            &mut self.requested_memory,
+            &mut self.requested_storage,
+            &mut self.counted_cpu,
+            &mut self.counted_memory,
+        ] {
+            column.push(0);
+        }
+        self.allocatable_extended.push(Vec::new());
+        self.requested_extended.push(Vec::new());
+        self.ports.push(Vec::new());
+        self.images.push(Box::default());
+        self.pods.push(Vec::new());
+        index
+    }
+}
+
+fn amount(list: &[(Box<str>, i64)], name: &str) -> i64 {
+    list.iter().find(|(own, _)| &**own == name).map_or(0, |(_, amount)| *amount)
+}
