@@ -1,0 +1,16 @@
+//! NodePorts: two pods cannot take one port of a node.
+
+use super::{Cycle, Refusal, Relevance};
+use crate::snapshot::{NodeIndex, Snapshot};
+
+pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
+    Ok(if cycle.pod.host_ports.is_empty() { Relevance::Skips } else { Relevance::Filters })
+}
+
+pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
+    let taken = snapshot.ports(node);
+    if cycle.pod.host_ports.iter().any(|wanted| taken.iter().any(|port| port.conflicts(wanted))) {
+        return Err(Refusal::resolvable("node(s) didn't have free ports for the requested pod ports"));
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! NodeResourcesFit and NodeResourcesBalancedAllocation: what is left on a node, and how well
+//! the pod would use it.
+
+use std::borrow::Cow;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{Cycle, MAX_SCORE, Reason, Refusal};
+use crate::profile::ScoringStrategy;
+use crate::resources::{CPU, EPHEMERAL_STORAGE, MEMORY};
+use crate::snapshot::{NodeIndex, Snapshot};
+
+pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
+    let wanted = &cycle.pod.requests;
+    let full = snapshot.pods(node).len() as i64 + 1 > snapshot.allocatable_pods(node);
+    let fits = |amount: i64, free: i64| amount == 0 || amount <= free;
+    let cpu = fits(wanted.milli_cpu, snapshot.free_cpu(node));
+    let memory = fits(wanted.memory, snapshot.free_memory(node));
+    let storage = fits(wanted.ephemeral_storage, snapshot.free_storage(node));
+    if !full && cpu && memory && storage && wanted.extended.is_empty() {
+        return Ok(());
+    }
+    let mut reasons: SmallVec<[Reason; 1]> = SmallVec::new();
+    let mut resolvable = true;
+    if full {
+        reasons.push(Cow::Borrowed("Too many pods"));
+    }
+    let mut lacks = |name: &str, reason: Reason, amount: i64| {
+        reasons.push(reason);
+        // not even an empty node would do
+        resolvable &= amount <= snapshot.allocatable(node, name);
+    };
+    if !cpu {
+        lacks(CPU, Cow::Borrowed("Insufficient cpu"), wanted.milli_cpu);
+    }
+    if !memory {
+        lacks(MEMORY, Cow::Borrowed("Insufficient memory"), wanted.memory);
+    }
+    if !storage {
+        lacks(EPHEMERAL_STORAGE, Cow::Borrowed("Insufficient ephemeral-storage"), wanted.ephemeral_storage);
+    }
+    for (name, amount) in &wanted.extended {
+        if cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name)) {
+            continue;
+        }
+        if !fits(*amount, snapshot.allocatable(node, name) - snapshot.requested(node, name)) {
+            lacks(name, Cow::Owned(format!("Insufficient {name}")), *amount);
+        }
+    }
+    if reasons.is_empty() { Ok(()) } else { Err(Refusal { reasons, resolvable }) }
+}
+
+/// `ignoredResources` names a resource, `ignoredResourceGroups` what stands before its slash.
+fn ignores(ignored: &str, name: &str) -> bool {
+    ignored == name || name.split_once('/').is_some_and(|(group, _)| group == ignored)
+}
+
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+    let strategy = &cycle.profile.scoring;
+    for (score, node) in scores.iter_mut().zip(nodes) {
+        *score = match strategy {
+            ScoringStrategy::LeastAllocated(resources) => {
+                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
+                    if requested > allocatable {
+                        0
+                    } else {
+                        (allocatable - requested) * MAX_SCORE / allocatable
+                    }
+                })
+            }
+            ScoringStrategy::MostAllocated(resources) => {
+                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
+                    requested.min(allocatable) * MAX_SCORE / allocatable
+                })
+            }
+            ScoringStrategy::RequestedToCapacityRatio { resources, shape } => {
+                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
+                    let utilization =
+                        if requested > allocatable { 100 } else { requested * 100 / allocatable };
+                    interpolate(shape, utilization)
+                })
+            }
+        };
+    }
+}
+
+fn weigh(
+    cycle: &Cycle,
+    snapshot: &Snapshot,
+    node: NodeIndex,
+    resources: &[(String, i64)],
+    score: impl Fn(i64, i64) -> i64,
+) -> i64 {
+    let (mut sum, mut weights) = (0, 0);
+    for (name, weight) in resources {
+        let (requested, allocatable) = counted_with_pod(cycle, snapshot, node, name);
+        if allocatable == 0 {
+            continue;
+        }
+        sum += score(requested, allocatable) * weight;
+        weights += weight;
+    }
+    if weights == 0 { 0 } else { sum / weights }
+}
+
+/// What would be in use with the pod on the node, and what there is. An extended resource that
+/// the pod does not ask for does not count.
+fn counted_with_pod(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex, name: &str) -> (i64, i64) {
+    let allocatable = snapshot.allocatable(node, name);
+    let (cpu, memory) = snapshot.counted(node);
+    match name {
+        CPU => (cpu + cycle.pod.counted_cpu, allocatable),
+        MEMORY => (memory + cycle.pod.counted_memory, allocatable),
+        EPHEMERAL_STORAGE => {
+            (snapshot.requested(node, name) + cycle.pod.requests.ephemeral_storage, allocatable)
+        }
+        _ => match cycle.pod.requests.extended(name) {
+            0 => (0, 0),
+            amount => (snapshot.requested(node, name) + amount, allocatable),
+        },
+    }
+}
+
+/// A line through points of (utilization in percent, score), level beyond its ends.
+fn interpolate(shape: &[(i64, i64)], utilization: i64) -> i64 {
+    let mut before: Option<(i64, i64)> = None;
+    for &(x, y) in shape {
+        if utilization <= x {
+            return match before {
+                Some((left, low)) => low + (y - low) * (utilization - left) / (x - left),
+                None => y,
+            };
+        }
+        before = Some((x, y));
+    }
+    before.map_or(0, |(_, y)| y)
+}
+
+/// How much the pod would even out the use of a node's resources, around 75 when not at all. By
+/// what pods really ask for, so a pod that asks for nothing has no say.
+pub fn score_balance(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+    let resources = &cycle.profile.balanced_resources;
+    if resources.iter().all(|name| cycle.pod.requests.get(name) == 0) {
+        return;
+    }
+    for (score, node) in scores.iter_mut().zip(nodes) {
+        let mut with: SmallVec<[f64; 4]> = smallvec![];
+        let mut without: SmallVec<[f64; 4]> = smallvec![];
+        for name in resources {
+            let (allocatable, wanted) = (snapshot.allocatable(*node, name), cycle.pod.requests.get(name));
+            let extended = !matches!(name.as_str(), CPU | MEMORY | EPHEMERAL_STORAGE);
+            if allocatable == 0 || extended && wanted == 0 {
+                continue;
+            }
+            let used = snapshot.requested(*node, name);
+            let share = |amount: i64| (amount as f64 / allocatable as f64).min(1.0);
+            with.push(share(used + wanted));
+            without.push(share(used));
+        }
+        let gain = evenness(&with) - evenness(&without);
+        *score = MAX_SCORE / 2 + (MAX_SCORE / 2 + gain) / 2;
+    }
+}
+
+/// 100 when all shares are equal; less by their standard deviation.
+fn evenness(shares: &[f64]) -> i64 {
+    let deviation = match shares {
+        [] | [_] => 0.0,
+        [a, b] => ((a - b) / 2.0).abs(),
+        shares => {
+            let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+            let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>();
+            (variance / shares.len() as f64).sqrt()
+        }
+    };
+    ((1.0 - deviation) * MAX_SCORE as f64) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_followed_between_its_points() {
+        let shape = [(0, 0), (50, 100), (100, 20)];
+        for (utilization, expected) in [(0, 0), (25, 50), (50, 100), (75, 60), (100, 20), (120, 20)] {
+            assert_eq!(interpolate(&shape, utilization), expected, "{utilization}");
+        }
+        assert_eq!(interpolate(&[(10, 7)], 3), 7);
+    }
+
+    #[test]
+    fn equal_shares_are_even() {
+        assert_eq!(evenness(&[0.3, 0.3]), 100);
+        assert_eq!(evenness(&[1.0, 0.0]), 50);
+        assert_eq!(evenness(&[0.5]), 100);
+    }
+}
