@@ -1,0 +1,320 @@
+//! One pod's search for a node: prepare → filter → score → pick. Nothing here waits or writes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::nominated::Nominated;
+use crate::plugins::{Cycle, Plugin, Reason, Refusal, Relevance};
+use crate::pod_info::PodInfo;
+use crate::snapshot::{NodeIndex, Snapshot};
+
+/// Why no node took the pod.
+#[derive(Clone, Debug, Default)]
+pub struct FitError {
+    pub nodes: usize,
+    /// A plugin refused the pod before any node was looked at.
+    pub refused_at_once: Option<(&'static str, Refusal)>,
+    pub refused: Vec<(NodeIndex, &'static str, Refusal)>,
+    /// Nodes not looked at since a plugin named the only possible ones.
+    pub excluded: usize,
+    /// What preemption had to say.
+    pub preemption: String,
+}
+
+impl FitError {
+    /// The plugins whose verdict has to change.
+    pub fn plugins(&self) -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = self.refused.iter().map(|(_, plugin, _)| *plugin).collect();
+        names.extend(self.refused_at_once.as_ref().map(|(plugin, _)| *plugin));
+        if self.excluded > 0 {
+            names.push("NodeAffinity");
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    pub fn summary(&self) -> String {
+        let reasons = self.refused.iter().map(|(_, _, refusal)| refusal);
+        let mut summary = match &self.refused_at_once {
+            Some((_, refusal)) => {
+                format!("0/{} nodes are available: {}.", self.nodes, refusal.reasons.join(", "))
+            }
+            None => {
+                let excluded = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
+                let excluded = (self.excluded > 0).then_some((Cow::Borrowed(excluded), self.excluded));
+                summarize(self.nodes, reasons, excluded)
+            }
+        };
+        if !self.preemption.is_empty() {
+            summary.push(' ');
+            summary.push_str(&self.preemption);
+        }
+        summary
+    }
+}
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
+pub fn summarize<'r>(
+    nodes: usize,
+    refusals: impl Iterator<Item = &'r Refusal>,
+    more: Option<(Reason, usize)>,
+) -> String {
+    let mut histogram: BTreeMap<Reason, usize> = BTreeMap::new();
+    for reason in refusals.flat_map(|refusal| &refusal.reasons) {
+        *histogram.entry(reason.clone()).or_default() += 1;
+    }
+    if let Some((reason, count)) = more {
+        *histogram.entry(reason).or_default() += count;
+    }
+    // sorted as text, numbers too: that is how users know it
+    let mut parts: Vec<String> =
+        histogram.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    parts.sort();
+    let mut summary = format!("0/{nodes} nodes are available:");
+    if !parts.is_empty() {
+        summary.push_str(&format!(" {}.", parts.join(", ")));
+    }
+    summary
+}
+
+/// What outlives a single search: where to begin, and memory to work in.
+pub struct Search {
+    start: usize,
+    random: u64,
+    scores: Vec<i64>,
+    column: Vec<i64>,
+}
+
+/// The plugins whose filters have anything to say about a pod.
+pub type Filters = SmallVec<[&'static Plugin; 16]>;
+
+impl Search {
+    /// `seed` decides between equals.
+    pub fn new(seed: u64) -> Self {
+        Search { start: 0, random: seed | 1, scores: Vec::new(), column: Vec::new() }
+    }
+
+    /// Nodes that fit, at most as many as are worth comparing.
+    pub fn feasible(
+        &mut self,
+        cycle: &mut Cycle,
+        snapshot: &mut Snapshot,
+        nominated: &Nominated,
+    ) -> Result<(Vec<NodeIndex>, Filters), (FitError, Filters)> {
+        snapshot.settle();
+        let mut error = FitError { nodes: snapshot.len(), ..FitError::default() };
+        let filters = match prepare(cycle, snapshot) {
+            Ok(filters) => filters,
+            Err((plugin, refusal)) => {
+                error.refused_at_once = Some((plugin.name, refusal));
+                return Err((error, Filters::new()));
+            }
+        };
+        let only = cycle.state.only.take();
+        let nodes: &[NodeIndex] = only.as_deref().unwrap_or(snapshot.order());
+        error.excluded = snapshot.len() - nodes.len();
+        let enough = worth_comparing(nodes.len(), cycle.profile.percentage_of_nodes_to_score);
+        let begin = if nodes.is_empty() { 0 } else { self.start % nodes.len() };
+        let mut found = Vec::with_capacity(enough.min(nodes.len()));
+        let mut seen = 0;
+        for &node in nodes[begin..].iter().chain(&nodes[..begin]) {
+            seen += 1;
+            match passes(cycle, snapshot, &filters, node) {
+                Ok(()) => found.push(node),
+                Err((plugin, refusal)) => error.refused.push((node, plugin.name, refusal)),
+            }
+            if found.len() == enough {
+                break;
+            }
+        }
+        if only.is_none() {
+            self.start = begin + seen;
+        }
+        if !nominated.is_empty() && !found.is_empty() {
+            found.retain(|&node| {
+                let promised = nominated.before(cycle.pod, snapshot, node);
+                match passes_beside(cycle, snapshot, &filters, node, &promised) {
+                    Ok(()) => true,
+                    Err((plugin, refusal)) => {
+                        error.refused.push((node, plugin.name, refusal));
+                        false
+                    }
+                }
+            });
+        }
+        if found.is_empty() { Err((error, filters)) } else { Ok((found, filters)) }
+    }
+
+    /// The best of the nodes; among equals a random one. `extra` adds to the plugins' scores.
+    pub fn pick(
+        &mut self,
+        cycle: &Cycle,
+        snapshot: &Snapshot,
+        nodes: &[NodeIndex],
+        extra: Option<&[i64]>,
+    ) -> NodeIndex {
+        if let [only] = nodes {
+            return *only;
+        }
+        self.scores.clear();
+        self.scores.resize(nodes.len(), 0);
+        for (plugin, weight) in &cycle.profile.scores {
+            let Some(score) = plugin.score else { continue };
+            self.column.clear();
+            self.column.resize(nodes.len(), 0);
+            score(cycle, snapshot, nodes, &mut self.column);
+            for (total, score) in self.scores.iter_mut().zip(&self.column) {
+                *total += weight * score;
+            }
+        }
+        for (total, extra) in self.scores.iter_mut().zip(extra.into_iter().flatten()) {
+            *total += extra;
+        }
+        let (mut best, mut equals) = (0, 1);
+        for at in 1..nodes.len() {
+            if self.scores[at] > self.scores[best] {
+                (best, equals) = (at, 1);
+            } else if self.scores[at] == self.scores[best] {
+                equals += 1;
+                if self.random().is_multiple_of(equals) {
+                    best = at;
+                }
+            }
+        }
+        nodes[best]
+    }
+
+    /// Scores of the last pick, for tests and the trace.
+    pub fn scores(&self) -> &[i64] {
+        &self.scores
+    }
+
+    /// xorshift: good enough to be fair, and repeatable.
+    pub fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Filters, (&'static Plugin, Refusal)> {
+    let mut filters = Filters::new();
+    for plugin in &cycle.profile.filters {
+        let relevance = match plugin.prepare {
+            Some(prepare) => prepare(cycle, snapshot).map_err(|refusal| (*plugin, refusal))?,
+            None => Relevance::Filters,
+        };
+        if relevance == Relevance::Filters {
+            filters.push(plugin);
+        }
+    }
+    Ok(filters)
+}
+
+pub fn passes(
+    cycle: &Cycle,
+    snapshot: &Snapshot,
+    filters: &Filters,
+    node: NodeIndex,
+) -> Result<(), (&'static Plugin, Refusal)> {
+    for plugin in filters {
+        if let Some(filter) = plugin.filter {
+            filter(cycle, snapshot, node).map_err(|refusal| (*plugin, refusal))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the pod also fits beside pods that were promised the node. Tried with them and, by
+/// the caller, without: they may not come, and an affinity to them must not count yet.
+pub fn passes_beside(
+    cycle: &mut Cycle,
+    snapshot: &mut Snapshot,
+    filters: &Filters,
+    node: NodeIndex,
+    promised: &[Arc<PodInfo>],
+) -> Result<(), (&'static Plugin, Refusal)> {
+    if promised.is_empty() {
+        return Ok(());
+    }
+    for other in promised {
+        snapshot.place(other.clone(), node);
+        moved(cycle, snapshot, filters, other, node, 1);
+    }
+    let verdict = passes(cycle, snapshot, filters, node);
+    for other in promised {
+        snapshot.remove_pod(&other.key);
+        moved(cycle, snapshot, filters, other, node, -1);
+    }
+    verdict
+}
+
+/// Tells the plugins of the cycle that a pod came or went.
+pub fn moved(
+    cycle: &mut Cycle,
+    snapshot: &Snapshot,
+    filters: &Filters,
+    pod: &PodInfo,
+    node: NodeIndex,
+    sign: i64,
+) {
+    for plugin in filters {
+        if let Some(moved) = plugin.moved {
+            moved(cycle, snapshot, pod, node, sign);
+        }
+    }
+}
+
+/// In large clusters a good node among some is found sooner than the best of all.
+fn worth_comparing(nodes: usize, percentage: Option<u32>) -> usize {
+    const AT_LEAST: usize = 100;
+    if nodes < AT_LEAST {
+        return nodes.max(1);
+    }
+    let percentage = match percentage {
+        Some(percentage) if percentage > 0 => (percentage as usize).min(100),
+        _ => 50usize.saturating_sub(nodes / 125).max(5),
+    };
+    (nodes * percentage / 100).max(AT_LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_counts_reasons_in_upstreams_words() {
+        let refused = |reason| Refusal::resolvable(reason);
+        let refusals = [
+            refused("Insufficient cpu"),
+            refused("node(s) had untolerated taint(s)"),
+            refused("node(s) had untolerated taint(s)"),
+        ];
+        assert_eq!(
+            summarize(3, refusals.iter(), None),
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
+        );
+        assert_eq!(summarize(0, [].iter(), None), "0/0 nodes are available:");
+    }
+
+    #[test]
+    fn the_more_nodes_the_smaller_the_share_looked_at() {
+        for (nodes, percentage, expected) in [
+            (1, None, 1),
+            (99, None, 99),
+            (100, None, 100),
+            (1000, None, 420),
+            (5000, None, 500),
+            (15_000, None, 750),
+            (5000, Some(100), 5000),
+            (5000, Some(1), 100),
+        ] {
+            assert_eq!(worth_comparing(nodes, percentage), expected, "{nodes} {percentage:?}");
+        }
+    }
+}
