@@ -1,0 +1,393 @@
+//! Pods that wait for a node.
+//!
+//! ```text
+//!            ┌────────── put ──────────┐
+//!            ▼                         │ gates gone
+//!  pop ── Active ◄── time ── Backoff   Gated
+//!   │        ▲                 ▲
+//!   ▼        └──── wake ───────┤
+//! InFlight ── refused ──► Unschedulable
+//!   │  └───── failed ────────► Backoff
+//!   └── remove (bound, deleted)
+//! ```
+//!
+//! PrioritySort is the order of Active, SchedulingGates the place Gated. Time is an argument.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_client::NamespacedName;
+use tokio::time::Instant;
+
+use crate::pod_info::PodInfo;
+
+/// Highest priority first, then who came first.
+type Order = (Reverse<i32>, u64);
+
+pub struct Queue {
+    backoff: Backoff,
+    entries: HashMap<NamespacedName, Entry>,
+    active: BTreeMap<Order, NamespacedName>,
+    waiting: BTreeMap<(Instant, u64), NamespacedName>,
+    unschedulable: usize,
+    sequence: u64,
+    /// When unschedulable pods were last looked through.
+    flushed: Option<Instant>,
+}
+
+/// How long a pod waits after each attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    pub initial: Duration,
+    pub max: Duration,
+    /// A pod that nothing seemed to help is tried again after this long all the same.
+    pub max_unschedulable: Duration,
+}
+
+struct Entry {
+    pod: Arc<PodInfo>,
+    place: Place,
+    attempts: u32,
+    sequence: u64,
+    /// The end of its last attempt.
+    tried: Option<Instant>,
+    refused_by: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Gated,
+    Active,
+    /// Until then; an attempt that failed in itself is not tried sooner even when idle.
+    Backoff {
+        until: Instant,
+        failed: bool,
+    },
+    Unschedulable,
+    InFlight,
+}
+
+impl Queue {
+    pub fn new(backoff: Backoff) -> Self {
+        Queue {
+            backoff,
+            entries: HashMap::new(),
+            active: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            unschedulable: 0,
+            sequence: 0,
+            flushed: None,
+        }
+    }
+
+    pub fn place(&self, key: &NamespacedName) -> Option<Place> {
+        self.entries.get(key).map(|entry| entry.place)
+    }
+
+    pub fn pod(&self, key: &NamespacedName) -> Option<&Arc<PodInfo>> {
+        self.entries.get(key).map(|entry| &entry.pod)
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn has_unschedulable(&self) -> bool {
+        self.unschedulable > 0
+    }
+
+    /// Takes a pod as it is now. A change to what it asks for is a reason to try it again.
+    pub fn put(&mut self, pod: Arc<PodInfo>, now: Instant) {
+        let gated = pod.is_gated();
+        let key = pod.key.clone();
+        let Some(entry) = self.entries.get_mut(&key) else {
+            self.sequence += 1;
+            let place = Place::Gated;
+            let entry = Entry {
+                pod,
+                place,
+                attempts: 0,
+                sequence: self.sequence,
+                tried: None,
+                refused_by: Vec::new(),
+            };
+            self.entries.insert(key.clone(), entry);
+            if !gated {
+                self.set(&key, Place::Active);
+            }
+            return;
+        };
+        if entry.pod.uid != pod.uid {
+            self.remove(&key);
+            return self.put(pod, now);
+        }
+        let asks_differently = asks_differently(&entry.pod, &pod);
+        let place = entry.place;
+        if place == Place::Active && entry.pod.priority != pod.priority {
+            self.set(&key, Place::Gated);
+        }
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.pod = pod;
+        }
+        match place {
+            Place::Gated if !gated => self.set(&key, Place::Active),
+            Place::Active => self.set(&key, Place::Active),
+            Place::Unschedulable if asks_differently => self.ready(&key, now),
+            _ => {}
+        }
+    }
+
+    pub fn remove(&mut self, key: &NamespacedName) -> Option<Arc<PodInfo>> {
+        self.set(key, Place::Gated);
+        self.entries.remove(key).map(|entry| entry.pod)
+    }
+
+    /// The next pod to try; it is then in flight until it is refused, failed or removed.
+    pub fn pop(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
+        self.release_due(now);
+        let next = self.active.first_key_value().map(|(_, key)| key.clone());
+        let key = next.or_else(|| self.earliest_backoff())?;
+        self.set(&key, Place::InFlight);
+        let entry = self.entries.get_mut(&key)?;
+        entry.attempts += 1;
+        Some(entry.pod.clone())
+    }
+
+    /// With nothing else to do there is no reason to let a pod wait that an event has called.
+    fn earliest_backoff(&self) -> Option<NamespacedName> {
+        let called = self
+            .waiting
+            .values()
+            .find(|key| matches!(self.place(key), Some(Place::Backoff { failed: false, .. })));
+        called.cloned()
+    }
+
+    /// No node fits; it waits until something happens that these plugins say may help.
+    pub fn refused(&mut self, key: &NamespacedName, by: Vec<&'static str>, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.refused_by = by;
+            entry.tried = Some(now);
+            self.set(key, Place::Unschedulable);
+        }
+    }
+
+    /// Something went wrong that has nothing to do with the pod; it is tried again.
+    pub fn failed(&mut self, key: &NamespacedName, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.tried = Some(now);
+            let until = now + self.backoff.after(entry.attempts);
+            self.set(key, Place::Backoff { until, failed: true });
+        }
+    }
+
+    /// Calls the unschedulable pods that `helps` says may fit now; returns how many.
+    pub fn wake(&mut self, now: Instant, mut helps: impl FnMut(&PodInfo, &[&'static str]) -> bool) -> usize {
+        if self.unschedulable == 0 {
+            return 0;
+        }
+        let unschedulable = self.entries.iter().filter(|(_, entry)| entry.place == Place::Unschedulable);
+        let called: Vec<NamespacedName> = unschedulable
+            .filter(|(_, entry)| helps(&entry.pod, &entry.refused_by))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in &called {
+            self.ready(key, now);
+        }
+        called.len()
+    }
+
+    /// When there may be something to do without any event.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let backoff = self.waiting.keys().next().map(|(until, _)| *until);
+        let flush = (self.unschedulable > 0)
+            .then(|| self.flushed.map(|flushed| flushed + self.flush_period()))
+            .flatten();
+        [backoff, flush].into_iter().flatten().min()
+    }
+
+    fn flush_period(&self) -> Duration {
+        self.backoff.max_unschedulable / 10
+    }
+
+    fn release_due(&mut self, now: Instant) {
+        while let Some(((until, _), key)) = self.waiting.first_key_value().map(|(at, key)| (*at, key.clone()))
+        {
+            if until > now {
+                break;
+            }
+            self.set(&key, Place::Active);
+        }
+        let flushed = *self.flushed.get_or_insert(now);
+        if self.unschedulable > 0 && now >= flushed + self.flush_period() {
+            self.flushed = Some(now);
+            let long = self.backoff.max_unschedulable;
+            let forgotten: Vec<NamespacedName> = self
+                .entries
+                .iter()
+                .filter(|(_, entry)| entry.place == Place::Unschedulable)
+                .filter(|(_, entry)| entry.tried.is_some_and(|tried| now >= tried + long))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in forgotten {
+                self.ready(&key, now);
+            }
+        }
+    }
+
+    /// To Active, or to Backoff if its last attempt is too recent.
+    fn ready(&mut self, key: &NamespacedName, now: Instant) {
+        let Some(entry) = self.entries.get(key) else { return };
+        let until = entry.tried.map(|tried| tried + self.backoff.after(entry.attempts));
+        match until.filter(|until| *until > now) {
+            Some(until) => self.set(key, Place::Backoff { until, failed: false }),
+            None => self.set(key, Place::Active),
+        }
+    }
+
+    /// The only place where an entry moves, so that the orders always agree with the entries.
+    fn set(&mut self, key: &NamespacedName, to: Place) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let order = (Reverse(entry.pod.priority), entry.sequence);
+        match entry.place {
+            Place::Active => drop(self.active.remove(&order)),
+            Place::Backoff { until, .. } => drop(self.waiting.remove(&(until, entry.sequence))),
+            Place::Unschedulable => self.unschedulable -= 1,
+            Place::Gated | Place::InFlight => {}
+        }
+        entry.place = to;
+        match to {
+            Place::Active => drop(self.active.insert(order, key.clone())),
+            Place::Backoff { until, .. } => drop(self.waiting.insert((until, entry.sequence), key.clone())),
+            Place::Unschedulable => self.unschedulable += 1,
+            Place::Gated | Place::InFlight => {}
+        }
+    }
+}
+
+impl Backoff {
+    /// Twice as long after every attempt, up to the maximum.
+    fn after(&self, attempts: u32) -> Duration {
+        let doubled = 2u32.saturating_pow(attempts.saturating_sub(1).min(20));
+        self.initial.saturating_mul(doubled).min(self.max)
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(10),
+            max_unschedulable: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Status writes, our own among them, are no reason to try again.
+fn asks_differently(old: &PodInfo, new: &PodInfo) -> bool {
+    old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    fn pod(name: &str, priority: i32, gate: bool) -> Arc<PodInfo> {
+        let gates = if gate { serde_json::json!([{"name": "g"}]) } else { serde_json::Value::Null };
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"containers": [], "priority": priority, "schedulingGates": gates}
+        }))
+        .unwrap();
+        Arc::new(PodInfo::new(Arc::new(pod)))
+    }
+
+    fn key(name: &str) -> NamespacedName {
+        NamespacedName::new("default", name)
+    }
+
+    fn pop(queue: &mut Queue, now: Instant) -> Option<String> {
+        queue.pop(now).map(|pod| pod.key.name.clone())
+    }
+
+    #[test]
+    fn higher_priority_first_then_who_came_first() {
+        let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
+        for (name, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
+            queue.put(pod(name, priority, false), now);
+        }
+        let order: Vec<String> = std::iter::from_fn(|| pop(&mut queue, now)).collect();
+        assert_eq!(order, ["b", "d", "a", "c"]);
+    }
+
+    #[test]
+    fn gates_hold_a_pod_back() {
+        let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
+        queue.put(pod("a", 0, true), now);
+        assert_eq!(pop(&mut queue, now), None);
+        queue.put(pod("a", 0, false), now);
+        assert_eq!(pop(&mut queue, now).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_refused_pod_waits_for_an_event_that_helps_it() {
+        let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
+        queue.put(pod("a", 0, false), now);
+        queue.put(pod("b", 0, false), now);
+        queue.pop(now);
+        queue.pop(now);
+        queue.refused(&key("a"), vec!["NodePorts"], now);
+        queue.refused(&key("b"), vec!["NodeAffinity"], now);
+        assert_eq!(queue.wake(now, |_, by| by.contains(&"NodeAffinity")), 1);
+        assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
+        assert!(matches!(queue.place(&key("b")), Some(Place::Backoff { failed: false, .. })));
+        assert_eq!(pop(&mut queue, now).as_deref(), Some("b"), "idle, so its back-off is cut short");
+    }
+
+    #[test]
+    fn a_failed_attempt_waits_ever_longer() {
+        let (mut queue, mut now) = (Queue::new(Backoff::default()), Instant::now());
+        queue.put(pod("a", 0, false), now);
+        let mut waited = Vec::new();
+        for _ in 0..6 {
+            queue.pop(now).unwrap();
+            queue.failed(&key("a"), now);
+            assert_eq!(pop(&mut queue, now), None);
+            let until = queue.next_deadline().unwrap();
+            waited.push((until - now).as_secs());
+            now = until;
+        }
+        assert_eq!(waited, [1, 2, 4, 8, 10, 10]);
+    }
+
+    #[test]
+    fn what_no_event_helps_is_tried_again_in_the_end() {
+        let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
+        queue.put(pod("a", 0, false), now);
+        queue.pop(now);
+        queue.refused(&key("a"), vec!["NodeAffinity"], now);
+        assert_eq!(pop(&mut queue, now + Duration::from_secs(299)), None);
+        assert_eq!(pop(&mut queue, now + Duration::from_secs(331)).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_status_write_wakes_no_pod_and_a_new_label_does() {
+        let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
+        queue.put(pod("a", 0, false), now);
+        queue.pop(now);
+        queue.refused(&key("a"), vec!["InterPodAffinity"], now);
+        queue.put(pod("a", 0, false), now);
+        assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
+        let mut changed = (*pod("a", 0, false).pod).clone();
+        changed.metadata.labels = Some([("a".into(), "b".into())].into());
+        queue.put(Arc::new(PodInfo::new(Arc::new(changed))), now);
+        assert!(matches!(queue.place(&key("a")), Some(Place::Backoff { .. })));
+    }
+}
