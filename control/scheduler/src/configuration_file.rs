@@ -1,0 +1,394 @@
+//! KubeSchedulerConfiguration v1 (`--config`): profiles, plugins, weights and their arguments.
+//!
+//! Read strictly: a field or plugin that is not known is an error, since a setting that is
+//! silently dropped is worse than a scheduler that does not start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ferry_client::leader::Election;
+use k8s_openapi::api::core::v1::NodeAffinity;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::plugins;
+use crate::profile::{Profile, ScoringStrategy};
+use crate::queue::Backoff;
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum FileError {
+    #[error("the configuration is no YAML: {0}")]
+    Yaml(String),
+    #[error("expected one {0}, found {1} documents")]
+    Documents(&'static str, usize),
+    #[error("{0}")]
+    Malformed(String),
+    #[error("no kind {kind:?} is registered for version {version:?}")]
+    Kind { kind: String, version: String },
+    #[error("{path}: unknown plugin {name:?}")]
+    UnknownPlugin { path: String, name: String },
+    #[error("{0}: not supported")]
+    Unsupported(&'static str),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    api_version: String,
+    kind: String,
+    parallelism: Option<usize>,
+    leader_election: Option<LeaderElection>,
+    #[serde(rename = "clientConnection")]
+    _client_connection: Option<Value>,
+    percentage_of_nodes_to_score: Option<u32>,
+    pod_initial_backoff_seconds: Option<u64>,
+    pod_max_backoff_seconds: Option<u64>,
+    #[serde(default)]
+    profiles: Vec<FileProfile>,
+    #[serde(default)]
+    extenders: Vec<Value>,
+    #[serde(rename = "enableProfiling")]
+    _enable_profiling: Option<bool>,
+    #[serde(rename = "enableContentionProfiling")]
+    _enable_contention_profiling: Option<bool>,
+    #[serde(rename = "delayCacheUntilActive")]
+    _delay_cache_until_active: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct LeaderElection {
+    leader_elect: Option<bool>,
+    lease_duration: Option<String>,
+    renew_deadline: Option<String>,
+    retry_period: Option<String>,
+    #[serde(rename = "resourceLock")]
+    _resource_lock: Option<String>,
+    resource_name: Option<String>,
+    resource_namespace: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileProfile {
+    scheduler_name: Option<String>,
+    percentage_of_nodes_to_score: Option<u32>,
+    #[serde(default)]
+    plugins: BTreeMap<String, PluginSet>,
+    #[serde(default)]
+    plugin_config: Vec<PluginConfig>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PluginSet {
+    #[serde(default)]
+    enabled: Vec<PluginName>,
+    #[serde(default)]
+    disabled: Vec<PluginName>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PluginName {
+    name: String,
+    weight: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PluginConfig {
+    name: String,
+    args: Value,
+}
+
+/// The extension points a plugin can be named at, in the file's words.
+const POINTS: [&str; 13] = [
+    "multiPoint",
+    "preEnqueue",
+    "queueSort",
+    "preFilter",
+    "filter",
+    "postFilter",
+    "preScore",
+    "score",
+    "reserve",
+    "permit",
+    "preBind",
+    "bind",
+    "postBind",
+];
+
+/// Reads a configuration; what it does not say stays as in `base`.
+pub fn read(text: &str, base: Config) -> Result<Config, FileError> {
+    let file: File = parse(text, "KubeSchedulerConfiguration")?;
+    if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
+        return Err(FileError::Kind { kind: file.kind, version: file.api_version });
+    }
+    if !file.extenders.is_empty() {
+        return Err(FileError::Unsupported("extenders"));
+    }
+    let seconds = |seconds: Option<u64>, default: Duration| seconds.map_or(default, Duration::from_secs);
+    let backoff = Backoff {
+        initial: seconds(file.pod_initial_backoff_seconds, base.backoff.initial),
+        max: seconds(file.pod_max_backoff_seconds, base.backoff.max),
+        ..base.backoff
+    };
+    let profiles: Result<Vec<Profile>, FileError> =
+        file.profiles.iter().enumerate().map(|(at, profile)| read_profile(at, profile)).collect();
+    let profiles = profiles?;
+    Ok(Config {
+        profiles: if profiles.is_empty() { base.profiles } else { profiles },
+        leader_election: read_election(file.leader_election, base.leader_election, &base.instance)?,
+        percentage_of_nodes_to_score: file.percentage_of_nodes_to_score.or(base.percentage_of_nodes_to_score),
+        parallelism: file.parallelism.unwrap_or(base.parallelism),
+        backoff,
+        ..base
+    })
+}
+
+/// One document of YAML or JSON as a type.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, what: &'static str) -> Result<T, FileError> {
+    let mut documents =
+        ferry_api::yaml::documents(text).map_err(|error| FileError::Yaml(error.to_string()))?;
+    match (documents.pop(), documents.len()) {
+        (Some(document), 0) => {
+            serde_json::from_value(document).map_err(|error| FileError::Malformed(error.to_string()))
+        }
+        (last, others) => Err(FileError::Documents(what, others + usize::from(last.is_some()))),
+    }
+}
+
+fn read_election(
+    file: Option<LeaderElection>,
+    base: Option<Election>,
+    instance: &str,
+) -> Result<Option<Election>, FileError> {
+    let Some(file) = file else { return Ok(base) };
+    if file.leader_elect == Some(false) {
+        return Ok(None);
+    }
+    let mut election = base.unwrap_or_else(|| Election::new("kube-system", "kube-scheduler", instance));
+    election.name = file.resource_name.unwrap_or(election.name);
+    election.namespace = file.resource_namespace.unwrap_or(election.namespace);
+    for (text, duration) in [
+        (file.lease_duration, &mut election.lease_duration),
+        (file.renew_deadline, &mut election.renew_deadline),
+        (file.retry_period, &mut election.retry_period),
+    ] {
+        if let Some(text) = text {
+            let span: jiff::SignedDuration =
+                text.parse().map_err(|_| FileError::Malformed(format!("invalid duration {text:?}")))?;
+            *duration = Duration::try_from(span)
+                .map_err(|_| FileError::Malformed(format!("invalid duration {text:?}")))?;
+        }
+    }
+    Ok(Some(election))
+}
+
+fn read_profile(at: usize, file: &FileProfile) -> Result<Profile, FileError> {
+    let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
+    profile.percentage_of_nodes_to_score = file.percentage_of_nodes_to_score;
+    if let Some(unknown) = file.plugins.keys().find(|point| !POINTS.contains(&point.as_str())) {
+        return Err(FileError::Malformed(format!("profiles[{at}].plugins: unknown field {unknown:?}")));
+    }
+    // the points in their order, so that a point has the last word over multiPoint
+    for point in POINTS {
+        let Some(set) = file.plugins.get(point) else { continue };
+        let (filters, scores, room) = match point {
+            "multiPoint" => (true, true, true),
+            "filter" => (true, false, false),
+            "score" => (false, true, false),
+            "postFilter" => (false, false, true),
+            _ => (false, false, false),
+        };
+        for plugin in &set.disabled {
+            let every = plugin.name == "*";
+            let is = |name: &str| every || name == plugin.name;
+            if filters {
+                profile.filters.retain(|own| !is(own.name));
+            }
+            if scores {
+                profile.scores.retain(|(own, _)| !is(own.name));
+            }
+            if room && is("DefaultPreemption") {
+                profile.preempts = false;
+            }
+        }
+        for plugin in &set.enabled {
+            let path = || format!("profiles[{at}].plugins.{point}.enabled");
+            let row = plugins::find(&plugin.name)
+                .ok_or_else(|| FileError::UnknownPlugin { path: path(), name: plugin.name.clone() })?;
+            if filters && row.filter.is_some() && !profile.filters.iter().any(|own| own.name == row.name) {
+                profile.filters.push(row);
+            }
+            if scores && row.score.is_some() {
+                let weight = plugin.weight.filter(|weight| *weight != 0).unwrap_or(row.weight.max(1));
+                profile.scores.retain(|(own, _)| own.name != row.name);
+                profile.scores.push((row, weight));
+            }
+            profile.preempts |= room && row.name == "DefaultPreemption";
+        }
+    }
+    for config in &file.plugin_config {
+        read_arguments(at, &mut profile, config)?;
+    }
+    Ok(profile)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FitArguments {
+    #[serde(rename = "apiVersion")]
+    _api_version: Option<String>,
+    #[serde(rename = "kind")]
+    _kind: Option<String>,
+    #[serde(default)]
+    ignored_resources: Vec<String>,
+    #[serde(default)]
+    ignored_resource_groups: Vec<String>,
+    scoring_strategy: Option<FileStrategy>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileStrategy {
+    #[serde(rename = "type")]
+    kind: String,
+    resources: Option<Vec<FileResource>>,
+    requested_to_capacity_ratio: Option<FileRatio>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileResource {
+    name: String,
+    weight: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRatio {
+    shape: Vec<FilePoint>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilePoint {
+    utilization: i64,
+    score: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OtherArguments {
+    #[serde(rename = "apiVersion")]
+    _api_version: Option<String>,
+    #[serde(rename = "kind")]
+    _kind: Option<String>,
+    resources: Option<Vec<FileResource>>,
+    added_affinity: Option<NodeAffinity>,
+    hard_pod_affinity_weight: Option<i64>,
+    ignore_preferred_terms_of_existing_pods: Option<bool>,
+    min_candidate_nodes_percentage: Option<usize>,
+    min_candidate_nodes_absolute: Option<usize>,
+}
+
+fn read_arguments(at: usize, profile: &mut Profile, config: &PluginConfig) -> Result<(), FileError> {
+    let path = format!("profiles[{at}].pluginConfig[{}].args", config.name);
+    let malformed = |error: serde_json::Error| FileError::Malformed(format!("{path}: {error}"));
+    if config.name == "NodeResourcesFit" {
+        let arguments: FitArguments = serde_json::from_value(config.args.clone()).map_err(malformed)?;
+        profile.ignored_resources = arguments.ignored_resources;
+        profile.ignored_resources.extend(arguments.ignored_resource_groups);
+        if let Some(strategy) = arguments.scoring_strategy {
+            profile.scoring = read_strategy(strategy, &path)?;
+        }
+        return Ok(());
+    }
+    if plugins::find(&config.name).is_none() {
+        return Err(FileError::UnknownPlugin { path, name: config.name.clone() });
+    }
+    let arguments: OtherArguments = serde_json::from_value(config.args.clone()).map_err(malformed)?;
+    if let Some(resources) = arguments.resources {
+        profile.balanced_resources = resources.into_iter().map(|resource| resource.name).collect();
+    }
+    if let Some(affinity) = arguments.added_affinity {
+        profile.added_affinity = affinity.required_during_scheduling_ignored_during_execution;
+    }
+    profile.hard_pod_affinity_weight =
+        arguments.hard_pod_affinity_weight.unwrap_or(profile.hard_pod_affinity_weight);
+    profile.ignore_preferred_terms_of_existing_pods |=
+        arguments.ignore_preferred_terms_of_existing_pods.unwrap_or(false);
+    profile.min_candidate_nodes_percentage =
+        arguments.min_candidate_nodes_percentage.unwrap_or(profile.min_candidate_nodes_percentage);
+    profile.min_candidate_nodes_absolute =
+        arguments.min_candidate_nodes_absolute.unwrap_or(profile.min_candidate_nodes_absolute);
+    Ok(())
+}
+
+fn read_strategy(strategy: FileStrategy, path: &str) -> Result<ScoringStrategy, FileError> {
+    let resources = match strategy.resources {
+        None => vec![("cpu".into(), 1), ("memory".into(), 1)],
+        Some(resources) => resources.into_iter().map(|r| (r.name, r.weight.unwrap_or(1))).collect(),
+    };
+    match (&*strategy.kind, strategy.requested_to_capacity_ratio) {
+        ("LeastAllocated", _) => Ok(ScoringStrategy::LeastAllocated(resources)),
+        ("MostAllocated", _) => Ok(ScoringStrategy::MostAllocated(resources)),
+        ("RequestedToCapacityRatio", Some(ratio)) => {
+            // scores in the file go up to 10
+            let shape: Vec<(i64, i64)> =
+                ratio.shape.iter().map(|point| (point.utilization, point.score * 10)).collect();
+            let rising = shape.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            let within = shape.iter().all(|(x, y)| (0..=100).contains(x) && (0..=100).contains(y));
+            if shape.is_empty() || !rising || !within {
+                return Err(FileError::Malformed(format!("{path}: shape must rise within 0-100 and 0-10")));
+            }
+            Ok(ScoringStrategy::RequestedToCapacityRatio { resources, shape })
+        }
+        (kind, _) => Err(FileError::Malformed(format!("{path}: unsupported scoring strategy {kind:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+    fn config(rest: &str) -> Result<Config, FileError> {
+        read(&format!("{HEAD}{rest}"), Config::default())
+    }
+
+    #[test]
+    fn profiles_plugins_and_weights() {
+        let config = config(
+            "podMaxBackoffSeconds: 20\nprofiles:\n- schedulerName: packed\n  plugins:\n    score:\n      disabled:\n      - name: '*'\n      enabled:\n      - name: NodeResourcesFit\n        weight: 5\n    multiPoint:\n      disabled:\n      - name: NodePorts\n  pluginConfig:\n  - name: NodeResourcesFit\n    args:\n      scoringStrategy:\n        type: MostAllocated\n        resources:\n        - name: cpu\n          weight: 2\n",
+        )
+        .unwrap();
+        let profile = &config.profiles[0];
+        assert_eq!((profile.name, config.backoff.max), ("packed", Duration::from_secs(20)));
+        let scores: Vec<(&str, i64)> = profile.scores.iter().map(|(p, weight)| (p.name, *weight)).collect();
+        assert_eq!(scores, [("NodeResourcesFit", 5)]);
+        assert!(!profile.runs("NodePorts") && profile.runs("NodeAffinity"));
+        assert_eq!(profile.scoring, ScoringStrategy::MostAllocated(vec![("cpu".into(), 2)]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error() {
+        let fails = |rest: &str, words: &str| {
+            let error = config(rest).map(drop).unwrap_err().to_string();
+            assert!(error.contains(words), "{rest}: {error}");
+        };
+        fails("colour: red\n", "colour");
+        fails("profiles:\n- plugins:\n    filter:\n      enabled:\n      - name: Nonsense\n", "Nonsense");
+        fails("profiles:\n- plugins:\n    nowhere: {}\n", "nowhere");
+        fails(
+            "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: {scoringStrategy: {type: Best}}\n",
+            "Best",
+        );
+        fails("extenders:\n- urlPrefix: http://localhost\n", "extenders");
+        assert!(read("kind: Policy\napiVersion: v1\n", Config::default()).is_err());
+    }
+}
