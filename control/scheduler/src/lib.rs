@@ -1,1 +1,67 @@
-//! ferry-scheduler
+//! The scheduler: `ferry scheduler`. Finds a node for every pod that has none.
+//!
+//! ```text
+//! informers → inbox → ┌ snapshot (nodes and their pods, in columns)
+//!                     ├ queue    (active, backoff, unschedulable, gated)
+//!                     └ nominated (nodes that are promised)
+//!                          │ one pod at a time
+//!                          ▼
+//!            prepare → filter → score → pick → book → bind (beside the next)
+//!                          └ none fits → preemption → condition, event
+//! ```
+//!
+//! Every judgement is a plugin: one file and one row of [`plugins::PLUGINS`], under upstream's
+//! names, pure over the pod, the snapshot and a node's place in it. An event wakes only the
+//! pods that one of the plugins that refused them says it may help.
+//!
+//! This room deliberately knows no server, no controller and no kubelet: it learns from
+//! informers and acts through bindings, status patches and deletions, with an identity of its
+//! own. It runs alone, in one process with the server, or on upstream's server.
+//!
+//! Start reading at [`cycle`], then [`plugins`], then `scheduler`, the loop around them.
+
+mod config;
+pub mod configuration_file;
+pub mod cycle;
+pub mod nominated;
+pub mod plugins;
+pub mod pod_info;
+pub mod policy_file;
+pub mod profile;
+pub mod queue;
+pub mod resources;
+mod scheduler;
+pub mod snapshot;
+pub mod symbols;
+mod watched;
+mod write;
+
+pub use config::{Config, ConfigError};
+pub use profile::{Profile, ScoringStrategy};
+pub use queue::Backoff;
+
+use ferry_client::{CancellationToken, leader};
+
+/// Why the scheduler ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Leader(#[from] leader::LeaderError),
+}
+
+/// Schedules until `shutdown`, as leader if configured so.
+pub async fn run(client: kube::Client, config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    config.check()?;
+    match config.leader_election.clone() {
+        None => scheduler::run(client, config, shutdown).await,
+        Some(election) => {
+            leader::run(client.clone(), election, shutdown, |leading| {
+                scheduler::run(client, config, leading)
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,427 @@
+//! The loop: what changed → snapshot and queue → one pod's search → a task that writes.
+//!
+//! One task owns the snapshot, the queue and the promises. Between two searches it takes in
+//! everything that has changed, so no search works on a cluster that moves under it and no
+//! event is missed in between. Only requests run beside it.
+
+use std::sync::Arc;
+
+use ferry_client::events::Events;
+use ferry_client::{CancellationToken, Client, Error, EventType, Informers, NamespacedName, Recorder};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::cycle::{Filters, FitError, Search};
+use crate::nominated::Nominated;
+use crate::plugins::{
+    self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
+};
+use crate::pod_info::{PodInfo, is_finished, node_name};
+use crate::profile::Profile;
+use crate::queue::Queue;
+use crate::snapshot::{NodeIndex, Snapshot};
+use crate::watched::{Changed, Inbox, Watched};
+use crate::write;
+
+/// Runs until `shutdown`, and waits for all it has started.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
+    let informers = Informers::new(client.clone(), shutdown.clone());
+    let events = Events::start(client.clone(), config.instance.clone(), shutdown.clone());
+    let inbox = Arc::new(Inbox::default());
+    let watched = Watched::start(&informers, &inbox);
+    let (sender, finished) = mpsc::channel(config.parallelism);
+    let profiles = config.profiles.iter().cloned().map(|mut profile| {
+        profile.percentage_of_nodes_to_score =
+            profile.percentage_of_nodes_to_score.or(config.percentage_of_nodes_to_score);
+        (events.recorder(profile.name), Arc::new(profile))
+    });
+    let scheduler = Scheduler {
+        client,
+        profiles: profiles.collect(),
+        snapshot: Snapshot::default(),
+        queue: Queue::new(config.backoff),
+        nominated: Nominated::default(),
+        search: Search::new(config.seed),
+        watched,
+        sender,
+        writes: JoinSet::new(),
+        parallelism: config.parallelism,
+    };
+    scheduler.run(&inbox, finished, &shutdown).await;
+    informers.stopped().await;
+    events.stopped().await;
+}
+
+struct Scheduler {
+    client: Client,
+    profiles: Vec<(Recorder, Arc<Profile>)>,
+    snapshot: Snapshot,
+    queue: Queue,
+    nominated: Nominated,
+    search: Search,
+    watched: Watched,
+    sender: mpsc::Sender<Finished>,
+    writes: JoinSet<()>,
+    parallelism: usize,
+}
+
+/// How a write went that the scheduler has to hear of.
+struct Finished {
+    pod: Arc<PodInfo>,
+    node: String,
+    step: Step,
+    result: Result<(), Error>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Bind,
+    BindVolumes,
+}
+
+impl Scheduler {
+    /// How many searches before the requests they caused get their turn.
+    const TURN: usize = 16;
+
+    async fn run(mut self, inbox: &Inbox, mut finished: mpsc::Receiver<Finished>, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.watched.synced() => {}
+        }
+        let mut searches = 0;
+        while !stop.is_cancelled() {
+            for changed in inbox.take() {
+                self.take_in(changed);
+            }
+            while let Ok(done) = finished.try_recv() {
+                self.settle(done);
+            }
+            while self.writes.try_join_next().is_some() {}
+            if self.writes.len() < self.parallelism
+                && let Some(pod) = self.queue.pop(Instant::now())
+            {
+                self.schedule(pod);
+                searches += 1;
+                if searches % Self::TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            // a full set of writes has to end first, whatever is due
+            let full = self.writes.len() >= self.parallelism;
+            let deadline = self.queue.next_deadline().filter(|_| !full);
+            let due = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = inbox.arrived() => {}
+                () = due => {}
+                Some(done) = finished.recv() => self.settle(done),
+                Some(_) = self.writes.join_next(), if full => {}
+            }
+        }
+        // bindings under way are let finish: the next leader must not find half of them
+        drop(finished);
+        while self.writes.join_next().await.is_some() {}
+    }
+
+    fn take_in(&mut self, changed: Changed) {
+        match changed {
+            Changed::Pod(key) => self.take_in_pod(&key),
+            Changed::Node(name) => self.take_in_node(&name),
+            Changed::Claim(key) => self.wake(&Change::Claim(&key.namespace, &key.name)),
+            Changed::Storage => self.wake(&Change::Storage),
+            Changed::Namespace => self.wake(&Change::Namespace),
+        }
+    }
+
+    fn take_in_pod(&mut self, key: &NamespacedName) {
+        let pod = self.watched.pods.get(key).filter(|pod| !is_finished(pod));
+        let Some(pod) = pod else {
+            self.queue.remove(key);
+            self.nominated.remove(key);
+            self.leave(key);
+            return;
+        };
+        let info = Arc::new(PodInfo::new(pod));
+        if let Some(node) = node_name(&info.pod) {
+            self.queue.remove(key);
+            self.nominated.remove(key);
+            let before = self.snapshot.placed(key).map(|(before, _)| before.clone());
+            self.snapshot.put_pod(info.clone(), node);
+            match before {
+                // a smaller request, or an end that is coming, leaves room as a departure does
+                Some(before)
+                    if before.requests != info.requests
+                        || before.is_terminating() != info.is_terminating() =>
+                {
+                    let index = self.snapshot.find(node);
+                    self.wake(&Change::PodLeft { pod: &before, index });
+                }
+                Some(before) if before.labels() == info.labels() && node_name(&before.pod).is_some() => {}
+                _ => self.wake(&Change::PodPlaced(&info)),
+            }
+            return;
+        }
+        let ours = self.profiles.iter().any(|(_, profile)| profile.name == info.scheduler_name());
+        if !ours || info.is_terminating() {
+            self.queue.remove(key);
+            self.nominated.remove(key);
+            self.leave(key);
+            return;
+        }
+        if let Some((before, _)) = self.snapshot.placed(key) {
+            if before.uid == info.uid {
+                // booked: this is an echo from before its binding, or the binding is under way
+                if self.queue.place(key).is_some() {
+                    self.queue.put(info, Instant::now());
+                }
+                return;
+            }
+            self.leave(key);
+        }
+        if let Some(node) = info.nominated_node() {
+            self.nominated.put(info.clone(), node);
+        }
+        self.queue.put(info, Instant::now());
+    }
+
+    fn leave(&mut self, key: &NamespacedName) {
+        if let Some((pod, index)) = self.snapshot.remove_pod(key) {
+            self.wake(&Change::PodLeft { pod: &pod, index: Some(index) });
+        }
+    }
+
+    fn take_in_node(&mut self, name: &str) {
+        let Some(node) = self.watched.nodes.get(&NamespacedName::cluster(name)) else {
+            self.snapshot.remove_node(name);
+            return;
+        };
+        let known = self.snapshot.find(name).and_then(|index| self.snapshot.node(index));
+        let what = known.map_or(fact::ADDED, |known| changed_facts(known, &node));
+        let index = self.snapshot.put_node(&node);
+        if what != 0 {
+            self.wake(&Change::Node { index, what });
+        }
+    }
+
+    /// Calls the pods that a change may help: those one of whose refusing plugins says so.
+    fn wake(&mut self, change: &Change) {
+        if !self.queue.has_unschedulable() {
+            return;
+        }
+        self.snapshot.settle();
+        let (profiles, snapshot, watched) = (&self.profiles, &self.snapshot, &self.watched);
+        let woken = self.queue.wake(Instant::now(), |pod, refused_by| {
+            let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
+                return false;
+            };
+            refused_by.iter().filter_map(|name| plugins::find(name)).any(|plugin| {
+                let mut cycle = Cycle { pod, profile, cluster: watched, state: State::default() };
+                may_help(plugin, &mut cycle, snapshot, change)
+            })
+        });
+        if woken > 0 {
+            tracing::debug!(woken, "pods to be tried again");
+        }
+    }
+
+    fn schedule(&mut self, pod: Arc<PodInfo>) {
+        let mut span = ferry_trace::span("scheduler.schedule");
+        span.object("pods", &pod.key.namespace, &pod.key.name);
+        if let Some(revision) = ferry_client::name::revision(&*pod.pod) {
+            span.caused_by(revision);
+        }
+        let profile = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
+        let Some(at) = profile else {
+            self.queue.remove(&pod.key);
+            return;
+        };
+        let profile = self.profiles[at].1.clone();
+        let watched = self.watched.clone();
+        let mut cycle = Cycle { pod: &pod, profile: &profile, cluster: &watched, state: State::default() };
+        match self.search.feasible(&mut cycle, &mut self.snapshot, &self.nominated) {
+            Ok((nodes, _)) => {
+                let node = self.search.pick(&cycle, &self.snapshot, &nodes, None);
+                let choices = cycle.state.volume_choices(&cycle, &self.snapshot, node);
+                span.set("node", self.snapshot.name(node).to_string());
+                span.set("feasible", nodes.len() as i64);
+                span.enter(|| self.place(&pod, node, choices));
+            }
+            Err((mut error, filters)) => {
+                let nominated = span.enter(|| self.make_room(&mut cycle, &filters, &mut error));
+                let summary = error.summary();
+                span.set("refused", summary.clone());
+                let refused = error.refused.iter().take(Self::TRACED_NODES);
+                let refused: Vec<String> = refused
+                    .map(|(node, plugin, refusal)| {
+                        format!("{} {plugin}: {}", self.snapshot.name(*node), refusal.reasons.join(", "))
+                    })
+                    .collect();
+                span.set("refused_nodes", refused.join("; "));
+                self.queue.refused(&pod.key, error.plugins(), Instant::now());
+                span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
+            }
+        }
+    }
+
+    /// How many nodes' reasons a trace keeps.
+    const TRACED_NODES: usize = 8;
+
+    /// Books the node at once, and binds beside the next searches.
+    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices) {
+        let name = self.snapshot.name(node).to_string();
+        let (client, sender, pod) = (self.client.clone(), self.sender.clone(), pod.clone());
+        let step = if choices.is_empty() { Step::Bind } else { Step::BindVolumes };
+        if step == Step::Bind {
+            self.nominated.remove(&pod.key);
+            self.snapshot.place(pod.clone(), node);
+        } else {
+            self.nominated.put(pod.clone(), &name);
+        }
+        let write = async move {
+            let span = ferry_trace::span("scheduler.bind");
+            let result = span
+                .in_scope(async {
+                    match step {
+                        Step::Bind => write::bind(&client, &pod, &name).await,
+                        Step::BindVolumes => write::bind_volumes(&client, &choices, &name).await,
+                    }
+                })
+                .await;
+            // fails only when the scheduler has ended
+            let _ = sender.send(Finished { pod, node: name, step, result }).await;
+        };
+        self.writes.spawn(ferry_trace::inherit(write));
+    }
+
+    fn settle(&mut self, done: Finished) {
+        let Finished { pod, node, step, result } = done;
+        let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
+        match (step, result) {
+            (Step::Bind, Ok(())) => {
+                self.queue.remove(&pod.key);
+                if let Some(at) = at {
+                    let note = format!("Successfully assigned {} to {node}", pod.key);
+                    self.profiles[at].0.event(&*pod.pod, EventType::Normal, "Scheduled", "Binding", note);
+                }
+            }
+            (Step::BindVolumes, Ok(())) => {
+                self.queue.refused(&pod.key, vec!["VolumeBinding"], Instant::now());
+                // the claims may have been bound before we heard of our own write
+                self.wake(&Change::Storage);
+            }
+            (step, Err(error)) => {
+                // someone may have bound it; the informer then has the last word
+                let seen = self.watched.pods.get(&pod.key);
+                let bound = seen.as_ref().is_some_and(|seen| node_name(seen).is_some());
+                if bound {
+                    return;
+                }
+                if step == Step::Bind {
+                    self.leave(&pod.key);
+                } else {
+                    self.nominated.remove(&pod.key);
+                }
+                if seen.is_none_or(|seen| seen.metadata.uid.as_deref() != Some(&pod.uid)) {
+                    self.queue.remove(&pod.key);
+                    return;
+                }
+                tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
+                self.queue.failed(&pod.key, Instant::now());
+                if let Some(at) = at {
+                    self.tell(at, &pod, "SchedulerError", &format!("binding rejected: {error}"), None);
+                }
+            }
+        }
+    }
+
+    /// Looks for pods that could go; returns the node that is then promised.
+    fn make_room(&mut self, cycle: &mut Cycle, filters: &Filters, error: &mut FitError) -> Option<String> {
+        if !cycle.profile.preempts || error.refused_at_once.is_some() || error.nodes == 0 {
+            return None;
+        }
+        let from = self.search.random() as usize;
+        let mut span = ferry_trace::span("scheduler.preempt");
+        let found =
+            default_preemption::find(cycle, &mut self.snapshot, filters, &self.nominated, error, from);
+        let candidate = match found {
+            Ok(candidate) => candidate,
+            Err(message) => {
+                error.preemption = message;
+                return None;
+            }
+        };
+        let node = self.snapshot.name(candidate.node).to_string();
+        span.set("node", node.clone());
+        span.set("victims", candidate.victims.len() as i64);
+        let recorder = self.profiles.iter().find(|(_, profile)| profile.name == cycle.profile.name);
+        for victim in candidate.victims {
+            // one that is already on its way out needs no second push
+            if victim.is_terminating() {
+                continue;
+            }
+            let note = format!("Preempted by pod {} on node {node}", cycle.pod.uid);
+            if let Some((recorder, _)) = recorder {
+                recorder.event(&*victim.pod, EventType::Normal, "Preempted", "Preempting", note);
+            }
+            let (client, scheduler) = (self.client.clone(), cycle.profile.name);
+            self.writes.spawn(ferry_trace::inherit(async move {
+                if let Err(error) = write::preempt(&client, &victim, scheduler).await {
+                    tracing::warn!(%error, "preemption failed");
+                }
+            }));
+        }
+        // those promised the same node before, and less important, look again
+        for key in self.nominated.after(cycle.pod, &node) {
+            self.nominated.remove(&key);
+            if let Some(pod) = self.queue.pod(&key).cloned() {
+                let client = self.client.clone();
+                self.writes.spawn(ferry_trace::inherit(async move {
+                    if let Err(error) = write::status(&client, &pod, None, Some("")).await {
+                        tracing::warn!(%error, "nomination not cleared");
+                    }
+                }));
+            }
+        }
+        Some(node)
+    }
+
+    fn tell_refused(&mut self, at: usize, pod: &Arc<PodInfo>, summary: &str, nominated: Option<String>) {
+        if let Some(node) = &nominated {
+            self.nominated.put(pod.clone(), node);
+        }
+        self.tell(at, pod, "Unschedulable", summary, nominated);
+    }
+
+    fn tell(
+        &mut self,
+        at: usize,
+        pod: &Arc<PodInfo>,
+        reason: &str,
+        message: &str,
+        nominated: Option<String>,
+    ) {
+        let recorder = &self.profiles[at].0;
+        recorder.event(&*pod.pod, EventType::Warning, "FailedScheduling", "Scheduling", message);
+        let condition = write::condition(&pod.pod, reason, message, Timestamp::now());
+        let nominated = nominated.filter(|node| pod.nominated_node() != Some(node));
+        if condition.is_none() && nominated.is_none() {
+            return;
+        }
+        let (client, pod) = (self.client.clone(), pod.clone());
+        self.writes.spawn(ferry_trace::inherit(async move {
+            let written = write::status(&client, &pod, condition.as_ref(), nominated.as_deref()).await;
+            if let Err(error) = written {
+                tracing::warn!(%error, "condition not written");
+            }
+        }));
+    }
+}

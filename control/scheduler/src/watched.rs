@@ -1,0 +1,150 @@
+//! What the scheduler follows: its informers, and an inbox of what has changed.
+//!
+//! The inbox holds names and not events, each once, so it is bounded by what exists however far
+//! the scheduler is behind. Whoever empties it reads the present state from the informers.
+
+use std::sync::Arc;
+
+use ferry_client::informer::Object;
+use ferry_client::{Index, Informer, Informers, NamespacedName};
+use indexmap::IndexSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use kube::core::{Selector, SelectorExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::plugins::Cluster;
+use crate::pod_info::NamespaceLabels;
+
+#[derive(Clone)]
+pub struct Watched {
+    pub pods: Informer<Pod>,
+    pub nodes: Informer<Node>,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    unbound_volumes: Index<PersistentVolume>,
+    classes: Informer<StorageClass>,
+    csi_nodes: Informer<CSINode>,
+    namespaces: Informer<Namespace>,
+    budgets: Informer<PodDisruptionBudget>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Changed {
+    Pod(NamespacedName),
+    Node(String),
+    Claim(NamespacedName),
+    Storage,
+    Namespace,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    changed: Mutex<IndexSet<Changed>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    fn put(&self, changed: Changed) {
+        self.changed.lock().insert(changed);
+        self.arrived.notify_one();
+    }
+
+    /// Everything since the last call, in the order it first changed.
+    pub fn take(&self) -> IndexSet<Changed> {
+        std::mem::take(&mut self.changed.lock())
+    }
+
+    pub async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+}
+
+impl Watched {
+    pub fn start(informers: &Informers, inbox: &Arc<Inbox>) -> Self {
+        let volumes = informers.of::<PersistentVolume>();
+        let watched = Watched {
+            pods: informers.of(),
+            nodes: informers.of(),
+            claims: informers.of(),
+            unbound_volumes: volumes.index("unbound", |volume| {
+                let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+                if matches!(phase, Some("Bound" | "Released" | "Failed")) { vec![] } else { vec!["".into()] }
+            }),
+            volumes,
+            classes: informers.of(),
+            csi_nodes: informers.of(),
+            namespaces: informers.of(),
+            budgets: informers.of(),
+        };
+        tell(&watched.pods, inbox, Changed::Pod);
+        tell(&watched.nodes, inbox, |key| Changed::Node(key.name));
+        tell(&watched.claims, inbox, Changed::Claim);
+        tell(&watched.volumes, inbox, |_| Changed::Storage);
+        tell(&watched.classes, inbox, |_| Changed::Storage);
+        tell(&watched.csi_nodes, inbox, |_| Changed::Storage);
+        tell(&watched.namespaces, inbox, |_| Changed::Namespace);
+        watched
+    }
+
+    /// All first lists are complete: a search among half of the nodes, or without half of the
+    /// pods on them, would book twice.
+    pub async fn synced(&self) {
+        tokio::join!(
+            self.pods.synced(),
+            self.nodes.synced(),
+            self.claims.synced(),
+            self.volumes.synced(),
+            self.classes.synced(),
+            self.csi_nodes.synced(),
+            self.namespaces.synced(),
+            self.budgets.synced(),
+        );
+    }
+}
+
+fn tell<K: Object>(
+    informer: &Informer<K>,
+    inbox: &Arc<Inbox>,
+    changed: impl Fn(NamespacedName) -> Changed + Send + Sync + 'static,
+) {
+    let inbox = inbox.clone();
+    informer.handle(move |event| inbox.put(changed(event.key())));
+}
+
+impl NamespaceLabels for Watched {
+    fn matches(&self, namespace: &str, selector: &Selector) -> bool {
+        let namespace = self.namespaces.get(&NamespacedName::cluster(namespace));
+        namespace.is_some_and(|namespace| {
+            selector.matches(namespace.metadata.labels.as_ref().unwrap_or(&Default::default()))
+        })
+    }
+}
+
+impl Cluster for Watched {
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.get(&NamespacedName::new(namespace, name))
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.get(&NamespacedName::cluster(name))
+    }
+
+    fn volumes(&self) -> Vec<Arc<PersistentVolume>> {
+        self.unbound_volumes.get("")
+    }
+
+    fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        self.classes.get(&NamespacedName::cluster(name))
+    }
+
+    fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
+        self.csi_nodes.get(&NamespacedName::cluster(name))
+    }
+
+    fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
+        self.budgets.list_namespace(namespace)
+    }
+}
