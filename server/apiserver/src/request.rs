@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ferry_api::{FieldValidation, Kind, Object, Status, convert, defaulting, json, protobuf, yaml};
 use ferry_auth::User;
 use ferry_registry::Resource;
-use ferry_registry::verbs::Call;
+use ferry_registry::verbs::{Call, Requester};
 use ferry_store::Revision;
 use http::{HeaderMap, Method};
 use hyper::upgrade::OnUpgrade;
@@ -228,6 +228,12 @@ impl<'a> Writing<'a> {
             name: &request.info.name,
             subresource: &request.info.subresource,
             manager: &self.options.manager,
+            requester: Requester {
+                name: &request.user.name,
+                uid: &request.user.uid,
+                groups: &request.user.groups,
+                extra: &request.user.extra,
+            },
             dry_run: self.options.dry_run,
             now: self.now,
             admission: &self.admitting,

@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::columns::Column;
 use crate::registry::Registry;
+use crate::verbs::Requester;
 
 /// The rules of one kind over its typed view. Every method has the answer of a plain kind.
 pub trait Rules<T: DeserializeOwned>: Send + Sync {
@@ -22,6 +23,9 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
 
     /// Sets what only the server may set on a new object. Status was dropped already.
     fn prepare_create(&self, _object: &mut Object) {}
+
+    /// Kinds that keep who asked for them take it from here.
+    fn stamp_requester(&self, _object: &mut Object, _requester: Requester<'_>) {}
 
     fn prepare_update(&self, _new: &mut Object, _old: &Object) {}
 
@@ -174,6 +178,7 @@ impl Default for Traits {
 pub trait Strategy: Send + Sync {
     fn default(&self, object: &mut Object);
     fn prepare_create(&self, object: &mut Object);
+    fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>);
     fn prepare_update(&self, new: &mut Object, old: &Object);
     fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<(), Status>;
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object);
@@ -250,6 +255,10 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
 
     fn prepare_create(&self, object: &mut Object) {
         self.rules.prepare_create(object);
+    }
+
+    fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>) {
+        self.rules.stamp_requester(object, requester);
     }
 
     fn prepare_update(&self, new: &mut Object, old: &Object) {

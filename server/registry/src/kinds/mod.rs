@@ -1,21 +1,32 @@
 //! A strategy per kind: only what differs from a plain kind. The table below is the only place that binds
 //! a kind to its rules.
 
+mod certificate_signing_request;
 mod checks;
 mod config_map;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod horizontal_pod_autoscaler;
+mod ingress;
 mod job;
+mod limit_range;
 mod namespace;
+mod network_policy;
 mod node;
+mod persistent_volume;
+mod persistent_volume_claim;
 mod plain;
 mod pod;
+mod pod_disruption_budget;
+mod priority_class;
 mod replica_set;
 mod replication_controller;
+mod role_binding;
 mod secret;
 mod service;
 mod stateful_set;
+mod storage_class;
 mod tables;
 mod workload;
 
@@ -27,8 +38,11 @@ use crate::strategy::{PLAIN, Strategy};
 pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
     match (&*kind.group, &*kind.kind) {
         ("", "ConfigMap") => &config_map::STRATEGY,
+        ("", "LimitRange") => &limit_range::STRATEGY,
         ("", "Namespace") => &namespace::STRATEGY,
         ("", "Node") => &node::STRATEGY,
+        ("", "PersistentVolume") => &persistent_volume::STRATEGY,
+        ("", "PersistentVolumeClaim") => &persistent_volume_claim::STRATEGY,
         ("", "Pod") => &pod::STRATEGY,
         ("", "ReplicationController") => &replication_controller::STRATEGY,
         ("", "Secret") => &secret::STRATEGY,
@@ -37,8 +51,17 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("apps", "Deployment") => &deployment::STRATEGY,
         ("apps", "ReplicaSet") => &replica_set::STRATEGY,
         ("apps", "StatefulSet") => &stateful_set::STRATEGY,
+        ("autoscaling", "HorizontalPodAutoscaler") => &horizontal_pod_autoscaler::STRATEGY,
         ("batch", "CronJob") => &cron_job::STRATEGY,
         ("batch", "Job") => &job::STRATEGY,
+        ("certificates.k8s.io", "CertificateSigningRequest") => &certificate_signing_request::STRATEGY,
+        ("networking.k8s.io", "Ingress") => &ingress::STRATEGY,
+        ("networking.k8s.io", "NetworkPolicy") => &network_policy::STRATEGY,
+        ("policy", "PodDisruptionBudget") => &pod_disruption_budget::STRATEGY,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => &role_binding::CLUSTER_STRATEGY,
+        ("rbac.authorization.k8s.io", "RoleBinding") => &role_binding::STRATEGY,
+        ("scheduling.k8s.io", "PriorityClass") => &priority_class::STRATEGY,
+        ("storage.k8s.io", "StorageClass") => &storage_class::STRATEGY,
         (group, kind) => plain::strategy(group, kind).unwrap_or(&PLAIN),
     }
 }

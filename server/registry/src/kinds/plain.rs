@@ -81,9 +81,6 @@ static ROWS: &[Row] = &[
     row("", "Endpoints", UPSERT, &[], network::ENDPOINTS),
     row("", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
-    row("", "LimitRange", UPSERT, &[], AGE_ONLY),
-    row("", "PersistentVolume", ANSWERS, &[], storage::PERSISTENT_VOLUME),
-    row("", "PersistentVolumeClaim", ANSWERS, &[], storage::PERSISTENT_VOLUME_CLAIM),
     row("", "PodTemplate", COUNTED_ANSWERS, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", ANSWERS, &[], cluster::RESOURCE_QUOTA),
     row("", "ServiceAccount", ANSWERS, &[], cluster::AGED),
@@ -96,8 +93,6 @@ static ROWS: &[Row] = &[
     row("apiextensions.k8s.io", "CustomResourceDefinition", COUNTED, &[], AGE_ONLY),
     row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
-    row("autoscaling", "HorizontalPodAutoscaler", NONE, &[], workloads::AUTOSCALER),
-    row(CERTIFICATES, "CertificateSigningRequest", NONE, CSR_FIELDS, cluster::CERTIFICATE_SIGNING_REQUEST),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
     row("coordination.k8s.io", "Lease", LEASE, &[], cluster::LEASE),
@@ -107,16 +102,11 @@ static ROWS: &[Row] = &[
     row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
     row(NETWORK, "IPAddress", NONE, &[], network::IP_ADDRESS),
-    row(NETWORK, "Ingress", COUNTED, &[], network::INGRESS),
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
-    row(NETWORK, "NetworkPolicy", COUNTED, &[], network::NETWORK_POLICY),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
     row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
-    row("policy", "PodDisruptionBudget", COUNTED_CONDITIONAL, &[], workloads::POD_DISRUPTION_BUDGET),
     row(RBAC, "ClusterRole", ROLE, &[], AGE_ONLY),
-    row(RBAC, "ClusterRoleBinding", ROLE, &[], cluster::ROLE_BINDING),
     row(RBAC, "Role", ROLE, &[], AGE_ONLY),
-    row(RBAC, "RoleBinding", ROLE, &[], cluster::ROLE_BINDING),
     row(DRA, "DeviceClass", COUNTED_ANSWERS, &[], cluster::AGED),
     row(DRA, "DeviceTaintRule", COUNTED_ANSWERS, &[], cluster::DEVICE_TAINT_RULE),
     row(DRA, "ResourceClaim", ANSWERS, &[], cluster::RESOURCE_CLAIM),
@@ -124,12 +114,10 @@ static ROWS: &[Row] = &[
     row(DRA, "ResourcePoolStatusRequest", ANSWERS, &[], cluster::POOL_STATUS_REQUEST),
     row(DRA, "ResourceSlice", COUNTED_ANSWERS, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
     row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
-    row(SCHEDULING, "PriorityClass", COUNTED, &[], workloads::PRIORITY_CLASS),
     row(SCHEDULING, "Workload", COUNTED, &[], workloads::WORKLOAD),
     row(STORAGE, "CSIDriver", CONDITIONAL_ANSWERS, &[], storage::CSI_DRIVER),
     row(STORAGE, "CSINode", CONDITIONAL_ANSWERS, &[], storage::CSI_NODE),
     row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
-    row(STORAGE, "StorageClass", ANSWERS, &[], storage::STORAGE_CLASS),
     row(STORAGE, "VolumeAttachment", CONDITIONAL_ANSWERS, &[], storage::VOLUME_ATTACHMENT),
     row(STORAGE, "VolumeAttributesClass", ANSWERS, &[], storage::VOLUME_ATTRIBUTES_CLASS),
     row("storagemigration.k8s.io", "StorageVersionMigration", NONE, &[], cluster::STORAGE_MIGRATION),
@@ -152,9 +140,6 @@ static EVENT_FIELDS: &[Selectable] = &[
     Selectable { field: "source", path: &["source", "component"], absent: "" },
     Selectable { field: "type", path: &["type"], absent: "" },
 ];
-
-static CSR_FIELDS: &[Selectable] =
-    &[Selectable { field: "spec.signerName", path: &["spec", "signerName"], absent: "" }];
 
 static RESOURCE_SLICE_FIELDS: &[Selectable] = &[
     Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },

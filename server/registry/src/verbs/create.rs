@@ -155,6 +155,7 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
         object.0.remove("status");
     }
     strategy.prepare_create(object);
+    strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
     strategy.validate(object, &mut errors)?;

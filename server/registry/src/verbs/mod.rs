@@ -7,6 +7,7 @@ pub mod list;
 pub mod update;
 pub mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -29,11 +30,21 @@ pub struct Call<'a> {
     pub subresource: &'a str,
     /// Who owns the fields that this request sets.
     pub manager: &'a str,
+    pub requester: Requester<'a>,
     pub dry_run: bool,
     pub now: Timestamp,
     pub admission: &'a dyn Admission,
     /// Said to the client though the request is accepted.
     pub warnings: &'a Mutex<Vec<String>>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub struct Requester<'a> {
+    pub name: &'a str,
+    pub uid: &'a str,
+    pub groups: &'a [String],
+    pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
 /// The cluster's opinion of a write: plugins, webhooks and policies stand behind it.

@@ -1,0 +1,126 @@
+//! RoleBinding and ClusterRoleBinding: the role they give never changes, and their subjects are complete.
+
+use ferry_api::{FieldErrors, Object};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
+use serde_json::{Value, json};
+
+use super::checks::{self, Path};
+use crate::columns::Column;
+use crate::strategy::{NameRule, Rules, Traits, Typed};
+
+pub static STRATEGY: Typed<RoleBinding, BindingRules> = Typed::new(BindingRules);
+pub static CLUSTER_STRATEGY: Typed<ClusterRoleBinding, BindingRules> = Typed::new(BindingRules);
+
+pub struct BindingRules;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const TRAITS: Traits = Traits { name: NameRule::PathSegment, create_on_update: true, ..Traits::PLAIN };
+
+impl Rules<RoleBinding> for BindingRules {
+    fn default(&self, object: &mut Object) {
+        complete(object);
+    }
+
+    fn validate(&self, binding: &RoleBinding, errors: &mut FieldErrors) {
+        validate_role(&binding.role_ref, &["ClusterRole", "Role"], errors);
+        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), errors);
+    }
+
+    fn validate_update(&self, new: &RoleBinding, old: &RoleBinding, errors: &mut FieldErrors) {
+        same_role(&new.role_ref, &old.role_ref, errors);
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        super::tables::cluster::ROLE_BINDING
+    }
+
+    fn traits(&self) -> Traits {
+        TRAITS
+    }
+}
+
+impl Rules<ClusterRoleBinding> for BindingRules {
+    fn default(&self, object: &mut Object) {
+        complete(object);
+    }
+
+    fn validate(&self, binding: &ClusterRoleBinding, errors: &mut FieldErrors) {
+        validate_role(&binding.role_ref, &["ClusterRole"], errors);
+        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), errors);
+    }
+
+    fn validate_update(&self, new: &ClusterRoleBinding, old: &ClusterRoleBinding, errors: &mut FieldErrors) {
+        same_role(&new.role_ref, &old.role_ref, errors);
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        super::tables::cluster::ROLE_BINDING
+    }
+
+    fn traits(&self) -> Traits {
+        TRAITS
+    }
+}
+
+fn complete(object: &mut Object) {
+    let role = object.section_mut("roleRef");
+    if role.get("apiGroup").and_then(Value::as_str).unwrap_or("").is_empty() {
+        role.insert("apiGroup".into(), GROUP.into());
+    }
+    for subject in object.0.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        let people = matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group"));
+        let unset = subject.get("apiGroup").and_then(Value::as_str).unwrap_or("").is_empty();
+        if let (true, true, Value::Object(subject)) = (people, unset, subject) {
+            subject.insert("apiGroup".into(), GROUP.into());
+        }
+    }
+}
+
+fn validate_role(role: &RoleRef, kinds: &[&str], errors: &mut FieldErrors) {
+    let path = Path::root("roleRef");
+    let group = role.api_group.as_deref().unwrap_or("");
+    checks::may_be(errors, path.child("apiGroup"), Some(group), &[GROUP]);
+    if !kinds.contains(&role.kind.as_str()) {
+        errors.not_supported(path.child("kind"), role.kind.as_str(), kinds);
+    }
+    checks::required_name(errors, path.child("name"), &role.name, ferry_api::names::path_segment);
+}
+
+fn validate_subjects(subjects: &[Subject], errors: &mut FieldErrors) {
+    let list = Path::root("subjects");
+    for (index, subject) in subjects.iter().enumerate() {
+        let path = list.index(index);
+        if subject.name.is_empty() {
+            errors.required(path.child("name"), "");
+        }
+        let group = subject.api_group.as_deref().unwrap_or("");
+        match subject.kind.as_str() {
+            "ServiceAccount" => {
+                if !subject.name.is_empty() {
+                    checks::named(
+                        errors,
+                        path.child("name"),
+                        &subject.name,
+                        ferry_api::names::dns1123_subdomain,
+                    );
+                }
+                if !group.is_empty() {
+                    errors.not_supported(path.child("apiGroup"), group, &[""]);
+                }
+                if subject.namespace.as_deref().unwrap_or("").is_empty() {
+                    errors.required(path.child("namespace"), "");
+                }
+            }
+            "User" | "Group" => checks::may_be(errors, path.child("apiGroup"), Some(group), &[GROUP]),
+            other => {
+                errors.not_supported(path.child("kind"), other, &["ServiceAccount", "User", "Group"]);
+            }
+        }
+    }
+}
+
+fn same_role(new: &RoleRef, old: &RoleRef, errors: &mut FieldErrors) {
+    if new != old {
+        errors.invalid("roleRef", json!(new), "cannot change roleRef");
+    }
+}
