@@ -43,7 +43,7 @@ impl FromStr for AddressRange {
             return Err(bad());
         }
         let range = AddressRange { network: address, bits };
-        Ok(AddressRange { network: range.from_number(range.number(address) & range.mask()), bits })
+        Ok(AddressRange { network: range.address_of(range.number(address) & range.mask()), bits })
     }
 }
 
@@ -66,7 +66,7 @@ impl AddressRange {
     }
 
     pub fn nth(&self, offset: u64) -> Option<IpAddr> {
-        (offset < self.size()).then(|| self.from_number(self.number(self.network) + u128::from(offset)))
+        (offset < self.size()).then(|| self.address_of(self.number(self.network) + u128::from(offset)))
     }
 
     fn width(&self) -> u8 {
@@ -85,7 +85,7 @@ impl AddressRange {
         }
     }
 
-    fn from_number(&self, number: u128) -> IpAddr {
+    fn address_of(&self, number: u128) -> IpAddr {
         match self.network {
             IpAddr::V4(_) => IpAddr::V4((number as u32).into()),
             IpAddr::V6(_) => IpAddr::V6(number.into()),
