@@ -24,6 +24,8 @@ enum Role {
     ApiServer(roles::apiserver::Flags),
     /// Run the control loops against an API server
     ControllerManager(roles::controller_manager::Flags),
+    /// Bind pods to nodes
+    Scheduler(roles::scheduler::Flags),
     /// Run pods on this host through a container runtime
     Kubelet(roles::kubelet::Flags),
     /// Program Services into this host's kernel
@@ -72,6 +74,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.role {
         Role::ApiServer(flags) => roles::apiserver::run(flags),
         Role::ControllerManager(flags) => roles::controller_manager::run(flags),
+        Role::Scheduler(flags) => roles::scheduler::run(flags),
         Role::Kubelet(flags) => roles::kubelet::run(flags),
         Role::Proxy(flags) => roles::proxy::run(flags),
         Role::Dns(flags) => roles::dns::run(flags),

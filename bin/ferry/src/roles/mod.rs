@@ -6,4 +6,5 @@ pub mod controller_manager;
 pub mod dns;
 pub mod kubelet;
 pub mod proxy;
+pub mod scheduler;
 pub mod snapshot;
