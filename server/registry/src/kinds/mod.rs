@@ -7,9 +7,11 @@ mod config_map;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod endpoint_slice;
 mod horizontal_pod_autoscaler;
 mod ingress;
 mod job;
+mod lease;
 mod limit_range;
 mod namespace;
 mod network_policy;
@@ -22,6 +24,7 @@ mod pod_disruption_budget;
 mod priority_class;
 mod replica_set;
 mod replication_controller;
+mod role;
 mod role_binding;
 mod secret;
 mod service;
@@ -55,10 +58,14 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("batch", "CronJob") => &cron_job::STRATEGY,
         ("batch", "Job") => &job::STRATEGY,
         ("certificates.k8s.io", "CertificateSigningRequest") => &certificate_signing_request::STRATEGY,
+        ("coordination.k8s.io", "Lease") => &lease::STRATEGY,
+        ("discovery.k8s.io", "EndpointSlice") => &endpoint_slice::STRATEGY,
         ("networking.k8s.io", "Ingress") => &ingress::STRATEGY,
         ("networking.k8s.io", "NetworkPolicy") => &network_policy::STRATEGY,
         ("policy", "PodDisruptionBudget") => &pod_disruption_budget::STRATEGY,
+        ("rbac.authorization.k8s.io", "ClusterRole") => &role::CLUSTER_STRATEGY,
         ("rbac.authorization.k8s.io", "ClusterRoleBinding") => &role_binding::CLUSTER_STRATEGY,
+        ("rbac.authorization.k8s.io", "Role") => &role::STRATEGY,
         ("rbac.authorization.k8s.io", "RoleBinding") => &role_binding::STRATEGY,
         ("scheduling.k8s.io", "PriorityClass") => &priority_class::STRATEGY,
         ("storage.k8s.io", "StorageClass") => &storage_class::STRATEGY,

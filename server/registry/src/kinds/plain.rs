@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::{AGE_ONLY, Column};
-use crate::strategy::{NameRule, Rules, Selectable, Strategy, Traits, Typed};
+use crate::strategy::{Rules, Selectable, Strategy, Traits, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -52,7 +52,6 @@ const fn row(
 
 const NONE: Traits = Traits::PLAIN;
 const COUNTED: Traits = Traits { generation: true, ..NONE };
-const ROLE: Traits = Traits { name: NameRule::PathSegment, create_on_update: true, ..NONE };
 const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
 const COUNTED_CONDITIONAL: Traits = Traits { unconditional_update: false, ..COUNTED };
 const ANSWERS: Traits = Traits { answers_deleted: true, ..NONE };
@@ -71,7 +70,6 @@ const CERTIFICATES: &str = "certificates.k8s.io";
 const DRA: &str = "resource.k8s.io";
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 const NETWORK: &str = "networking.k8s.io";
-const RBAC: &str = "rbac.authorization.k8s.io";
 const SCHEDULING: &str = "scheduling.k8s.io";
 const STORAGE: &str = "storage.k8s.io";
 
@@ -95,9 +93,7 @@ static ROWS: &[Row] = &[
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
-    row("coordination.k8s.io", "Lease", LEASE, &[], cluster::LEASE),
     row("coordination.k8s.io", "LeaseCandidate", LEASE, &[], cluster::LEASE_CANDIDATE),
-    row("discovery.k8s.io", "EndpointSlice", COUNTED, &[], network::ENDPOINT_SLICE),
     row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
     row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
@@ -105,8 +101,6 @@ static ROWS: &[Row] = &[
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
     row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
-    row(RBAC, "ClusterRole", ROLE, &[], AGE_ONLY),
-    row(RBAC, "Role", ROLE, &[], AGE_ONLY),
     row(DRA, "DeviceClass", COUNTED_ANSWERS, &[], cluster::AGED),
     row(DRA, "DeviceTaintRule", COUNTED_ANSWERS, &[], cluster::DEVICE_TAINT_RULE),
     row(DRA, "ResourceClaim", ANSWERS, &[], cluster::RESOURCE_CLAIM),
