@@ -108,10 +108,9 @@ pub async fn bootstrap(client: &Client) -> Result<(), kube::Error> {
     span.set("changes", !changes.is_empty());
     let Policy { cluster_roles, cluster_role_bindings, roles, role_bindings } = changes.create;
     create_all::<ClusterRole>(client, cluster_roles, |client, _| Api::all(client)).await?;
-    create_all::<Role>(client, roles, |client, namespace| Api::namespaced(client, namespace)).await?;
+    create_all::<Role>(client, roles, Api::namespaced).await?;
     create_all::<ClusterRoleBinding>(client, cluster_role_bindings, |client, _| Api::all(client)).await?;
-    create_all::<RoleBinding>(client, role_bindings, |client, namespace| Api::namespaced(client, namespace))
-        .await?;
+    create_all::<RoleBinding>(client, role_bindings, Api::namespaced).await?;
 
     let everywhere = PostParams::default();
     for role in changes.update.cluster_roles {

@@ -167,8 +167,7 @@ impl EventStream {
                 return Ok(Some(out.freeze()));
             }
         }
-        loop {
-            tokio::select! {
+        tokio::select! {
                 biased;
                 delivered = self.watcher.next() => {
                     let delivered = delivered.map_err(|gone| {
@@ -177,7 +176,7 @@ impl EventStream {
                     if let Some((_, event)) = delivered.last() {
                         self.last_sent = event.revision;
                     }
-                    return self.frames.batch(&delivered).map(Some);
+                    self.frames.batch(&delivered).map(Some)
                 }
                 () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
                     self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
@@ -185,11 +184,10 @@ impl EventStream {
                     if applied > self.last_sent {
                         self.last_sent = applied;
                     }
-                    return self.frames.bookmark(self.last_sent, false).map(Some);
+                    self.frames.bookmark(self.last_sent, false).map(Some)
                 }
-                () = tokio::time::sleep_until(self.deadline) => return Ok(None),
-                () = self.stopping.cancelled() => return Ok(None),
-            }
+                () = tokio::time::sleep_until(self.deadline) => Ok(None),
+                () = self.stopping.cancelled() => Ok(None),
         }
     }
 }
