@@ -26,7 +26,8 @@ impl Kubectl {
     /// Runs in a thread of its own, since the server lives in this process.
     async fn run(&self, words: &[&str], input: &str) -> (bool, String) {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        let (kubeconfig, home, input) = (self.kubeconfig.clone(), self.home.path().to_path_buf(), input.to_string());
+        let (kubeconfig, home, input) =
+            (self.kubeconfig.clone(), self.home.path().to_path_buf(), input.to_string());
         tokio::task::spawn_blocking(move || {
             let mut child = Command::new("kubectl")
                 .args(&words)
@@ -40,7 +41,11 @@ impl Kubectl {
                 .expect("kubectl starts");
             child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("kubectl reads");
             let output = child.wait_with_output().expect("kubectl ends");
-            let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let text = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
             (output.status.success(), text)
         })
         .await
@@ -132,7 +137,9 @@ async fn kubectl_works_over_kinds_of_every_group() {
     let Some(kubectl) = Kubectl::new(&server) else { return };
     kubectl.with("apply -f -", OBJECTS, "deployment.apps/web created").await;
     kubectl.with("apply -f -", OBJECTS, "deployment.apps/web unchanged").await;
-    kubectl.with("apply --server-side --force-conflicts -f -", OBJECTS, "deployment.apps/web serverside-applied").await;
+    kubectl
+        .with("apply --server-side --force-conflicts -f -", OBJECTS, "deployment.apps/web serverside-applied")
+        .await;
     let changed = OBJECTS.replace("replicas: 2", "replicas: 5");
     let (differs, text) = kubectl.run(&["diff", "-f", "-"], &changed).await;
     assert!(!differs && text.contains("+  replicas: 5"), "{text}");
@@ -144,13 +151,20 @@ async fn kubectl_works_over_kinds_of_every_group() {
     kubectl.ok("get cm -A -o custom-columns=N:.metadata.name", "settings").await;
     kubectl.ok("get cm -l tier=a -o name", "configmap/settings").await;
     kubectl.ok("get roles,pdb,ingress,cronjobs,leases,sc,pc,hpa", "storageclass.storage.k8s.io/fast").await;
-    kubectl.ok("get horizontalpodautoscalers.v1.autoscaling scaler -o yaml", "targetCPUUtilizationPercentage: 80").await;
+    kubectl
+        .ok(
+            "get horizontalpodautoscalers.v1.autoscaling scaler -o yaml",
+            "targetCPUUtilizationPercentage: 80",
+        )
+        .await;
     kubectl.ok("get all", "deployment.apps/web").await;
 
     kubectl.ok("label cm settings tier=b --overwrite", "labeled").await;
     kubectl.ok("annotate cm settings note=x", "annotated").await;
     kubectl.ok("patch cm settings -p {\"data\":{\"more\":\"1\"}}", "patched").await;
-    kubectl.ok("patch cm settings --type=json -p [{\"op\":\"remove\",\"path\":\"/data/more\"}]", "patched").await;
+    kubectl
+        .ok("patch cm settings --type=json -p [{\"op\":\"remove\",\"path\":\"/data/more\"}]", "patched")
+        .await;
     kubectl.ok("scale deployment web --replicas=4", "scaled").await;
     kubectl.ok("set image deployment/web c=nginx:1.30", "image updated").await;
     kubectl.ok("edit cm settings", "edited").await;
@@ -174,5 +188,8 @@ async fn kubectl_works_over_kinds_of_every_group() {
     assert!(!success && text.contains("unknown field \"datum\""), "{text}");
     kubectl.with("delete -f -", OBJECTS, "deployment.apps \"web\" deleted").await;
     let (success, text) = kubectl.run(&["get", "cm", "settings"], "").await;
-    assert!(!success && text.contains("Error from server (NotFound): configmaps \"settings\" not found"), "{text}");
+    assert!(
+        !success && text.contains("Error from server (NotFound): configmaps \"settings\" not found"),
+        "{text}"
+    );
 }

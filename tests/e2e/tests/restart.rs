@@ -98,15 +98,23 @@ async fn kill_in_the_middle_of_writes_loses_nothing_acknowledged() {
     for round in 0..5 {
         let server = start(&binary, directory.path(), port);
         let client = ready(directory.path()).await;
-        let list = Api::<ConfigMap>::namespaced(client.clone(), "default").list(&Default::default()).await.expect("a list");
-        let now: i64 = list.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).expect("a revision");
+        let list = Api::<ConfigMap>::namespaced(client.clone(), "default")
+            .list(&Default::default())
+            .await
+            .expect("a list");
+        let now: i64 =
+            list.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).expect("a revision");
         let newest = all.iter().map(|(_, revision)| *revision).max().unwrap_or(0);
         assert!(now >= newest, "the revision went back from {newest} to {now}");
         for (name, revision) in &all {
             let found = list.items.iter().find(|map| map.metadata.name.as_ref() == Some(name));
             let found = found.unwrap_or_else(|| panic!("{name} of revision {revision} is lost"));
             assert_eq!(found.metadata.resource_version.as_deref(), Some(revision.to_string().as_str()));
-            assert_eq!(found.data.as_ref().and_then(|data| data.get("name")), Some(&name.repeat(20)), "{name} is torn");
+            assert_eq!(
+                found.data.as_ref().and_then(|data| data.get("name")),
+                Some(&name.repeat(20)),
+                "{name} is torn"
+            );
         }
         let writers: Vec<_> =
             (0..4).map(|writer| tokio::spawn(write_until_killed(client.clone(), round, writer))).collect();
