@@ -7,6 +7,7 @@
 //! Start reading at [`chain`].
 
 pub mod chain;
+mod lookup;
 pub mod plugins;
 
 pub use chain::{Chain, Plugin, Request};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_api::Kind;
-use ferry_auth::authenticate::ServiceAccounts;
+use ferry_auth::audit::Audit;
+use ferry_auth::authenticate::{ServiceAccounts, Tokens};
 use ferry_auth::{Authentication, Authorization, Rbac};
 use ferry_registry::Registry;
 use parking_lot::RwLock;
@@ -18,6 +19,10 @@ use crate::metrics::Metrics;
 pub struct Api {
     pub registry: Arc<Registry>,
     pub authentication: Authentication,
+    /// All that a token may be known to, for TokenReview.
+    pub tokens: Arc<Tokens>,
+    /// What is written down of requests; nothing without a policy.
+    pub audit: Option<Arc<Audit>>,
     pub authorization: Authorization,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
@@ -86,6 +91,10 @@ impl Served {
 pub struct Parts {
     pub registry: Arc<Registry>,
     pub authentication: Authentication,
+    /// All that a token may be known to, for TokenReview.
+    pub tokens: Arc<Tokens>,
+    /// What is written down of requests; nothing without a policy.
+    pub audit: Option<Arc<Audit>>,
     pub authorization: Authorization,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
@@ -104,6 +113,8 @@ impl Api {
         Api {
             registry: parts.registry,
             authentication: parts.authentication,
+            tokens: parts.tokens,
+            audit: parts.audit,
             authorization: parts.authorization,
             rbac: parts.rbac,
             admission: parts.admission,

@@ -16,10 +16,12 @@ use futures::FutureExt;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderValue, WARNING};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::SemaphorePermit;
 
 use crate::api::Api;
+use crate::auditing::Auditing;
 use crate::body::Response;
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
@@ -40,21 +42,35 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let started = Instant::now();
+    let (started, received) = (Instant::now(), SystemTime::now());
     let (parts, body) = request.into_parts();
     let wanted =
         wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]).unwrap_or(Wanted::JSON);
     let accept_gzip = compress::accepts(&parts.headers);
     let span = trace(&parts);
+    // Outside the chain, so that it outlives a panic in it.
+    let auditing: Mutex<Option<Auditing>> = Mutex::new(None);
+    let audit = |note: &dyn Fn(&mut Auditing)| auditing.lock().as_mut().map_or((), note);
     let chain = async {
         let query = Query::parse(parts.uri.query().unwrap_or(""));
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query)
             .map_err(|_| Status::bad_request("the path cannot be read"))?;
         let _place = limit_in_flight(&api, &info)?;
-        let user = authenticate(&api, &connection, &parts, &info).await?;
-        let user = impersonate(&api, &parts.headers, &info, user).await?.user;
-        authorize(&api, &info, &user).await?;
+        let authenticated = authenticate(&api, &connection, &parts, &info).await;
+        let nobody = || Arc::new(User::default());
+        let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
+        *auditing.lock() = Auditing::begin(api.audit.as_ref(), &connection, &parts, &info, &caller, received);
+        let caller = authenticated?;
+        let acting = impersonate(&api, &parts.headers, &info, caller.clone()).await?;
+        if !Arc::ptr_eq(&acting.user, &caller) {
+            audit(&|auditing| auditing.impersonated(&acting));
+        }
+        let user = acting.user;
+        let decision = authorize(&api, &info, &user).await;
+        audit(&|auditing| auditing.decided(&decision));
+        permit(&info, &user, decision)?;
         let body = read_body(&api, body).await?;
+        audit(&|auditing| auditing.request_body(&parts.headers, &body));
         let mut parts = parts;
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         parts.headers = without_credentials(parts.headers);
@@ -69,20 +85,27 @@ where
             peer: connection.peer,
             warnings: Default::default(),
             annotations: Default::default(),
-            upgrade: parking_lot::Mutex::new(upgrade),
+            upgrade: Mutex::new(upgrade),
         };
         let answer = within(deadline, answer(&api, &request)).await;
         let mut response = answer.unwrap_or_else(|status| respond::status_as(&status, wanted));
         add_warnings(&mut response, &request);
+        for (key, value) in request.annotations.lock().iter() {
+            audit(&|auditing| auditing.annotate(key, value));
+        }
         api.metrics.finished(&request, response.status(), started.elapsed());
         Ok(response)
     };
     // A panic is a defect of ours; it ends one request and no other.
     let caught = std::panic::AssertUnwindSafe(span.instrument(chain)).catch_unwind().await;
     let result = caught.unwrap_or_else(|_| {
+        audit(&|auditing| auditing.panicked());
         Err(Status::internal("This request caused apiserver to panic. Look in the logs for details."))
     });
-    let response = result.unwrap_or_else(|status: Status| respond::status_as(&status, wanted));
+    let mut response = result.unwrap_or_else(|status: Status| respond::status_as(&status, wanted));
+    if let Some(auditing) = auditing.into_inner() {
+        response = auditing.finish(response);
+    }
     if accept_gzip { compress::gzip(response) } else { response }
 }
 
@@ -210,19 +233,18 @@ fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Result<(), Status> {
-    let mut span = ferry_trace::span("filter.authorization");
-    let attributes = info.attributes(user);
-    match api.authorization.authorize(&attributes).await {
+async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
+    let _span = ferry_trace::span("filter.authorization");
+    api.authorization.authorize(&info.attributes(user)).await
+}
+
+/// Only a clear yes lets a request on.
+fn permit(info: &RequestInfo, user: &User, decision: Decision) -> Result<(), Status> {
+    match decision {
         Decision::Allow { .. } => Ok(()),
-        Decision::Failed { error } => {
-            span.fail(&error);
-            Err(Status::internal(error))
-        }
+        Decision::Failed { error } => Err(Status::internal(error)),
         Decision::Deny { reason } | Decision::NoOpinion { reason } => {
-            let refusal = Forbidden::new(&attributes, &reason);
-            span.fail(&refusal);
-            Err(forbidden(refusal))
+            Err(forbidden(Forbidden::new(&info.attributes(user), &reason)))
         }
     }
 }

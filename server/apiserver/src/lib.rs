@@ -6,8 +6,10 @@
 //!
 //! Start reading at [`filters::handle`], then [`verbs`], then [`respond`].
 
+pub mod access;
 pub mod admission;
 pub mod api;
+mod auditing;
 pub mod body;
 pub mod bootstrap;
 mod compress;
@@ -15,6 +17,7 @@ mod continue_token;
 mod documents;
 mod escalation;
 pub mod filters;
+mod follow;
 pub mod health;
 pub mod in_process;
 mod metrics;

@@ -12,6 +12,7 @@ use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyStream, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use parking_lot::RwLock;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
@@ -25,7 +26,7 @@ use crate::verbs::Target;
 
 pub struct NodeConnection {
     /// How the server shows itself to kubelets, and whom it believes.
-    pub kubelet_tls: Arc<rustls::ClientConfig>,
+    kubelet_tls: RwLock<Arc<rustls::ClientConfig>>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -40,6 +41,15 @@ struct Destination {
 }
 
 impl NodeConnection {
+    pub fn new(kubelet_tls: Arc<rustls::ClientConfig>) -> NodeConnection {
+        NodeConnection { kubelet_tls: RwLock::new(kubelet_tls) }
+    }
+
+    /// For connections from now on, when a certificate was renewed.
+    pub fn set_tls(&self, kubelet_tls: Arc<rustls::ClientConfig>) {
+        *self.kubelet_tls.write() = kubelet_tls;
+    }
+
     pub async fn connect(&self, target: Target<'_>) -> Result<Response, Status> {
         let mut span = ferry_trace::span("apiserver.node");
         let destination = destination(target)?;
@@ -60,7 +70,8 @@ impl NodeConnection {
             return Ok(Box::new(tcp));
         }
         let name = ServerName::try_from(destination.host.clone()).map_err(std::io::Error::other)?;
-        let tls = TlsConnector::from(self.kubelet_tls.clone()).connect(name, tcp).await?;
+        let connector = TlsConnector::from(self.kubelet_tls.read().clone());
+        let tls = connector.connect(name, tcp).await?;
         Ok(Box::new(tls))
     }
 }

@@ -24,6 +24,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts.as_slice() {
         [] | [""] => Ok(root(api)),
+        ["healthz" | "livez" | "readyz", .., ""] => Ok(respond::page_not_found()),
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts)),
         ["version"] => Ok(respond::json_bytes(200, version::document().into())),
         ["metrics"] => {

@@ -63,7 +63,7 @@ impl Request {
             "Ignore" => FieldValidation::Ignore,
             other => {
                 let mut errors = ferry_api::FieldErrors::default();
-                errors.not_supported("fieldValidation", other, &["Ignore", "Strict", "Warn"]);
+                errors.not_supported("fieldValidation", other, &["", "Ignore", "Strict", "Warn"]);
                 return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
             }
         };

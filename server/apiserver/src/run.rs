@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ferry_admission::{Chain, plugins};
+use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
-use ferry_auth::authenticate::{
-    Anonymous, Authenticator, BasicFile, RequestHeader, RequestHeaderConfig, ServiceAccounts,
-    TokenAuthenticator, TokenFile, Tokens, X509,
-};
+use ferry_auth::authenticate::{OidcConfig, ServiceAccounts, X509};
 use ferry_auth::pki::{Pki, PkiConfig};
 use ferry_auth::tls::AnyClientCertificate;
 use ferry_auth::user::MASTERS;
-use ferry_auth::{AlwaysAllow, AlwaysDeny, Authentication, Authorization, Authorizer, Rbac, User};
+use ferry_auth::{Rbac, User};
 use ferry_registry::settings::AddressRange;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
@@ -21,12 +19,16 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{AuthorizationWebhook, TokenWebhook};
 use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::tokens::CachedObjects;
-use crate::{policy, server};
+use crate::{access, follow, policy, server};
+
+/// How often certificates are looked at, and the host's address with them.
+const RENEWAL: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Everything a server needs to know, with upstream's defaults.
 #[derive(Debug, Clone)]
@@ -43,8 +45,16 @@ pub struct Config {
     pub service_node_ports: std::ops::RangeInclusive<u16>,
     pub runtime_config: RuntimeConfig,
     pub authorization_modes: Vec<String>,
+    /// For the mode ABAC.
+    pub authorization_policy_file: Option<PathBuf>,
+    /// For the mode Webhook.
+    pub authorization_webhook: Option<AuthorizationWebhook>,
     pub token_auth_file: Option<PathBuf>,
     pub basic_auth_file: Option<PathBuf>,
+    pub bootstrap_tokens: bool,
+    pub oidc: Option<OidcConfig>,
+    pub token_webhook: Option<TokenWebhook>,
+    pub audit: AuditConfig,
     pub service_account_issuer: Option<String>,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
@@ -61,13 +71,44 @@ impl Config {
             service_cidr: "10.96.0.0/16".into(),
             service_node_ports: 30_000..=32_767,
             runtime_config: RuntimeConfig::default(),
-            authorization_modes: vec!["RBAC".into()],
+            authorization_modes: vec!["Node".into(), "RBAC".into()],
+            authorization_policy_file: None,
+            authorization_webhook: None,
             token_auth_file: None,
             basic_auth_file: None,
+            bootstrap_tokens: true,
+            oidc: None,
+            token_webhook: None,
+            audit: AuditConfig::default(),
             service_account_issuer: None,
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
         }
+    }
+}
+
+/// What is written down of requests. Without a policy nothing is.
+#[derive(Debug, Clone, Default)]
+pub struct AuditConfig {
+    pub policy_file: Option<PathBuf>,
+    pub log: Option<LogFileConfig>,
+    pub webhook: Option<PathBuf>,
+}
+
+impl AuditConfig {
+    async fn open(&self) -> Result<Option<Arc<Audit>>, StartError> {
+        let Some(policy) = &self.policy_file else { return Ok(None) };
+        let mut audit = Audit::new(Policy::open(policy).map_err(config_error)?);
+        if let Some(log) = &self.log {
+            let file = LogFile::open(log.clone())
+                .map_err(|source| StartError::Write { path: log.path.clone(), source })?;
+            audit = audit.with_sink(file);
+        }
+        if let Some(kubeconfig) = &self.webhook {
+            let sink = WebhookSink::open(kubeconfig, WebhookSinkConfig::default()).await;
+            audit = audit.with_sink(sink.map_err(config_error)?);
+        }
+        Ok(Some(Arc::new(audit)))
     }
 }
 
@@ -115,11 +156,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
     let service_ip =
         service_range.nth(1).ok_or_else(|| config_error("the range of service addresses is too small"))?;
-    let mut names = config.names.clone();
-    names.extend([advertise.to_string(), service_ip.to_string()]);
     let pki = Arc::new(Pki::open_or_create(
         config.data_dir.join("pki"),
-        PkiConfig::new(&config.cluster_domain, names),
+        serving_names(&config, advertise, service_ip),
     )?);
 
     let rows: Vec<_> =
@@ -133,8 +172,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let host =
         if config.bind.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { config.bind.ip() };
     let url = format!("https://{}", SocketAddr::new(host, address.port()));
-    let api =
-        Arc::new(api(&config, &pki, registry.clone(), rows, SocketAddr::new(advertise, address.port()))?);
+    let advertised = SocketAddr::new(advertise, address.port());
+    let (api, x509) = api(&config, &pki, registry.clone(), rows, advertised).await?;
+    let api = Arc::new(api);
     api.health.caches_filled();
 
     let tls = tls_config(&pki)?;
@@ -155,6 +195,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         policy::bootstrap(&client).await?;
     }
     write_kubeconfig(&config, &pki, &url)?;
+    tokio::spawn(keep_certificates_fresh(config, pki.clone(), api.clone(), x509, service_ip, stop.clone()));
     api.health.started();
     span.set("address", address.to_string());
     Ok(Running { api, pki, address, url, stop, serving, store })
@@ -171,6 +212,9 @@ impl Running {
         self.stop.cancel();
         if let Err(error) = self.serving.await {
             tracing::error!(%error, "the listener failed");
+        }
+        if let Some(audit) = &self.api.audit {
+            audit.close().await;
         }
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store could not be closed");
@@ -224,13 +268,13 @@ async fn fill_caches(registry: &Arc<Registry>, stop: CancellationToken) -> Resul
     }
 }
 
-fn api(
+async fn api(
     config: &Config,
     pki: &Pki,
     registry: Arc<Registry>,
     rows: Vec<Arc<ferry_api::Kind>>,
     advertise: SocketAddr,
-) -> Result<Api, StartError> {
+) -> Result<(Api, Arc<X509>), StartError> {
     let issuer = config
         .service_account_issuer
         .clone()
@@ -246,65 +290,65 @@ fn api(
     )
     .map_err(config_error)?;
     let service_accounts = Arc::new(service_accounts);
+    let rbac = Arc::new(Rbac::new());
+    follow::follow(&registry, &rbac, follow::RBAC);
+    let authorization = access::authorization(config, &registry, &rbac).await?;
     let admission = Chain::new(
-        &plugins::Context { registry: registry.clone() },
+        &plugins::Context { registry: registry.clone(), authorization: authorization.clone() },
         &config.enable_admission_plugins,
         &config.disable_admission_plugins,
     )
     .map_err(config_error)?;
-    let rbac = Arc::new(Rbac::new());
-    policy::follow(&registry, &rbac);
-    Ok(Api::new(Parts {
-        rbac: rbac.clone(),
-        authentication: authentication(config, pki, service_accounts.clone())?,
-        authorization: authorization(config, &rbac)?,
+    let authenticators = access::authentication(config, pki, &registry, service_accounts.clone()).await?;
+    let api = Api::new(Parts {
+        authentication: authenticators.union,
+        tokens: authenticators.tokens,
+        audit: config.audit.open().await?,
+        authorization,
+        rbac,
         admission,
         limits: Limits::default(),
-        node_connection: NodeConnection { kubelet_tls: kubelet_tls(pki)? },
+        node_connection: NodeConnection::new(kubelet_tls(pki)?),
         service_accounts,
         advertised: advertise.to_string(),
         jwks_uri: format!("https://{advertise}/openid/v1/jwks"),
         registry,
         rows,
-    }))
+    });
+    Ok((api, authenticators.x509))
 }
 
-fn authentication(
-    config: &Config,
-    pki: &Pki,
-    accounts: Arc<ServiceAccounts>,
-) -> Result<Authentication, StartError> {
-    let mut members: Vec<Arc<dyn Authenticator>> = vec![
-        Arc::new(
-            RequestHeader::new(&pki.front_proxy_ca_bundle(), RequestHeaderConfig::default())
-                .map_err(config_error)?,
-        ),
-        Arc::new(X509::new(&pki.ca_bundle()).map_err(config_error)?),
-    ];
-    if let Some(path) = &config.basic_auth_file {
-        members.push(Arc::new(BasicFile::open(path).map_err(config_error)?));
-    }
-    let mut tokens: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
-    if let Some(path) = &config.token_auth_file {
-        tokens.push(Arc::new(TokenFile::open(path).map_err(config_error)?));
-    }
-    let accounts_audiences = accounts.api_audiences().to_vec();
-    tokens.push(accounts);
-    members.push(Arc::new(Tokens::new(accounts_audiences, tokens)));
-    Ok(Authentication::new(members, Some(Anonymous::on_health_and_version())))
+/// Certificates are renewed long before they end, and the serving one whenever the host's address is
+/// another; nobody has to restart anything for it.
+async fn keep_certificates_fresh(
+    config: Config,
+    pki: Arc<Pki>,
+    api: Arc<Api>,
+    x509: Arc<X509>,
+    service_ip: IpAddr,
+    stop: CancellationToken,
+) {
+    let names = || {
+        let advertise = config.advertise.unwrap_or_else(|| advertised(config.bind.ip()));
+        serving_names(&config, advertise, service_ip).names
+    };
+    let take_over = |_: &[ferry_auth::pki::Renewed]| {
+        if let Err(error) = x509.set_authorities(&pki.ca_bundle()) {
+            tracing::error!(%error, "the renewed authority cannot be used");
+        }
+        match kubelet_tls(&pki) {
+            Ok(tls) => api.node_connection.set_tls(tls),
+            Err(error) => tracing::error!(%error, "the renewed kubelet client cannot be used"),
+        }
+    };
+    pki.keep_fresh(RENEWAL, names, take_over, stop).await;
 }
 
-fn authorization(config: &Config, rbac: &Arc<Rbac>) -> Result<Authorization, StartError> {
-    let mut members: Vec<Arc<dyn Authorizer>> = Vec::new();
-    for mode in &config.authorization_modes {
-        members.push(match mode.as_str() {
-            "RBAC" => rbac.clone(),
-            "AlwaysAllow" => Arc::new(AlwaysAllow),
-            "AlwaysDeny" => Arc::new(AlwaysDeny),
-            other => return Err(StartError::Config(format!("{other:?} is no authorization mode"))),
-        });
-    }
-    Ok(Authorization::new(members))
+/// All that the server is reached by.
+fn serving_names(config: &Config, advertise: IpAddr, service_ip: IpAddr) -> PkiConfig {
+    let mut names = config.names.clone();
+    names.extend([advertise.to_string(), service_ip.to_string()]);
+    PkiConfig::new(&config.cluster_domain, names)
 }
 
 fn tls_config(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {

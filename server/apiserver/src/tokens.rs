@@ -6,15 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferry_api::{FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
 use ferry_auth::Answer;
+use ferry_auth::authenticate::Outcome;
 use ferry_auth::authenticate::service_account::{
     BoundKind, BoundObject, BoundObjects, BoundTo, Reference, TokenRequest,
 };
-use ferry_auth::authenticate::{Credentials, NoHeaders};
+use ferry_registry::verbs::{Admission, Operation};
 use ferry_registry::{Registry, metadata};
 use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::body::Response;
+use crate::request::Writing;
 use crate::respond;
 use crate::verbs::Target;
 
@@ -81,39 +83,19 @@ impl Api {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let header = format!("Bearer {token}");
-        let credentials = Credentials {
-            authorization: Some(&header),
-            websocket_bearer: None,
-            client_certificates: &[],
-            headers: &NoHeaders,
-            path: "",
-            peer: None,
-            now: SystemTime::now(),
-        };
-        match self.authentication.authenticate(&credentials).await {
-            Ok(identity) => {
-                let asked = texts(review.get(&["spec", "audiences"]));
-                let held: Vec<String> = identity.audiences.iter().map(ToString::to_string).collect();
-                let audiences: Vec<&String> = if asked.is_empty() {
-                    held.iter().collect()
-                } else {
-                    asked.iter().filter(|a| held.contains(a)).collect()
-                };
-                if !asked.is_empty() && audiences.is_empty() {
-                    return Ok(
-                        json!({"error": format!("token audiences {held:?} is invalid for the target audiences {asked:?}")}),
-                    );
-                }
+        let asked = texts(review.get(&["spec", "audiences"]));
+        let failed = |why: &dyn std::fmt::Display| json!({"error": why.to_string(), "user": {}});
+        Ok(match self.tokens.review(token, &asked, SystemTime::now()).await {
+            Ok(Outcome::Authenticated(identity)) => {
                 let mut status = json!({"authenticated": true, "user": user(&identity.user)});
-                if !audiences.is_empty() {
-                    status["audiences"] = json!(audiences);
+                if !identity.audiences.is_empty() {
+                    status["audiences"] = json!(identity.audiences);
                 }
-                Ok(status)
+                status
             }
-            Err(error) if error.errors.is_empty() => Ok(json!({})),
-            Err(error) => Ok(json!({"error": error.to_string()})),
-        }
+            Ok(Outcome::NotMine) => failed(&"invalid bearer token"),
+            Err(error) => failed(&error),
+        })
     }
 
     /// TokenRequest: a new token for the account of the URL.
@@ -136,9 +118,11 @@ impl Api {
             audiences = self.service_accounts.api_audiences().to_vec();
         }
         let seconds = request.get(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(3600);
-        check_lifetime(seconds, &info.name)?;
+        check_lifetime(seconds)?;
 
-        let reference = BoundReference::find(self, &request, &info.namespace)?;
+        let writing = Writing::new(self, target.request, target.kind, &options);
+        writing.admitting.validate(Operation::Create, Some(&request), None).await?;
+        let reference = BoundReference::find(self, &request, &info.namespace, &info.name)?;
         let issued = self
             .service_accounts
             .issue(
@@ -167,7 +151,7 @@ impl Api {
     }
 }
 
-fn check_lifetime(seconds: i64, name: &str) -> Result<(), Status> {
+fn check_lifetime(seconds: i64) -> Result<(), Status> {
     let mut errors = FieldErrors::default();
     if seconds < SHORTEST {
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes");
@@ -182,7 +166,7 @@ fn check_lifetime(seconds: i64, name: &str) -> Result<(), Status> {
     if errors.is_empty() {
         Ok(())
     } else {
-        Err(Status::invalid("authentication.k8s.io", "TokenRequest", name, &errors))
+        Err(Status::invalid("authentication.k8s.io", "TokenRequest", "", &errors))
     }
 }
 
@@ -195,7 +179,7 @@ enum BoundReference {
 }
 
 impl BoundReference {
-    fn find(api: &Api, request: &Object, namespace: &str) -> Result<BoundReference, Status> {
+    fn find(api: &Api, request: &Object, namespace: &str, account: &str) -> Result<BoundReference, Status> {
         let Some(reference) = request.get(&["spec", "boundObjectRef"]) else {
             return Ok(BoundReference::Nothing);
         };
@@ -210,7 +194,7 @@ impl BoundReference {
             "Node" => ("nodes", ""),
             other => {
                 return Err(Status::bad_request(format!(
-                    "cannot bind token for serviceaccount to object of type {}, Kind={other}",
+                    "cannot bind token to object of type {}, Kind={other}",
                     text("apiVersion")
                 )));
             }
@@ -220,7 +204,7 @@ impl BoundReference {
             .ok_or_else(|| Status::not_found(&GroupResource::new("", plural), name))?;
         if !text("uid").is_empty() && text("uid") != object.uid() {
             return Err(Status::conflict(
-                &GroupResource::new("", plural),
+                &GroupResource::new("", text("kind").to_string()),
                 name,
                 format!(
                     "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
@@ -229,6 +213,11 @@ impl BoundReference {
             ));
         }
         Ok(match plural {
+            "pods" if object.text_at(&["spec", "serviceAccountName"]) != account => {
+                return Err(Status::bad_request(format!(
+                    "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+                )));
+            }
             "pods" => {
                 let node = object.text_at(&["spec", "nodeName"]);
                 let node = (!node.is_empty()).then(|| lookup(&api.registry, "nodes", "", node)).flatten();

@@ -89,7 +89,6 @@ async fn answers_are_those_of_kubernetes() {
     let mut config = Config::new(home.path());
     config.bind = ([127, 0, 0, 1], 0).into();
     config.token_auth_file = Some(folder().join("users.csv"));
-    config.authorization_modes = vec!["RBAC".to_owned()];
     let store =
         ferry_store::Embedded::open(ferry_store::embedded::Config::new(home.path().join("store"))).unwrap();
     let server = start(config, std::sync::Arc::new(store)).await.unwrap();

@@ -10,6 +10,8 @@ use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, start};
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
+use super::{access, audit};
+
 #[derive(Args)]
 pub struct Flags {
     /// Where the store, keys and the administrator's kubeconfig are
@@ -40,8 +42,15 @@ pub struct Flags {
     /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
     #[arg(long, default_value = "")]
     pub runtime_config: String,
-    #[arg(long, value_delimiter = ',', default_value = "RBAC")]
+    #[arg(long, value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
+    /// One policy per line, for the mode ABAC
+    #[arg(long)]
+    pub authorization_policy_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub access: access::Flags,
+    #[command(flatten)]
+    pub audit: audit::Flags,
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
     #[arg(long)]
@@ -97,6 +106,12 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_node_ports: flags.service_node_port_range,
         runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
         authorization_modes: flags.authorization_mode,
+        authorization_policy_file: flags.authorization_policy_file,
+        authorization_webhook: flags.access.authorization_webhook(),
+        bootstrap_tokens: flags.access.enable_bootstrap_token_auth,
+        oidc: flags.access.oidc()?,
+        token_webhook: flags.access.token_webhook(),
+        audit: flags.audit.config(),
         token_auth_file: flags.token_auth_file,
         basic_auth_file: flags.basic_auth_file,
         service_account_issuer: flags.service_account_issuer,

@@ -1,6 +1,7 @@
 //! The roles: flags in, a component's `run` out.
-
+mod access;
 pub mod apiserver;
+mod audit;
 pub mod component;
 pub mod controller_manager;
 pub mod dns;

@@ -7,6 +7,7 @@ use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
 use ferry_registry::verbs::delete::DeleteOptions;
 use ferry_registry::verbs::update::Change;
+use ferry_registry::verbs::{Admission, Operation};
 use serde_json::Value;
 
 use crate::body::Response;
@@ -31,6 +32,8 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     let mut call = writing.call(target.request, target.kind, target.resource);
     let entry = target.api.registry.get(&call, ferry_registry::verbs::list::Freshness::Current).await?;
     let pod = target.resource.object(&entry.json)?;
+    // Before a budget is spent: an eviction that is refused costs nothing.
+    writing.admitting.validate(Operation::Create, Some(&eviction), None).await?;
     if !needs_no_budget(&pod) {
         spend_budget(target, &pod, &writing).await?;
     }

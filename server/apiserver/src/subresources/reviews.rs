@@ -20,23 +20,24 @@ pub async fn review(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     let mut object = request.decode_as(kind, options.validation)?;
     let status = match &*kind.plural {
         "selfsubjectreviews" => json!({"userInfo": user_info(&request.user)}),
-        "selfsubjectaccessreviews" => access(api, &object, &request.user).await?,
-        "subjectaccessreviews" | "localsubjectaccessreviews" => {
-            if kind.is_namespaced()
-                && object.text_at(&["spec", "resourceAttributes", "namespace"]) != request.info.namespace
-            {
-                let mut errors = FieldErrors::default();
-                errors.invalid(
-                    "spec.resourceAttributes.namespace",
-                    object.text_at(&["spec", "resourceAttributes", "namespace"]),
-                    &format!("must match metadata.namespace: {}", request.info.namespace),
-                );
-                return Err(Status::invalid(&kind.group, &kind.kind, "", &errors));
-            }
-            let user = asked_user(&object, kind)?;
-            access(api, &object, &user).await?
+        "selfsubjectaccessreviews" => {
+            refuse(question_errors(&object))?;
+            access(api, &object, &request.user).await
         }
-        "selfsubjectrulesreviews" => rules(api, &object, &request.user),
+        "subjectaccessreviews" => {
+            refuse(subject_errors(&object))?;
+            access(api, &object, &asked_user(&object)).await
+        }
+        "localsubjectaccessreviews" => {
+            refuse(local_errors(&object, &request.info.namespace))?;
+            access(api, &object, &asked_user(&object)).await
+        }
+        "selfsubjectrulesreviews" => {
+            if object.text_at(&["spec", "namespace"]).is_empty() {
+                return Err(Status::bad_request("no namespace on request"));
+            }
+            rules(api, &object, &request.user)
+        }
         "tokenreviews" => api.review_token(&object).await?,
         _ => return Err(Status::method_not_allowed()),
     };
@@ -63,47 +64,87 @@ pub fn user_info(user: &User) -> Value {
     info
 }
 
-fn asked_user(object: &Object, kind: &Kind) -> Result<User, Status> {
-    let texts = |value: Option<&Value>| -> Vec<String> {
-        value
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(|text| Some(text.as_str()?.to_string()))
-            .collect()
-    };
-    let name = object.text_at(&["spec", "user"]);
-    let groups = texts(object.get(&["spec", "groups"]));
-    if name.is_empty() && groups.is_empty() {
-        let mut errors = FieldErrors::default();
-        errors.invalid("spec.user", "", "at least one of user or group must be specified");
-        return Err(Status::invalid(&kind.group, &kind.kind, "", &errors));
+/// Reviews are invalid without naming their kind.
+fn refuse(errors: FieldErrors) -> Result<(), Status> {
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("authorization.k8s.io", "", "", &errors)) }
+}
+
+/// A question is about a resource or about a path.
+fn question_errors(review: &Object) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    let resource = review.get(&["spec", "resourceAttributes"]);
+    match (resource, path_asked(review)) {
+        (Some(_), Some(path)) => {
+            let why = "cannot be specified in combination with resourceAttributes";
+            errors.invalid("spec.nonResourceAttributes", path, why);
+        }
+        (None, None) => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errors.invalid("spec.resourceAttributes", Value::Null, why);
+        }
+        (Some(_), None) | (None, Some(_)) => {}
     }
-    let extra = object
+    errors
+}
+
+fn subject_errors(review: &Object) -> FieldErrors {
+    let mut errors = question_errors(review);
+    if review.text_at(&["spec", "user"]).is_empty() && texts(review.get(&["spec", "groups"])).is_empty() {
+        errors.invalid("spec.user", "", "at least one of user or group must be specified");
+    }
+    errors
+}
+
+fn local_errors(review: &Object, namespace: &str) -> FieldErrors {
+    let mut errors = subject_errors(review);
+    let asked = review.text_at(&["spec", "resourceAttributes", "namespace"]);
+    if review.get(&["spec", "resourceAttributes"]).is_some() && asked != namespace {
+        errors.invalid("spec.resourceAttributes.namespace", asked, "must match metadata.namespace");
+    }
+    if let Some(path) = path_asked(review) {
+        errors.invalid("spec.nonResourceAttributes", path, "disallowed on this kind of request");
+    }
+    errors
+}
+
+/// As refusals show it.
+fn path_asked(review: &Object) -> Option<Value> {
+    let asked = review.get(&["spec", "nonResourceAttributes"])?;
+    let text = |field: &str| asked.get(field).and_then(Value::as_str).unwrap_or("");
+    Some(json!({"Path": text("path"), "Verb": text("verb")}))
+}
+
+fn texts(value: Option<&Value>) -> Vec<String> {
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|text| Some(text.as_str()?.to_string()))
+        .collect()
+}
+
+fn asked_user(review: &Object) -> User {
+    let extra = review
         .get(&["spec", "extra"])
         .and_then(Value::as_object)
         .into_iter()
         .flatten()
         .map(|(key, values)| (key.to_lowercase(), texts(Some(values))))
         .collect();
-    Ok(User { name: name.to_string(), uid: object.text_at(&["spec", "uid"]).to_string(), groups, extra })
+    User {
+        name: review.text_at(&["spec", "user"]).to_string(),
+        uid: review.text_at(&["spec", "uid"]).to_string(),
+        groups: texts(review.get(&["spec", "groups"])),
+        extra,
+    }
 }
 
-async fn access(api: &Api, object: &Object, user: &User) -> Result<Value, Status> {
+async fn access(api: &Api, object: &Object, user: &User) -> Value {
     let resource = object.get(&["spec", "resourceAttributes"]);
     let path = object.get(&["spec", "nonResourceAttributes"]);
     let text = |value: Option<&Value>, field: &str| -> String {
         value.and_then(|value| value.get(field)).and_then(Value::as_str).unwrap_or("").to_string()
     };
-    if resource.is_some() == path.is_some() {
-        let mut errors = FieldErrors::default();
-        errors.invalid(
-            "spec.resourceAttributes",
-            Value::Null,
-            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        );
-        return Err(Status::invalid("authorization.k8s.io", object.kind(), "", &errors));
-    }
     let (verb, group, version, plural, sub, namespace, name, url) = (
         text(resource.or(path), "verb"),
         text(resource, "group"),
@@ -131,9 +172,10 @@ async fn access(api: &Api, object: &Object, user: &User) -> Result<Value, Status
         status["denied"] = true.into();
     }
     if !decision.reason().is_empty() {
-        status["reason"] = decision.reason().into();
+        let field = if matches!(decision, Decision::Failed { .. }) { "evaluationError" } else { "reason" };
+        status[field] = decision.reason().into();
     }
-    Ok(status)
+    status
 }
 
 fn rules(api: &Api, object: &Object, user: &User) -> Value {

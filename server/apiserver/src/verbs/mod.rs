@@ -43,8 +43,16 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     if kind.is_virtual() && !info.name.is_empty() {
         return Err(Status::no_such_path());
     }
-    if kind.is_namespaced() && info.namespace.is_empty() && (!info.name.is_empty() || info.verb == "create") {
-        return Err(Status::no_such_path());
+    if kind.is_namespaced() && info.namespace.is_empty() {
+        // All namespaces together can be read, no more.
+        match info.verb {
+            _ if !info.name.is_empty() => return Err(Status::no_such_path()),
+            "list" | "watch" => {}
+            _ => return Err(Status::method_not_allowed()),
+        }
+    }
+    if info.name.is_empty() && ["update", "patch"].contains(&info.verb) {
+        return Err(Status::method_not_allowed());
     }
     if !kind.is_namespaced() && !info.namespace.is_empty() && kind.plural != "namespaces" {
         return Err(Status::no_such_path());

@@ -28,12 +28,15 @@ pub async fn get(target: Target<'_>) -> Result<Response, Status> {
 pub async fn list(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
     let query = &target.request.query;
-    let limit = match query.text("limit") {
-        "" | "0" => None,
-        text => {
-            Some(text.parse::<usize>().map_err(|_| Status::bad_request(format!("invalid limit: {text:?}")))?)
-        }
-    };
+    // What is not more than nothing is no limit.
+    let limit =
+        number(query.text("limit"))?.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
+    number(query.text("timeoutSeconds"))?;
+    if query.get("sendInitialEvents").is_some() {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        return Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors));
+    }
     let from = match query.text("continue") {
         "" => None,
         token => Some(continue_token::decode(token)?),
@@ -43,6 +46,16 @@ pub async fn list(target: Target<'_>) -> Result<Response, Status> {
     let filter = filter(target)?;
     let listed = target.api.registry.list(target.resource, &filter, freshness, limit, from).await?;
     respond::list(target.request, target.kind, listed, wanted)
+}
+
+fn number(text: &str) -> Result<Option<i64>, Status> {
+    match text {
+        "" => Ok(None),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
+    }
 }
 
 /// The rules of resourceVersion and resourceVersionMatch for lists.

@@ -151,6 +151,11 @@ impl Record {
         &self.config
     }
 
+    /// By which the request is found in the log.
+    pub fn audit_id(&self) -> &str {
+        &self.base.audit_id
+    }
+
     pub fn impersonated(&mut self, user: Arc<User>, constraint: Option<&'static str>) {
         self.base.impersonated_user = Some(user);
         self.base.authentication_metadata =

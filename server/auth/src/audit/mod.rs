@@ -101,8 +101,8 @@ impl Audit {
     }
 
     /// Writes out what is waiting, and ends the sinks' tasks.
-    pub async fn close(self) {
-        for queue in self.queues {
+    pub async fn close(&self) {
+        for queue in &self.queues {
             queue.close().await;
         }
     }

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use ferry_client::CancellationToken;
+use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -17,15 +19,17 @@ pub(super) struct Queue {
     sink: &'static str,
     sender: mpsc::Sender<Arc<Event>>,
     dropped: AtomicU64,
-    task: JoinHandle<()>,
+    closing: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Queue {
     pub(super) fn start(sink: impl Sink) -> Self {
         let (name, batching) = (sink.name(), sink.batching());
         let (sender, receiver) = mpsc::channel(batching.buffer);
-        let task = tokio::spawn(deliver(sink, receiver, batching));
-        Queue { sink: name, sender, dropped: AtomicU64::new(0), task }
+        let closing = CancellationToken::new();
+        let task = tokio::spawn(deliver(sink, receiver, batching, closing.clone()));
+        Queue { sink: name, sender, dropped: AtomicU64::new(0), closing, task: Mutex::new(Some(task)) }
     }
 
     /// Never waits: when the queue is full, the event is lost and counted.
@@ -43,23 +47,32 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn close(self) {
-        drop(self.sender);
-        if let Err(error) = self.task.await {
+    /// What is waiting is written; what comes later is dropped.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        let task = self.task.lock().take();
+        if let Some(task) = task
+            && let Err(error) = task.await
+        {
             tracing::error!(sink = self.sink, %error, "the audit sink's task failed");
         }
     }
 }
 
-async fn deliver(mut sink: impl Sink, mut receiver: mpsc::Receiver<Arc<Event>>, batching: Batching) {
-    while let Some(first) = receiver.recv().await {
+async fn deliver(
+    mut sink: impl Sink,
+    mut receiver: mpsc::Receiver<Arc<Event>>,
+    batching: Batching,
+    closing: CancellationToken,
+) {
+    while let Some(first) = next(&mut receiver, &closing).await {
         let mut batch = vec![first];
         let deadline = Instant::now() + batching.max_wait;
         while batch.len() < batching.max_batch {
             // What is there already is taken in any case, also when nobody waits for more.
             let next = match receiver.try_recv() {
                 Ok(event) => Some(event),
-                Err(_) => timeout_at(deadline, receiver.recv()).await.ok().flatten(),
+                Err(_) => timeout_at(deadline, next(&mut receiver, &closing)).await.ok().flatten(),
             };
             match next {
                 Some(event) => batch.push(event),
@@ -67,6 +80,18 @@ async fn deliver(mut sink: impl Sink, mut receiver: mpsc::Receiver<Arc<Event>>, 
             }
         }
         sink.write(batch).await;
+    }
+}
+
+/// The next event; none when the queue is closed and empty.
+async fn next(receiver: &mut mpsc::Receiver<Arc<Event>>, closing: &CancellationToken) -> Option<Arc<Event>> {
+    tokio::select! {
+        biased;
+        event = receiver.recv() => event,
+        () = closing.cancelled() => {
+            receiver.close();
+            receiver.recv().await
+        }
     }
 }
 
