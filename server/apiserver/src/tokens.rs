@@ -213,7 +213,7 @@ impl BoundReference {
             ));
         }
         Ok(match plural {
-            "pods" if object.text_at(&["spec", "serviceAccountName"]) != account => {
+            "pods" if account_of(&object) != account => {
                 return Err(Status::bad_request(format!(
                     "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
                 )));
@@ -240,6 +240,14 @@ impl BoundReference {
             BoundReference::Secret(secret) => BoundTo::Secret(reference(secret)),
             BoundReference::Node(node) => BoundTo::Node(reference(node)),
         }
+    }
+}
+
+/// A pod that names no account runs as its namespace's default one.
+fn account_of(pod: &Object) -> &str {
+    match pod.text_at(&["spec", "serviceAccountName"]) {
+        "" => "default",
+        name => name,
     }
 }
 

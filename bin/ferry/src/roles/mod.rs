@@ -1,4 +1,5 @@
 //! The roles: flags in, a component's `run` out.
+
 mod access;
 pub mod apiserver;
 mod audit;
