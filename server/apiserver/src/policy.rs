@@ -24,8 +24,7 @@ pub async fn bootstrap(client: &Client) -> Result<(), kube::Error> {
     create_all::<ClusterRole>(client, cluster_roles, |client, _| Api::all(client)).await?;
     create_all::<Role>(client, roles, Api::namespaced).await?;
     create_all::<ClusterRoleBinding>(client, cluster_role_bindings, |client, _| Api::all(client)).await?;
-    create_all::<RoleBinding>(client, role_bindings, Api::namespaced)
-        .await?;
+    create_all::<RoleBinding>(client, role_bindings, Api::namespaced).await?;
 
     let everywhere = PostParams::default();
     for role in changes.update.cluster_roles {
