@@ -40,7 +40,8 @@ pub fn has(program: &str) -> bool {
 
 pub fn target_directory() -> Result<PathBuf> {
     let metadata = output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
-    let (_, rest) = metadata.split_once("\"target_directory\":\"").context("cargo metadata names no target directory")?;
+    let (_, rest) =
+        metadata.split_once("\"target_directory\":\"").context("cargo metadata names no target directory")?;
     let (directory, _) = rest.split_once('"').context("cargo metadata is cut short")?;
     Ok(PathBuf::from(directory))
 }

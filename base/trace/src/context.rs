@@ -36,23 +36,13 @@ impl Context {
 
     /// A new trace and its first span.
     pub fn generate() -> Self {
-        Context {
-            trace: TraceId::generate(),
-            span: SpanId::generate(),
-            sampled: true,
-        }
+        Context { trace: TraceId::generate(), span: SpanId::generate(), sampled: true }
     }
 }
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "00-{}-{}-{:02x}",
-            self.trace,
-            self.span,
-            u8::from(self.sampled)
-        )
+        write!(f, "00-{}-{}-{:02x}", self.trace, self.span, u8::from(self.sampled))
     }
 }
 
@@ -64,11 +54,8 @@ impl FromStr for Context {
     fn from_str(text: &str) -> Result<Self, MalformedTraceparent> {
         let version = lower_hex(text.get(..2).ok_or(MalformedTraceparent)?)?;
         let rest = text.get(55..).ok_or(MalformedTraceparent)?;
-        let well_ended = if version == 0 {
-            rest.is_empty()
-        } else {
-            rest.is_empty() || rest.starts_with('-')
-        };
+        let well_ended =
+            if version == 0 { rest.is_empty() } else { rest.is_empty() || rest.starts_with('-') };
         let dashes = [2, 35, 52].iter().all(|&at| text.as_bytes()[at] == b'-');
         if version == 0xff || !well_ended || !dashes {
             return Err(MalformedTraceparent);
@@ -93,10 +80,7 @@ impl std::error::Error for MalformedTraceparent {}
 /// Upper case is malformed by the specification, so `from_str_radix` alone is too kind; it
 /// also takes a sign.
 fn lower_hex(text: &str) -> Result<u128, MalformedTraceparent> {
-    if !text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-    {
+    if !text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
         return Err(MalformedTraceparent);
     }
     u128::from_str_radix(text, 16).map_err(|_| MalformedTraceparent)
@@ -177,68 +161,26 @@ mod tests {
 
     #[test]
     fn traceparent_is_read_as_the_specification_says() {
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            true,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
-            true,
-        );
-        check(
-            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-later-fields",
-            true,
-        );
-        check(
-            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.later",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
-            false,
-        );
-        check(
-            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            false,
-        );
-        check(
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-            false,
-        );
-        check(
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-+0f067aa0ba902b7-01",
-            false,
-        );
-        check(
-            "00-4bf92f3577b34da6a3ce929d0e0e47é-00f067aa0ba902b7-01",
-            false,
-        );
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", true);
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", true);
+        check("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-later-fields", true);
+        check("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.later", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", false);
+        check("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", false);
+        check("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", false);
+        check("00-00000000000000000000000000000000-00f067aa0ba902b7-01", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e4736-+0f067aa0ba902b7-01", false);
+        check("00-4bf92f3577b34da6a3ce929d0e0e47é-00f067aa0ba902b7-01", false);
         check("", false);
     }
 
     #[test]
     fn what_is_printed_is_read_back() {
         for sampled in [true, false] {
-            let context = Context {
-                sampled,
-                ..Context::generate()
-            };
+            let context = Context { sampled, ..Context::generate() };
             assert_eq!(context.to_string().parse(), Ok(context));
         }
     }

@@ -53,10 +53,7 @@ impl Record {
     pub const MAX_CAUSES: usize = 8;
 
     pub fn attribute(&self, key: &str) -> Option<&Value> {
-        self.attributes
-            .iter()
-            .find(|(name, _)| name == key)
-            .map(|(_, value)| value)
+        self.attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// Nanoseconds since 1970.
@@ -70,11 +67,7 @@ impl Record {
             + text(&self.error)
             + self.causes.capacity() * size_of::<i64>()
             + self.attributes.capacity() * size_of::<(Cow<'static, str>, Value)>()
-            + self
-                .attributes
-                .iter()
-                .map(|(_, value)| value.heap())
-                .sum::<usize>()
+            + self.attributes.iter().map(|(_, value)| value.heap()).sum::<usize>()
     }
 }
 
@@ -144,9 +137,7 @@ impl Ring {
     pub fn writer(&self, revision: i64) -> Option<Context> {
         let writers = self.writers.lock();
         let slot = revision.rem_euclid(writers.len() as i64) as usize;
-        writers[slot]
-            .filter(|(written, _)| *written == revision)
-            .map(|(_, context)| context)
+        writers[slot].filter(|(written, _)| *written == revision).map(|(_, context)| context)
     }
 
     /// Everything that is kept, by start.
@@ -172,22 +163,13 @@ impl Ring {
 
     /// Spans that wrote a revision or were caused by it.
     pub fn revision(&self, revision: i64) -> Vec<Record> {
-        self.matching(|record| {
-            record.committed == Some(revision) || record.causes.contains(&revision)
-        })
+        self.matching(|record| record.committed == Some(revision) || record.causes.contains(&revision))
     }
 
     fn matching(&self, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(
-                shard
-                    .lock()
-                    .records
-                    .iter()
-                    .filter(|record| wanted(record))
-                    .cloned(),
-            );
+            found.extend(shard.lock().records.iter().filter(|record| wanted(record)).cloned());
         }
         found.sort_by_key(|record| (record.start, record.sequence));
         found
@@ -239,9 +221,7 @@ pub(crate) mod tests {
         let ring = Ring::new(64 << 10);
         for start in 0..10_000 {
             let mut record = record("step", start);
-            record
-                .attributes
-                .push((Cow::Borrowed("text"), Value::from("x".repeat(200))));
+            record.attributes.push((Cow::Borrowed("text"), Value::from("x".repeat(200))));
             ring.push(record);
         }
         assert!(ring.bytes() <= 64 << 10, "{} bytes", ring.bytes());
@@ -279,9 +259,7 @@ pub(crate) mod tests {
     #[test]
     fn a_record_survives_json() {
         let mut original = record("step", 5);
-        original
-            .attributes
-            .push((Cow::Borrowed("count"), Value::from(3)));
+        original.attributes.push((Cow::Borrowed("count"), Value::from(3)));
         original.causes.push(12);
         let json = serde_json::to_string(&original).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&json).unwrap(), original);

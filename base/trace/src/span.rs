@@ -19,12 +19,7 @@ use crate::value::{Value, cut};
 /// Names read `room.step`: `kubelet.sandbox`, `admission.mutate`.
 pub fn span(name: &'static str) -> Span {
     match CURRENT.get() {
-        Some(scope) => Span::open(
-            name,
-            scope.context.child(),
-            Some(scope.context.span),
-            scope.cause,
-        ),
+        Some(scope) => Span::open(name, scope.context.child(), Some(scope.context.span), scope.cause),
         None => Span::root(name, None),
     }
 }
@@ -44,10 +39,7 @@ pub fn current_cause() -> Option<i64> {
 /// Runs a future that is about to be spawned under the span that is current now; a new task
 /// has none of its own.
 pub fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    Scoped {
-        scope: CURRENT.get(),
-        future,
-    }
+    Scoped { scope: CURRENT.get(), future }
 }
 
 /// An open step. Dropping it records it.
@@ -71,12 +63,7 @@ impl Span {
         }
     }
 
-    fn open(
-        name: &'static str,
-        context: Context,
-        parent: Option<SpanId>,
-        cause: Option<i64>,
-    ) -> Self {
+    fn open(name: &'static str, context: Context, parent: Option<SpanId>, cause: Option<i64>) -> Self {
         let record = context.sampled.then(|| Record {
             name: Cow::Borrowed(name),
             trace: context.trace,
@@ -94,13 +81,7 @@ impl Span {
             error: None,
             attributes: Vec::new(),
         });
-        Span {
-            context,
-            cause,
-            opened: Instant::now(),
-            record,
-            ring: ring(),
-        }
+        Span { context, cause, opened: Instant::now(), record, ring: ring() }
     }
 
     pub fn context(&self) -> Context {
@@ -171,10 +152,7 @@ impl Span {
 
     /// Makes this span the current one while `future` runs, and ends with it.
     pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
-        Instrumented {
-            scoped: self.scoped(future),
-            span: self,
-        }
+        Instrumented { scoped: self.scoped(future), span: self }
     }
 
     /// Makes this span the current one while `future` runs, and stays open, so that the
@@ -190,17 +168,11 @@ impl Span {
     }
 
     fn scoped<F>(&self, future: F) -> Scoped<F> {
-        Scoped {
-            scope: Some(self.scope()),
-            future,
-        }
+        Scoped { scope: Some(self.scope()), future }
     }
 
     fn scope(&self) -> Scope {
-        Scope {
-            context: self.context,
-            cause: self.cause,
-        }
+        Scope { context: self.context, cause: self.cause }
     }
 }
 
@@ -215,19 +187,12 @@ impl Drop for Span {
 
 /// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
 pub fn object_key(resource: &str, namespace: &str, name: &str) -> String {
-    if namespace.is_empty() {
-        format!("{resource}/{name}")
-    } else {
-        format!("{resource}/{namespace}/{name}")
-    }
+    if namespace.is_empty() { format!("{resource}/{name}") } else { format!("{resource}/{namespace}/{name}") }
 }
 
 impl Context {
     fn child(self) -> Self {
-        Context {
-            span: SpanId::generate(),
-            ..self
-        }
+        Context { span: SpanId::generate(), ..self }
     }
 }
 
@@ -305,10 +270,7 @@ mod tests {
     use super::*;
 
     fn recorded(context: Context) -> Option<Record> {
-        ring()
-            .trace(context.trace)
-            .into_iter()
-            .find(|record| record.span == context.span)
+        ring().trace(context.trace).into_iter().find(|record| record.span == context.span)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,10 +290,7 @@ mod tests {
         })
         .await;
         assert_eq!(current(), None);
-        assert!(
-            recorded(context).is_some(),
-            "an instrumented span ends with its future"
-        );
+        assert!(recorded(context).is_some(), "an instrumented span ends with its future");
     }
 
     #[tokio::test]
@@ -340,10 +299,7 @@ mod tests {
         let inner = outer.in_scope(async { span("inner").context() }).await;
         assert_eq!(inner.trace, outer.context().trace);
         assert_eq!(recorded(inner).unwrap().parent, Some(outer.context().span));
-        assert!(
-            recorded(outer.context()).is_none(),
-            "an open span is not recorded yet"
-        );
+        assert!(recorded(outer.context()).is_none(), "an open span is not recorded yet");
     }
 
     #[test]
@@ -395,27 +351,15 @@ mod tests {
     #[test]
     fn facts_outcome_and_commit_are_recorded() {
         let mut step = span("store.commit");
-        step.object("pods", "default", "nginx")
-            .set("bytes", 812usize)
-            .set("verdict", "allowed");
+        step.object("pods", "default", "nginx").set("bytes", 812usize).set("verdict", "allowed");
         step.committed(41).fail(&"disk full");
         let context = step.context();
-        assert_eq!(
-            ring().writer(41),
-            Some(context),
-            "known before the span ends"
-        );
+        assert_eq!(ring().writer(41), Some(context), "known before the span ends");
         drop(step);
         let record = recorded(context).unwrap();
         assert_eq!(record.object.as_deref(), Some("pods/default/nginx"));
         assert_eq!(record.attribute("bytes").and_then(Value::as_i64), Some(812));
-        assert_eq!(
-            record.attribute("verdict").and_then(Value::as_str),
-            Some("allowed")
-        );
-        assert_eq!(
-            (record.committed, record.error.as_deref()),
-            (Some(41), Some("disk full"))
-        );
+        assert_eq!(record.attribute("verdict").and_then(Value::as_str), Some("allowed"));
+        assert_eq!((record.committed, record.error.as_deref()), (Some(41), Some("disk full")));
     }
 }

@@ -51,16 +51,11 @@ pub enum Link {
 /// Assembles what led to `focus` and what came of it.
 pub fn timeline(records: &[Record], focus: &Focus) -> Timeline {
     let graph = Graph::of(records);
-    let seeds = records
-        .iter()
-        .enumerate()
-        .filter(|(_, record)| match focus {
-            Focus::Trace(trace) => record.trace == *trace,
-            Focus::Object(object) => record.object.as_deref() == Some(object),
-            Focus::Revision(revision) => {
-                record.committed == Some(*revision) || record.causes.contains(revision)
-            }
-        });
+    let seeds = records.iter().enumerate().filter(|(_, record)| match focus {
+        Focus::Trace(trace) => record.trace == *trace,
+        Focus::Object(object) => record.object.as_deref() == Some(object),
+        Focus::Revision(revision) => record.committed == Some(*revision) || record.causes.contains(revision),
+    });
     let chosen = graph.chain(seeds.map(|(index, _)| index));
     graph.in_causal_order(&chosen)
 }
@@ -76,21 +71,10 @@ struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     fn of(records: &'a [Record]) -> Self {
-        let by_span: HashMap<SpanId, usize> = records
-            .iter()
-            .enumerate()
-            .map(|(i, r)| (r.span, i))
-            .collect();
-        let writers: HashMap<i64, usize> = records
-            .iter()
-            .enumerate()
-            .filter_map(|(i, r)| Some((r.committed?, i)))
-            .collect();
-        let mut graph = Graph {
-            records,
-            origins: Vec::new(),
-            consequences: vec![Vec::new(); records.len()],
-        };
+        let by_span: HashMap<SpanId, usize> = records.iter().enumerate().map(|(i, r)| (r.span, i)).collect();
+        let writers: HashMap<i64, usize> =
+            records.iter().enumerate().filter_map(|(i, r)| Some((r.committed?, i))).collect();
+        let mut graph = Graph { records, origins: Vec::new(), consequences: vec![Vec::new(); records.len()] };
         for (index, record) in records.iter().enumerate() {
             let parent = record.parent.and_then(|parent| by_span.get(&parent));
             let origins: Vec<(usize, Link)> = match parent {
@@ -134,11 +118,7 @@ impl<'a> Graph<'a> {
 
     fn in_causal_order(&self, chosen: &HashSet<usize>) -> Timeline {
         let by_start = |index: &usize| (self.records[*index].start, self.records[*index].sequence);
-        let place = |index: usize| {
-            self.origins[index]
-                .iter()
-                .find(|(origin, _)| chosen.contains(origin))
-        };
+        let place = |index: usize| self.origins[index].iter().find(|(origin, _)| chosen.contains(origin));
         let mut below: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut roots = Vec::new();
         for &index in chosen {
@@ -149,15 +129,10 @@ impl<'a> Graph<'a> {
         }
         roots.sort_by_key(by_start);
         let mut entries = Vec::with_capacity(chosen.len());
-        let mut stack: Vec<(usize, usize)> =
-            roots.into_iter().rev().map(|index| (index, 0)).collect();
+        let mut stack: Vec<(usize, usize)> = roots.into_iter().rev().map(|index| (index, 0)).collect();
         while let Some((index, depth)) = stack.pop() {
             let link = place(index).map_or(Link::Root, |(_, link)| *link);
-            entries.push(Entry {
-                depth,
-                link,
-                record: self.records[index].clone(),
-            });
+            entries.push(Entry { depth, link, record: self.records[index].clone() });
             // Each list leaves the map once, so records that claim to cause each other cannot
             // make this run for ever.
             let mut children = below.remove(&index).unwrap_or_default();
@@ -181,11 +156,7 @@ mod tests {
         fn add(&mut self, name: &'static str, parent: Option<&str>) -> &mut Record {
             let mut new = record(name, self.0.len() as u64);
             if let Some(parent) = parent {
-                let parent = self
-                    .0
-                    .iter()
-                    .find(|record| record.name == parent)
-                    .expect("parent comes first");
+                let parent = self.0.iter().find(|record| record.name == parent).expect("parent comes first");
                 (new.trace, new.parent) = (parent.trace, Some(parent.span));
             }
             self.0.push(new);
@@ -206,28 +177,10 @@ mod tests {
     fn rollout() -> History {
         let mut history = History::default();
         history.add("kubectl", None);
-        history.wrote(
-            "create deployment",
-            "kubectl",
-            "deployments.apps/default/nginx",
-            10,
-        );
-        history.woken(
-            "reconcile deployment",
-            "deployments.apps/default/nginx",
-            &[10],
-        );
-        history.wrote(
-            "create replicaset",
-            "reconcile deployment",
-            "replicasets.apps/default/nginx-1",
-            11,
-        );
-        history.woken(
-            "reconcile replicaset",
-            "replicasets.apps/default/nginx-1",
-            &[11],
-        );
+        history.wrote("create deployment", "kubectl", "deployments.apps/default/nginx", 10);
+        history.woken("reconcile deployment", "deployments.apps/default/nginx", &[10]);
+        history.wrote("create replicaset", "reconcile deployment", "replicasets.apps/default/nginx-1", 11);
+        history.woken("reconcile replicaset", "replicasets.apps/default/nginx-1", &[11]);
         history.wrote("create pod a", "reconcile replicaset", "pods/default/a", 12);
         history.wrote("create pod b", "reconcile replicaset", "pods/default/b", 13);
         history.woken("schedule a", "pods/default/a", &[12]);
@@ -238,11 +191,8 @@ mod tests {
 
     fn check(focus: Focus, expected: &[(usize, &str)]) {
         let timeline = timeline(&rollout().0, &focus);
-        let seen: Vec<(usize, &str)> = timeline
-            .entries
-            .iter()
-            .map(|e| (e.depth, e.record.name.as_ref()))
-            .collect();
+        let seen: Vec<(usize, &str)> =
+            timeline.entries.iter().map(|e| (e.depth, e.record.name.as_ref())).collect();
         assert_eq!(seen, expected, "{focus:?}");
     }
 
@@ -286,11 +236,7 @@ mod tests {
         let history = rollout();
         let focus = Focus::Trace(history.0[0].trace);
         assert_eq!(timeline(&history.0, &focus).entries.len(), 9);
-        assert!(
-            timeline(&history.0, &Focus::Object("pods/default/none".into()))
-                .entries
-                .is_empty()
-        );
+        assert!(timeline(&history.0, &Focus::Object("pods/default/none".into())).entries.is_empty());
     }
 
     #[test]

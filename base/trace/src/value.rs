@@ -36,9 +36,9 @@ impl Value {
 
     pub fn as_str(&self) -> Option<&str> {
         match &self.0 {
-            Inner::Short(length, bytes) => Some(
-                std::str::from_utf8(&bytes[..usize::from(*length)]).expect("was copied from a str"),
-            ),
+            Inner::Short(length, bytes) => {
+                Some(std::str::from_utf8(&bytes[..usize::from(*length)]).expect("was copied from a str"))
+            }
             Inner::Long(text) => Some(text),
             Inner::Integer(_) | Inner::Boolean(_) => None,
         }
@@ -140,9 +140,7 @@ impl Serialize for Value {
         match &self.0 {
             Inner::Integer(number) => serializer.serialize_i64(*number),
             Inner::Boolean(truth) => serializer.serialize_bool(*truth),
-            Inner::Short(..) | Inner::Long(_) => {
-                serializer.serialize_str(self.as_str().expect("is text"))
-            }
+            Inner::Short(..) | Inner::Long(_) => serializer.serialize_str(self.as_str().expect("is text")),
         }
     }
 }
@@ -183,19 +181,11 @@ mod tests {
 
     #[test]
     fn short_and_long_text_read_back_and_longer_text_is_cut_between_characters() {
-        for text in [
-            "",
-            "Ready",
-            "exactly 22 bytes long!",
-            "23 bytes are kept whole",
-        ] {
+        for text in ["", "Ready", "exactly 22 bytes long!", "23 bytes are kept whole"] {
             assert_eq!(Value::from(text).as_str(), Some(text));
         }
         let long = "é".repeat(Value::MAX_TEXT);
-        assert_eq!(
-            Value::from(long.as_str()).as_str().map(str::len),
-            Some(Value::MAX_TEXT)
-        );
+        assert_eq!(Value::from(long.as_str()).as_str().map(str::len), Some(Value::MAX_TEXT));
     }
 
     #[test]

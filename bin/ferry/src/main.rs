@@ -21,7 +21,7 @@ struct Cli {
 enum Role {
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
-    ApiServer(roles::apiserver::Flags),
+    ApiServer(Box<roles::apiserver::Flags>),
     /// Run the control loops against an API server
     ControllerManager(roles::controller_manager::Flags),
     /// Bind pods to nodes
@@ -72,7 +72,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .init();
     match cli.role {
-        Role::ApiServer(flags) => roles::apiserver::run(flags),
+        Role::ApiServer(flags) => roles::apiserver::run(*flags),
         Role::ControllerManager(flags) => roles::controller_manager::run(flags),
         Role::Scheduler(flags) => roles::scheduler::run(flags),
         Role::Kubelet(flags) => roles::kubelet::run(flags),
