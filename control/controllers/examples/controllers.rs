@@ -1,5 +1,5 @@
 //! The controllers alone, against any Kubernetes:
-//! `cargo run -p ferry-controllers --example controllers -- KUBECONFIG [CONTROLLER …]`.
+//! `cargo run -p ferry-controllers --example controllers -- KUBECONFIG ROOT_CA [CONTROLLER …]`.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,10 @@ use ferry_controllers::{Config, run};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = PathBuf::from(arguments.next().ok_or("first argument: a kubeconfig")?);
+    let root_ca = std::fs::read(arguments.next().ok_or("second argument: the bundle pods trust")?)?;
     let controllers: Vec<String> = arguments.collect();
     let client = connect(&Kubeconfig { path: Some(path), ..Default::default() }).await?;
-    let mut config = Config::default();
+    let mut config = Config { root_ca: Some(root_ca), ..Config::default() };
     if !controllers.is_empty() {
         config.controllers = controllers;
     }

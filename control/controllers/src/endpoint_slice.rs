@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{
-    Attempt, Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue, error,
-};
+use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
 };
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::context::{Context, Running, enqueue_own};
 use crate::pods::{is_deleting, is_ready, node_name};
@@ -242,32 +239,9 @@ impl Controller {
         let zone_of = |node: &str| zones.get(node).cloned().flatten();
         let mut slices = self.slices.get(&key.to_string());
         slices.retain(|slice| slice.metadata.deletion_timestamp.is_none());
-        self.apply(&key, plan(&service, &pods, &zone_of, &slices)).await?;
+        slices::apply(&self.client, &key, plan(&service, &pods, &zone_of, &slices), &self.expectations)
+            .await?;
         Ok(Outcome::Done)
-    }
-
-    async fn apply(&self, key: &NamespacedName, plan: Plan) -> Result<(), Error> {
-        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-        for slice in plan.create {
-            self.expectations.expect_creations(key.clone(), 1);
-            if let Err(failed) = api.create(&PostParams::default(), &slice).await {
-                self.expectations.created(key);
-                if error::is_namespace_terminating(&failed) {
-                    return Ok(());
-                }
-                return Err(Error::new("create endpoint slice", failed));
-            }
-        }
-        for slice in plan.update {
-            api.replace(&slice.name_any(), &PostParams::default(), &slice)
-                .await
-                .attempting("write endpoint slice")?;
-        }
-        for name in plan.delete {
-            error::ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
-                .attempting("delete endpoint slice")?;
-        }
-        Ok(())
     }
 }
 

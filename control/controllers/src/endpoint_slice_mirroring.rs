@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{
-    Attempt, Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue, error,
-};
+use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue};
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::context::{Context, Running, enqueue_own};
 use crate::slices::{self, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
@@ -141,32 +138,8 @@ impl Controller {
                 Plan { delete: existing.iter().map(|slice| slice.name_any()).collect(), ..Default::default() }
             }
         };
-        self.apply(&key, plan).await?;
+        slices::apply(&self.client, &key, plan, &self.expectations).await?;
         Ok(Outcome::Done)
-    }
-
-    async fn apply(&self, key: &NamespacedName, plan: Plan) -> Result<(), Error> {
-        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
-        for slice in plan.create {
-            self.expectations.expect_creations(key.clone(), 1);
-            if let Err(failed) = api.create(&PostParams::default(), &slice).await {
-                self.expectations.created(key);
-                if error::is_namespace_terminating(&failed) {
-                    return Ok(());
-                }
-                return Err(Error::new("create mirrored slice", failed));
-            }
-        }
-        for slice in plan.update {
-            api.replace(&slice.name_any(), &PostParams::default(), &slice)
-                .await
-                .attempting("write mirrored slice")?;
-        }
-        for name in plan.delete {
-            error::ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
-                .attempting("delete mirrored slice")?;
-        }
-        Ok(())
     }
 }
 

@@ -3,8 +3,8 @@
 //! Each controller compares what is with what should be and writes the difference through
 //! the API. It is one file and one row of [`table`]: its types, a pure `plan` over objects
 //! and the time, an `apply` that acts, its tests. What they share has a file of its own:
-//! [`pods`] (what a pod's state means), [`ownership`] (adopting and releasing), [`slow_start`]
-//! (writing many things carefully), [`template_hash`].
+//! [`pods`] (what a pod's state means), [`ownership`] (adopting and releasing), [`owned_pods`]
+//! (making and removing them carefully), [`history`], [`services`], [`slices`].
 //!
 //! This room deliberately knows no server and no store. Everything it learns comes from
 //! informers and everything it does goes through a client with an identity and permissions
@@ -35,6 +35,7 @@ pub mod namespace;
 pub mod node_affinity;
 pub mod node_ipam;
 pub mod node_lifecycle;
+pub mod owned_pods;
 pub mod ownership;
 pub mod persistent_volume;
 pub mod pod_gc;

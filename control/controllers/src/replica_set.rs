@@ -7,11 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::informer::controller_uid;
-use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Expectations, Index, Informer, NamespacedName, Outcome, Queue,
-    Recorder, error,
-};
-use futures::future::join_all;
+use ferry_client::{Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, error};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition};
 use k8s_openapi::api::core::v1::{
@@ -19,14 +15,14 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::{Api, PostParams};
 use kube::core::{Selector, SelectorExt};
 use serde::Serialize;
 
 use crate::context::{Context, Running, enqueue_own};
+use crate::owned_pods::OwnedPods;
 use crate::ownership::{self, Namespaced, claim_all, controller_of, controller_ref, selects};
 use crate::pods::{self, by_controller, from_template, is_active, is_available, is_ready, orphans_of};
-use crate::slow_start::slow_start;
 
 pub fn start_replica_set(context: &Context) -> Running {
     start::<ReplicaSet>(context)
@@ -152,8 +148,7 @@ struct Controller<R> {
     sets: Informer<R>,
     siblings: Index<R>,
     pods: Index<Pod>,
-    expectations: Arc<Expectations<NamespacedName>>,
-    recorder: Recorder,
+    owned: OwnedPods,
 }
 
 fn start<R: Replicated>(context: &Context) -> Running {
@@ -165,8 +160,7 @@ fn start<R: Replicated>(context: &Context) -> Running {
         sets: sets.clone(),
         siblings: sets.index("controller", controller_uid),
         pods: by_controller(&pods),
-        expectations: Arc::default(),
-        recorder: context.recorder(R::CONTROLLER),
+        owned: OwnedPods::new(context.client.clone(), context.recorder(R::CONTROLLER)),
     });
     enqueue_own(&sets, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -186,45 +180,25 @@ fn start<R: Replicated>(context: &Context) -> Running {
 
 impl<R: Replicated> Controller<R> {
     fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+        self.owned.hear::<R>(event, queue);
         let pod = event.object();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-        let owner = |pod: &Pod| {
-            let owner = controller_of(pod)?;
-            let ours = owner.kind == R::kind(&()) && owner.api_version == R::api_version(&());
-            ours.then(|| NamespacedName::new(namespace, owner.name.clone()))
-        };
-        if let Some(key) = event.old().and_then(|old| owner(old))
-            && owner(pod).as_ref() != Some(&key)
-        {
-            queue.add_caused(key, event.revision());
+        if controller_of(&**pod).is_some() || event.is_deleted() {
+            return;
         }
-        if let Some(key) = owner(pod) {
-            match event {
-                Event::Added(_) => self.expectations.created(&key),
-                _ if event.is_deleted() || pods::is_deleting(pod) => {
-                    self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
-                }
-                _ => {}
-            }
-            queue.add_caused(key, event.revision());
-        } else if controller_of(&**pod).is_none() && !event.is_deleted() {
-            // An orphan: whoever fits may want it.
-            let orphaned_or_relabelled = event.old().is_none_or(|old| {
-                old.metadata.labels != pod.metadata.labels || controller_of(&**old).is_some()
-            });
-            if orphaned_or_relabelled {
-                for set in self.sets.list_namespace(namespace) {
-                    if set.selector().is_some_and(|selector| selects(&selector, &**pod)) {
-                        queue.add_caused(NamespacedName::of(&*set), event.revision());
-                    }
-                }
+        // An orphan: whoever fits may want it.
+        let is_new = event
+            .old()
+            .is_none_or(|old| old.metadata.labels != pod.metadata.labels || controller_of(&**old).is_some());
+        for set in self.sets.list_namespace(&event.key().namespace) {
+            if is_new && set.selector().is_some_and(|selector| selects(&selector, &**pod)) {
+                queue.add_caused(NamespacedName::of(&*set), event.revision());
             }
         }
     }
 
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
-            self.expectations.forget(&key);
+            self.owned.forget(&key);
             return Ok(Outcome::Done);
         };
         let Some(selector) = set.selector() else { return Ok(Outcome::Done) };
@@ -235,8 +209,8 @@ impl<R: Replicated> Controller<R> {
         candidates.retain(|pod| is_active(pod));
         let active = claim_all(&self.client, &*set, &selector, candidates).await?;
         let now = Timestamp::now();
-        let result = match self.expectations.satisfied(&key) {
-            true => self.apply(&set, &key, plan(&*set, &active, || self.related(&set), now)).await,
+        let result = match self.owned.are_seen(&key) {
+            true => self.apply(&set, plan(&*set, &active, || self.related(&set), now)).await,
             false => Ok(()),
         };
         self.write_status(&set, status(&*set, &active, terminating, result.as_ref().err(), now)).await?;
@@ -252,78 +226,17 @@ impl<R: Replicated> Controller<R> {
         sets.iter().flat_map(|sibling| self.pods.get(&sibling.uid().unwrap_or_default())).collect()
     }
 
-    async fn apply(&self, set: &R, key: &NamespacedName, plan: Plan) -> Result<(), Error> {
+    async fn apply(&self, set: &R, plan: Plan) -> Result<(), Error> {
         match plan {
             Plan::Nothing => Ok(()),
-            Plan::Create(count) => self.create(set, key, count).await,
-            Plan::Delete(pods) => self.delete(set, key, pods).await,
-        }
-    }
-
-    async fn create(&self, set: &R, key: &NamespacedName, count: usize) -> Result<(), Error> {
-        let Some(template) = set.template() else { return Ok(()) };
-        let mut span = ferry_trace::span("replicaset.create");
-        span.set("pods", count);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let pod = from_template(template, &key.namespace, &key.name, controller_ref(set));
-        self.expectations.expect_creations(key.clone(), count);
-        let create = slow_start(count, |_| async {
-            match api.create(&PostParams::default(), &pod).await {
-                Ok(created) => {
-                    let note = format!("Created pod: {}", created.name_any());
-                    self.recorder.event(set, EventType::Normal, "SuccessfulCreate", "Create", note);
-                    Ok(())
-                }
-                // Nothing can be made here any more, and soon nothing will want to.
-                Err(refused) if error::is_namespace_terminating(&refused) => {
-                    self.expectations.created(key);
-                    Ok(())
-                }
-                Err(failed) => {
-                    let note = format!("Error creating: {}", error::message(&failed));
-                    self.recorder.event(set, EventType::Warning, "FailedCreate", "Create", note);
-                    Err(Error::new("create pod", failed))
-                }
+            Plan::Delete(pods) => self.owned.delete(set, &pods).await,
+            Plan::Create(count) => {
+                let Some(template) = set.template() else { return Ok(()) };
+                let key = NamespacedName::of(set);
+                let pod = from_template(template, &key.namespace, &key.name, controller_ref(set));
+                self.owned.create(set, count, |_| pod.clone()).await
             }
-        });
-        let (created, failed) = span.in_scope(create).await;
-        for _ in created..count {
-            self.expectations.created(key);
         }
-        failed.map_or(Ok(()), Err)
-    }
-
-    async fn delete(&self, set: &R, key: &NamespacedName, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
-        let mut span = ferry_trace::span("replicaset.delete");
-        span.set("pods", pods.len());
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
-        let delete = pods.iter().map(|pod| async {
-            let (name, uid) = (pod.name_any(), pod.uid());
-            let only_this = Preconditions { uid: uid.clone(), resource_version: None };
-            match api.delete(&name, &DeleteParams::default().preconditions(only_this)).await {
-                Ok(_) => {
-                    self.recorder.event(
-                        set,
-                        EventType::Normal,
-                        "SuccessfulDelete",
-                        "Delete",
-                        format!("Deleted pod: {name}"),
-                    );
-                    Ok(())
-                }
-                Err(failed) => {
-                    self.expectations.deleted(key, uid.as_deref().unwrap_or(""));
-                    if error::is_not_found(&failed) || error::is_conflict(&failed) {
-                        return Ok(());
-                    }
-                    let note = format!("Error deleting: {}", error::message(&failed));
-                    self.recorder.event(set, EventType::Warning, "FailedDelete", "Delete", note);
-                    Err(Error::new(format!("delete pod {name}"), failed))
-                }
-            }
-        });
-        span.in_scope(join_all(delete)).await.into_iter().collect()
     }
 
     async fn write_status(&self, set: &R, status: Status) -> Result<(), Error> {
@@ -341,63 +254,69 @@ impl<R: Replicated> Controller<R> {
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
+/// The two kinds name the same fields the same way, in types of their own.
+macro_rules! same_fields {
+    ($condition:ident $(, $terminating:ident)?) => {
+        fn replicas(&self) -> usize {
+            self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0) as usize
+        }
+
+        fn min_ready_seconds(&self) -> i32 {
+            self.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
+        }
+
+        fn template(&self) -> Option<&PodTemplateSpec> {
+            self.spec.as_ref()?.template.as_ref()
+        }
+
+        fn status(&self) -> Status {
+            let status = self.status.clone().unwrap_or_default();
+            let failure = status.conditions.into_iter().flatten().find(|condition| condition.type_ == REPLICA_FAILURE);
+            Status {
+                replicas: status.replicas,
+                fully_labeled: status.fully_labeled_replicas.unwrap_or(0),
+                ready: status.ready_replicas.unwrap_or(0),
+                available: status.available_replicas.unwrap_or(0),
+                terminating: None $(.or(status.$terminating))?,
+                observed_generation: status.observed_generation.unwrap_or(0),
+                failure: failure.map(|condition| Failure {
+                    reason: condition.reason.unwrap_or_default(),
+                    message: condition.message.unwrap_or_default(),
+                    since: condition.last_transition_time,
+                }),
+            }
+        }
+
+        fn set_status(&mut self, status: Status) {
+            let own = self.status.get_or_insert_default();
+            own.replicas = status.replicas;
+            own.fully_labeled_replicas = Some(status.fully_labeled);
+            own.ready_replicas = Some(status.ready);
+            own.available_replicas = Some(status.available);
+            $(own.$terminating = status.terminating;)?
+            own.observed_generation = Some(status.observed_generation);
+            let conditions = own.conditions.get_or_insert_default();
+            conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
+            conditions.extend(status.failure.map(|failure| $condition {
+                type_: REPLICA_FAILURE.into(),
+                status: "True".into(),
+                reason: Some(failure.reason),
+                message: Some(failure.message),
+                last_transition_time: failure.since,
+            }));
+        }
+    };
+}
+
 impl Replicated for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
     const RESOURCE: &'static str = "replicasets.apps";
     const COUNTS_TERMINATING: bool = true;
 
-    fn replicas(&self) -> usize {
-        self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0) as usize
-    }
-
-    fn min_ready_seconds(&self) -> i32 {
-        self.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
-    }
-
-    fn template(&self) -> Option<&PodTemplateSpec> {
-        self.spec.as_ref()?.template.as_ref()
-    }
+    same_fields!(ReplicaSetCondition, terminating_replicas);
 
     fn selector(&self) -> Option<Selector> {
         ownership::selector(&self.spec.as_ref()?.selector)
-    }
-
-    fn status(&self) -> Status {
-        let status = self.status.clone().unwrap_or_default();
-        let failure =
-            status.conditions.into_iter().flatten().find(|condition| condition.type_ == REPLICA_FAILURE);
-        Status {
-            replicas: status.replicas,
-            fully_labeled: status.fully_labeled_replicas.unwrap_or(0),
-            ready: status.ready_replicas.unwrap_or(0),
-            available: status.available_replicas.unwrap_or(0),
-            terminating: status.terminating_replicas,
-            observed_generation: status.observed_generation.unwrap_or(0),
-            failure: failure.map(|condition| Failure {
-                reason: condition.reason.unwrap_or_default(),
-                message: condition.message.unwrap_or_default(),
-                since: condition.last_transition_time,
-            }),
-        }
-    }
-
-    fn set_status(&mut self, status: Status) {
-        let own = self.status.get_or_insert_default();
-        own.replicas = status.replicas;
-        own.fully_labeled_replicas = Some(status.fully_labeled);
-        own.ready_replicas = Some(status.ready);
-        own.available_replicas = Some(status.available);
-        own.terminating_replicas = status.terminating;
-        own.observed_generation = Some(status.observed_generation);
-        let conditions = own.conditions.get_or_insert_default();
-        conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
-        conditions.extend(status.failure.map(|failure| ReplicaSetCondition {
-            type_: REPLICA_FAILURE.into(),
-            status: "True".into(),
-            reason: Some(failure.reason),
-            message: Some(failure.message),
-            last_transition_time: failure.since,
-        }));
     }
 }
 
@@ -406,59 +325,12 @@ impl Replicated for ReplicationController {
     const RESOURCE: &'static str = "replicationcontrollers";
     const COUNTS_TERMINATING: bool = false;
 
-    fn replicas(&self) -> usize {
-        self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0) as usize
-    }
-
-    fn min_ready_seconds(&self) -> i32 {
-        self.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
-    }
-
-    fn template(&self) -> Option<&PodTemplateSpec> {
-        self.spec.as_ref()?.template.as_ref()
-    }
+    same_fields!(ReplicationControllerCondition);
 
     /// An empty selector, which validation refuses, selects nothing and not everything.
     fn selector(&self) -> Option<Selector> {
         let labels = self.spec.as_ref()?.selector.clone().filter(|labels| !labels.is_empty())?;
         ownership::selector(&LabelSelector { match_labels: Some(labels), ..Default::default() })
-    }
-
-    fn status(&self) -> Status {
-        let status = self.status.clone().unwrap_or_default();
-        let failure =
-            status.conditions.into_iter().flatten().find(|condition| condition.type_ == REPLICA_FAILURE);
-        Status {
-            replicas: status.replicas,
-            fully_labeled: status.fully_labeled_replicas.unwrap_or(0),
-            ready: status.ready_replicas.unwrap_or(0),
-            available: status.available_replicas.unwrap_or(0),
-            terminating: None,
-            observed_generation: status.observed_generation.unwrap_or(0),
-            failure: failure.map(|condition| Failure {
-                reason: condition.reason.unwrap_or_default(),
-                message: condition.message.unwrap_or_default(),
-                since: condition.last_transition_time,
-            }),
-        }
-    }
-
-    fn set_status(&mut self, status: Status) {
-        let own = self.status.get_or_insert_default();
-        own.replicas = status.replicas;
-        own.fully_labeled_replicas = Some(status.fully_labeled);
-        own.ready_replicas = Some(status.ready);
-        own.available_replicas = Some(status.available);
-        own.observed_generation = Some(status.observed_generation);
-        let conditions = own.conditions.get_or_insert_default();
-        conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
-        conditions.extend(status.failure.map(|failure| ReplicationControllerCondition {
-            type_: REPLICA_FAILURE.into(),
-            status: "True".into(),
-            reason: Some(failure.reason),
-            message: Some(failure.message),
-            last_transition_time: failure.since,
-        }));
     }
 }
 

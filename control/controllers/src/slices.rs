@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ferry_client::{Attempt, Client, Error, Expectations, NamespacedName, error};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 
 use crate::ownership::{Namespaced, controller_ref};
 
@@ -78,6 +79,37 @@ pub fn plan<O: Namespaced>(
         }
     }
     plan
+}
+
+/// Carries a plan out. What is made is expected, so that a look at an older state does not
+/// make it again.
+pub async fn apply(
+    client: &Client,
+    key: &NamespacedName,
+    plan: Plan,
+    expectations: &Expectations<NamespacedName>,
+) -> Result<(), Error> {
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.namespace);
+    for slice in plan.create {
+        expectations.expect_creations(key.clone(), 1);
+        if let Err(failed) = api.create(&PostParams::default(), &slice).await {
+            expectations.created(key);
+            if error::is_namespace_terminating(&failed) {
+                return Ok(());
+            }
+            return Err(Error::new("create endpoint slice", failed));
+        }
+    }
+    for slice in plan.update {
+        api.replace(&slice.name_any(), &PostParams::default(), &slice)
+            .await
+            .attempting("write endpoint slice")?;
+    }
+    for name in plan.delete {
+        error::ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+            .attempting("delete endpoint slice")?;
+    }
+    Ok(())
 }
 
 /// A slice while it is decided on.

@@ -5,22 +5,21 @@ mod plan;
 use std::sync::Arc;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Expectations, Index, Informer, NamespacedName, Outcome, Queue,
-    Recorder, error,
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
+    error,
 };
-use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::{Api, PostParams};
 
 use crate::context::{Context, Running, enqueue_own};
 use crate::history::{self, Applied, hash_of};
-use crate::ownership::{self, claim_all, controller_of};
-use crate::pods::{by_controller, is_deleting, orphans_of, phase};
-use crate::slow_start::slow_start;
+use crate::owned_pods::OwnedPods;
+use crate::ownership::{self, claim_all};
+use crate::pods::{by_controller, orphans_of, phase};
 use crate::template_hash::CONTROLLER_REVISION_HASH;
 use plan::{Plan, by_node, make_pod, manage, status, update};
 
@@ -33,7 +32,7 @@ struct Controller {
     nodes: Informer<Node>,
     pods: Index<Pod>,
     revisions: Index<ControllerRevision>,
-    expectations: Expectations<NamespacedName>,
+    owned: OwnedPods,
     recorder: Recorder,
 }
 
@@ -49,12 +48,12 @@ pub fn start(context: &Context) -> Running {
         nodes: nodes.clone(),
         pods: by_controller(&pods),
         revisions: revisions.index("controller", ferry_client::informer::controller_uid),
-        expectations: Expectations::default(),
+        owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         recorder: context.recorder(CONTROLLER),
     });
     enqueue_own(&sets, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.hear_of_pod(event, &wakes));
+    pods.handle(move |event| watching.owned.hear::<DaemonSet>(event, &wakes));
     let (all, wakes) = (sets.clone(), queue.clone());
     nodes.handle(move |event: &Event<Node>| {
         // Heartbeats change a node all the time; where a pod may be, they do not.
@@ -78,34 +77,10 @@ pub fn start(context: &Context) -> Running {
     })
 }
 
-fn owner(pod: &Pod) -> Option<NamespacedName> {
-    let owner =
-        controller_of(pod).filter(|owner| owner.kind == "DaemonSet" && owner.api_version == "apps/v1")?;
-    Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
-}
-
 impl Controller {
-    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
-        let pod = event.object();
-        if let Some(previous) =
-            event.old().and_then(|old| owner(old)).filter(|previous| owner(pod).as_ref() != Some(previous))
-        {
-            queue.add_caused(previous, event.revision());
-        }
-        let Some(key) = owner(pod) else { return };
-        match event {
-            Event::Added(_) => self.expectations.created(&key),
-            _ if event.is_deleted() || is_deleting(pod) => {
-                self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
-            }
-            _ => {}
-        }
-        queue.add_caused(key, event.revision());
-    }
-
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
-            self.expectations.forget(&key);
+            self.owned.forget(&key);
             return Ok(Outcome::Done);
         };
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
@@ -128,9 +103,9 @@ impl Controller {
         let grouped = by_node(&pods);
         let now = Timestamp::now();
         let mut result = Ok(());
-        if self.expectations.satisfied(&key) {
+        if self.owned.are_seen(&key) {
             result = self.apply(&key, &set, &hash, manage(&set, &nodes, &grouped, &hash)).await;
-            if result.is_ok() && self.expectations.satisfied(&key) {
+            if result.is_ok() && self.owned.are_seen(&key) {
                 result = self.apply(&key, &set, &hash, update(&set, &nodes, &grouped, &hash, now)).await;
             }
         }
@@ -195,70 +170,9 @@ impl Controller {
             );
             self.recorder.event(set, kind, reason, "Replace", note);
         }
-        self.delete(key, set, plan.delete).await?;
-        self.create(key, set, hash, plan.create).await
-    }
-
-    async fn create(
-        &self,
-        key: &NamespacedName,
-        set: &DaemonSet,
-        hash: &str,
-        nodes: Vec<String>,
-    ) -> Result<(), Error> {
-        if nodes.is_empty() {
-            return Ok(());
-        }
-        let mut span = ferry_trace::span("daemonset.create");
-        span.set("pods", nodes.len());
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        self.expectations.expect_creations(key.clone(), nodes.len());
-        let create = slow_start(nodes.len(), |position| {
-            let (pod, api) = (make_pod(set, &nodes[position], hash), &api);
-            async move {
-                match api.create(&PostParams::default(), &pod).await {
-                    Ok(created) => {
-                        let note = format!("Created pod: {}", created.name_any());
-                        self.recorder.event(set, EventType::Normal, "SuccessfulCreate", "Create", note);
-                        Ok(())
-                    }
-                    Err(refused) if error::is_namespace_terminating(&refused) => {
-                        self.expectations.created(key);
-                        Ok(())
-                    }
-                    Err(failed) => {
-                        let note = format!("Error creating: {}", error::message(&failed));
-                        self.recorder.event(set, EventType::Warning, "FailedCreate", "Create", note);
-                        Err(Error::new("create pod", failed))
-                    }
-                }
-            }
-        });
-        let (created, failed) = span.in_scope(create).await;
-        for _ in created..nodes.len() {
-            self.expectations.created(key);
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    async fn delete(&self, key: &NamespacedName, set: &DaemonSet, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
-        let deleted = join_all(pods.iter().map(|pod| async {
-            let only_this = Preconditions { uid: pod.uid(), resource_version: None };
-            match api.delete(&pod.name_any(), &DeleteParams::default().preconditions(only_this)).await {
-                Ok(_) => {
-                    let note = format!("Deleted pod: {}", pod.name_any());
-                    self.recorder.event(set, EventType::Normal, "SuccessfulDelete", "Delete", note);
-                    Ok(())
-                }
-                Err(failed) => {
-                    self.expectations.deleted(key, pod.metadata.uid.as_deref().unwrap_or(""));
-                    if error::is_not_found(&failed) { Ok(()) } else { Err(failed) }
-                }
-            }
-        }));
-        deleted.await.into_iter().collect::<Result<(), kube::Error>>().attempting("delete pods")
+        self.owned.delete(set, &plan.delete).await?;
+        let nodes = plan.create;
+        self.owned.create(set, nodes.len(), |position| make_pod(set, &nodes[position], hash)).await
     }
 
     async fn write_status(

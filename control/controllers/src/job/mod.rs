@@ -11,22 +11,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Expectations, Index, Informer, NamespacedName, Outcome, Queue,
-    Recorder, error,
+    Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder, error,
 };
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::context::{Context, Running, enqueue_own};
-use crate::ownership::{self, claim_all, controller_of, controller_ref};
-use crate::pods::{by_controller, from_template, is_deleting, orphans_of};
-use crate::slow_start::slow_start;
+use crate::owned_pods::{OwnedPods, owner};
+use crate::ownership::{self, claim_all, controller_ref};
+use crate::pods::{by_controller, from_template, orphans_of};
 use plan::{Failures, INDEX, INDEX_FAILURES, Plan, TRACKING, is_finished, is_indexed};
 
 const CONTROLLER: &str = "job-controller";
@@ -36,7 +35,7 @@ struct Controller {
     client: Client,
     jobs: Informer<Job>,
     pods: Index<Pod>,
-    expectations: Expectations<NamespacedName>,
+    owned: OwnedPods,
     failures: Mutex<HashMap<NamespacedName, Failures>>,
     recorder: Recorder,
 }
@@ -49,13 +48,13 @@ pub fn start(context: &Context) -> Running {
         client: context.client.clone(),
         jobs: jobs.clone(),
         pods: by_controller(&pods),
-        expectations: Expectations::default(),
+        owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         failures: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
     });
     enqueue_own(&jobs, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.hear_of_pod(event, &wakes));
+    pods.handle(move |event| watching.owned.hear::<Job>(event, &wakes));
     let synced = async move {
         jobs.synced().await;
         pods.synced().await;
@@ -66,30 +65,7 @@ pub fn start(context: &Context) -> Running {
     })
 }
 
-fn owner(pod: &Pod) -> Option<NamespacedName> {
-    let owner = controller_of(pod).filter(|owner| owner.kind == "Job" && owner.api_version == "batch/v1")?;
-    Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
-}
-
 impl Controller {
-    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
-        let pod = event.object();
-        if let Some(previous) =
-            event.old().and_then(|old| owner(old)).filter(|previous| owner(pod).as_ref() != Some(previous))
-        {
-            queue.add_caused(previous, event.revision());
-        }
-        let Some(key) = owner(pod) else { return };
-        match event {
-            Event::Added(_) => self.expectations.created(&key),
-            _ if event.is_deleted() || is_deleting(pod) => {
-                self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
-            }
-            _ => {}
-        }
-        queue.add_caused(key, event.revision());
-    }
-
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(job) = self.jobs.get(&key) else { return self.release_orphans(&key).await };
         let spec = job.spec.clone().unwrap_or_default();
@@ -108,7 +84,7 @@ impl Controller {
         candidates.extend(self.pods.get(&orphans_of(&key.namespace)));
         let pods = claim_all(&self.client, &*job, &selector, candidates).await?;
         let failures = self.failures.lock().get(&key).copied().unwrap_or_default();
-        let plan = plan::plan(&job, &pods, failures, self.expectations.satisfied(&key), Timestamp::now());
+        let plan = plan::plan(&job, &pods, failures, self.owned.are_seen(&key), Timestamp::now());
         self.apply(&key, &job, plan).await
     }
 
@@ -128,8 +104,9 @@ impl Controller {
             self.recorder.event(job, kind, &reason, "Sync", message);
         }
         self.release(plan.release).await?;
-        self.delete(key, job, plan.delete).await?;
-        self.create(key, job, plan.create).await?;
+        self.owned.delete(job, &plan.delete).await?;
+        let wanted = plan.create;
+        self.owned.create(job, wanted.len(), |position| make_pod(job, key, wanted[position])).await?;
         Ok(plan.again.map_or(Outcome::Done, Outcome::After))
     }
 
@@ -148,74 +125,12 @@ impl Controller {
 
     /// The Job is gone: nobody will count its pods, so they are let go.
     async fn release_orphans(&self, key: &NamespacedName) -> Result<Outcome, Error> {
-        self.expectations.forget(key);
+        self.owned.forget(key);
         self.failures.lock().remove(key);
         let mut left = self.pods.in_namespace(&key.namespace);
-        left.retain(|pod| owner(pod).as_ref() == Some(key));
+        left.retain(|pod| owner::<Job>(pod).as_ref() == Some(key));
         self.release(left).await?;
         Ok(Outcome::Done)
-    }
-
-    async fn delete(&self, key: &NamespacedName, job: &Job, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
-        let deleted = join_all(pods.iter().map(|pod| async {
-            let only_this = Preconditions { uid: pod.uid(), resource_version: None };
-            let result = api.delete(&pod.name_any(), &DeleteParams::default().preconditions(only_this)).await;
-            match result {
-                Ok(_) => {
-                    let note = format!("Deleted pod: {}", pod.name_any());
-                    self.recorder.event(job, EventType::Normal, "SuccessfulDelete", "Delete", note);
-                    Ok(())
-                }
-                Err(failed) => {
-                    self.expectations.deleted(key, pod.metadata.uid.as_deref().unwrap_or(""));
-                    if error::is_not_found(&failed) { Ok(()) } else { Err(failed) }
-                }
-            }
-        }));
-        deleted.await.into_iter().collect::<Result<(), kube::Error>>().attempting("delete pods")
-    }
-
-    async fn create(
-        &self,
-        key: &NamespacedName,
-        job: &Job,
-        wanted: Vec<Option<(i32, i32)>>,
-    ) -> Result<(), Error> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let mut span = ferry_trace::span("job.create");
-        span.set("pods", wanted.len());
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        self.expectations.expect_creations(key.clone(), wanted.len());
-        let create = slow_start(wanted.len(), |position| {
-            let (pod, api) = (make_pod(job, key, wanted[position]), &api);
-            async move {
-                match api.create(&PostParams::default(), &pod).await {
-                    Ok(created) => {
-                        let note = format!("Created pod: {}", created.name_any());
-                        self.recorder.event(job, EventType::Normal, "SuccessfulCreate", "Create", note);
-                        Ok(())
-                    }
-                    Err(refused) if error::is_namespace_terminating(&refused) => {
-                        self.expectations.created(key);
-                        Ok(())
-                    }
-                    Err(failed) => {
-                        let note = format!("Error creating: {}", error::message(&failed));
-                        self.recorder.event(job, EventType::Warning, "FailedCreate", "Create", note);
-                        Err(Error::new("create pod", failed))
-                    }
-                }
-            }
-        });
-        let (created, failed) = span.in_scope(create).await;
-        for _ in created..wanted.len() {
-            self.expectations.created(key);
-        }
-        failed.map_or(Ok(()), Err)
     }
 }
 

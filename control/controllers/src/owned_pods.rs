@@ -1,0 +1,165 @@
+//! Making and removing the pods of an owner, and hearing of them: the same for ReplicaSet, Job
+//! and DaemonSet, whatever they decide.
+
+use std::sync::Arc;
+
+use ferry_client::{Client, Error, Event, EventType, Expectations, NamespacedName, Queue, Recorder, error};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::{Resource, ResourceExt};
+
+use crate::ownership::{Namespaced, controller_of};
+use crate::pods::is_deleting;
+use crate::slow_start::slow_start;
+
+/// The pods a controller makes, with what it still expects to see of them.
+pub struct OwnedPods {
+    client: Client,
+    recorder: Recorder,
+    expectations: Expectations<NamespacedName>,
+}
+
+/// The owner of kind `O` that controls a pod.
+pub fn owner<O: Resource<DynamicType = ()>>(pod: &Pod) -> Option<NamespacedName> {
+    let owner = controller_of(pod)
+        .filter(|owner| owner.kind == O::kind(&()) && owner.api_version == O::api_version(&()))?;
+    Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
+}
+
+impl OwnedPods {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        OwnedPods { client, recorder, expectations: Expectations::default() }
+    }
+
+    /// Has all that was done for this owner shown up? Until then its pods cannot be counted.
+    pub fn are_seen(&self, key: &NamespacedName) -> bool {
+        self.expectations.satisfied(key)
+    }
+
+    pub fn forget(&self, key: &NamespacedName) {
+        self.expectations.forget(key);
+    }
+
+    /// Wakes the owner a pod has, and the one it had.
+    pub fn hear<O: Resource<DynamicType = ()>>(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+        let pod = event.object();
+        let now = owner::<O>(pod);
+        if let Some(before) =
+            event.old().and_then(|old| owner::<O>(old)).filter(|before| Some(before) != now.as_ref())
+        {
+            queue.add_caused(before, event.revision());
+        }
+        let Some(key) = now else { return };
+        match event {
+            Event::Added(_) => self.expectations.created(&key),
+            _ if event.is_deleted() || is_deleting(pod) => {
+                self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
+            }
+            _ => {}
+        }
+        queue.add_caused(key, event.revision());
+    }
+
+    /// Makes `count` pods, slowly at first; `make` gives the one at a position.
+    pub async fn create<O: Namespaced>(
+        &self,
+        owner: &O,
+        count: usize,
+        make: impl Fn(usize) -> Pod,
+    ) -> Result<(), Error> {
+        if count == 0 {
+            return Ok(());
+        }
+        let mut span = ferry_trace::span("pods.create");
+        span.set("pods", count);
+        let key = NamespacedName::of(owner);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        self.expectations.expect_creations(key.clone(), count);
+        let (created, failed) = span
+            .in_scope(slow_start(count, |position| self.create_one(owner, &key, &api, make(position))))
+            .await;
+        for _ in created..count {
+            self.expectations.created(&key);
+        }
+        match failed {
+            None => Ok(()),
+            Some(failed) => {
+                span.fail(&failed);
+                Err(failed)
+            }
+        }
+    }
+
+    async fn create_one<O: Namespaced>(
+        &self,
+        owner: &O,
+        key: &NamespacedName,
+        api: &Api<Pod>,
+        pod: Pod,
+    ) -> Result<(), Error> {
+        match api.create(&PostParams::default(), &pod).await {
+            Ok(created) => {
+                let note = format!("Created pod: {}", created.name_any());
+                self.recorder.event(owner, EventType::Normal, "SuccessfulCreate", "Create", note);
+                Ok(())
+            }
+            // Nothing can be made here any more, and soon nothing will want to.
+            Err(refused) if error::is_namespace_terminating(&refused) => {
+                self.expectations.created(key);
+                Ok(())
+            }
+            Err(failed) => {
+                let note = format!("Error creating: {}", error::message(&failed));
+                self.recorder.event(owner, EventType::Warning, "FailedCreate", "Create", note);
+                Err(Error::new("create pod", failed))
+            }
+        }
+    }
+
+    /// Deletes just these pods; one that is gone already is as good as deleted.
+    pub async fn delete<O: Namespaced>(&self, owner: &O, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        if pods.is_empty() {
+            return Ok(());
+        }
+        let mut span = ferry_trace::span("pods.delete");
+        span.set("pods", pods.len());
+        let key = NamespacedName::of(owner);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
+        let deleted = join_all(pods.iter().map(|pod| self.delete_one(owner, &key, &api, pod)));
+        span.in_scope(deleted).await.into_iter().collect()
+    }
+
+    async fn delete_one<O: Namespaced>(
+        &self,
+        owner: &O,
+        key: &NamespacedName,
+        api: &Api<Pod>,
+        pod: &Pod,
+    ) -> Result<(), Error> {
+        let (name, uid) = (pod.name_any(), pod.uid());
+        let only_this = Preconditions { uid: uid.clone(), resource_version: None };
+        match api.delete(&name, &DeleteParams::default().preconditions(only_this)).await {
+            Ok(_) => {
+                self.recorder.event(
+                    owner,
+                    EventType::Normal,
+                    "SuccessfulDelete",
+                    "Delete",
+                    format!("Deleted pod: {name}"),
+                );
+                Ok(())
+            }
+            Err(failed) => {
+                self.expectations.deleted(key, uid.as_deref().unwrap_or(""));
+                if error::is_not_found(&failed) || error::is_conflict(&failed) {
+                    return Ok(());
+                }
+                let note = format!("Error deleting: {}", error::message(&failed));
+                self.recorder.event(owner, EventType::Warning, "FailedDelete", "Delete", note);
+                Err(Error::new(format!("delete pod {name}"), failed))
+            }
+        }
+    }
+}
