@@ -23,6 +23,9 @@ pub struct Context {
     events: Arc<Events>,
 }
 
+/// A client for a ServiceAccount in kube-system, by its name.
+pub type Accounts = Arc<dyn Fn(&'static str) -> Client + Send + Sync>;
+
 /// A controller that is set up: what runs until the shutdown.
 pub type Running = BoxFuture<'static, ()>;
 
@@ -64,12 +67,26 @@ pub fn enqueue_own<K: Object>(informer: &Informer<K>, queue: &Queue<NamespacedNa
     informer.handle(move |event| queue.add_caused(event.key(), event.revision()));
 }
 
-/// Runs controllers until `shutdown`, and waits for all they have started.
-pub async fn run(client: Client, config: Config, rows: Vec<&'static Row>, shutdown: CancellationToken) {
+/// Runs controllers until `shutdown`, and waits for all they have started. They share what they
+/// read; each writes with the client of its own account.
+pub async fn run(
+    client: Client,
+    accounts: Accounts,
+    config: Config,
+    rows: Vec<&'static Row>,
+    shutdown: CancellationToken,
+) {
     let informers = Informers::new(client.clone(), shutdown.clone());
     let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
     let context = Context { client, informers, config: Arc::new(config), shutdown, events };
-    join_all(rows.iter().map(|row| tokio::spawn((row.start)(&context)))).await;
+    let running = rows.iter().map(|row| {
+        let client = match row.account {
+            "" => context.client.clone(),
+            account => accounts(account),
+        };
+        tokio::spawn((row.start)(&Context { client, ..context.clone() }))
+    });
+    join_all(running.collect::<Vec<_>>()).await;
     context.informers.stopped().await;
     context.events.stopped().await;
 }

@@ -194,7 +194,9 @@ impl Controller {
                 api.replace(&key.name, &PostParams::default(), &next).await.attempting("write endpoints")?;
             }
             None => match api.create(&PostParams::default(), &next).await {
-                Err(refused) if error::is_namespace_terminating(&refused) => {}
+                // Ours, from a moment ago: the informer is about to tell.
+                Err(refused)
+                    if error::is_already_exists(&refused) || error::is_namespace_terminating(&refused) => {}
                 created => {
                     created.attempting("create endpoints")?;
                 }

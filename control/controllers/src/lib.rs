@@ -61,6 +61,9 @@ pub mod ttl;
 pub mod ttl_after_finished;
 
 pub use config::{Config, ConfigError, SigningCa};
+pub use context::Accounts;
+
+use std::sync::Arc;
 
 use ferry_client::leader;
 use ferry_client::{CancellationToken, Client};
@@ -74,17 +77,28 @@ pub enum RunError {
     Leader(#[from] leader::LeaderError),
 }
 
-/// Runs the chosen controllers until `shutdown`, as leader if configured so.
+/// Runs the chosen controllers until `shutdown`, as leader if configured so, all with the one
+/// identity of `client`, which must be allowed all that they do.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    let shared = client.clone();
+    run_as(client, Arc::new(move |_| shared.clone()), config, shutdown).await
+}
+
+/// The same, each controller writing as a ServiceAccount of its own, so that none can do more
+/// than its role allows. `client` reads for all of them.
+pub async fn run_as(
+    client: Client,
+    accounts: Accounts,
+    config: Config,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
     config.check()?;
     let rows = config.chosen()?;
     match config.leader_election.clone() {
-        None => context::run(client, config, rows, shutdown).await,
+        None => context::run(client, accounts, config, rows, shutdown).await,
         Some(election) => {
-            leader::run(client.clone(), election, shutdown, |leading| {
-                context::run(client, config, rows, leading)
-            })
-            .await?;
+            let lead = |leading| context::run(client.clone(), accounts, config, rows, leading);
+            leader::run(client.clone(), election, shutdown, lead).await?;
         }
     }
     Ok(())

@@ -13,55 +13,128 @@ pub struct Row {
     pub name: &'static str,
     /// What it was called before upstream renamed them all.
     pub alias: &'static str,
+    /// The ServiceAccount in kube-system whose permissions it needs; empty for the manager's own.
+    pub account: &'static str,
     pub on_by_default: bool,
     pub(crate) start: fn(&Context) -> Running,
 }
 
-const fn row(name: &'static str, alias: &'static str, start: fn(&Context) -> Running) -> Row {
-    Row { name, alias, on_by_default: true, start }
+const fn row(
+    name: &'static str,
+    alias: &'static str,
+    account: &'static str,
+    start: fn(&Context) -> Running,
+) -> Row {
+    Row { name, alias, account, on_by_default: true, start }
 }
 
 /// A row that runs only when named.
-const fn off(name: &'static str, alias: &'static str, start: fn(&Context) -> Running) -> Row {
-    Row { name, alias, on_by_default: false, start }
+const fn off(
+    name: &'static str,
+    alias: &'static str,
+    account: &'static str,
+    start: fn(&Context) -> Running,
+) -> Row {
+    Row { name, alias, account, on_by_default: false, start }
 }
 
 pub static ROWS: &[Row] = &[
-    row("deployment-controller", "deployment", deployment::start),
-    row("replicaset-controller", "replicaset", replica_set::start_replica_set),
+    row("deployment-controller", "deployment", "deployment-controller", deployment::start),
+    row("replicaset-controller", "replicaset", "replicaset-controller", replica_set::start_replica_set),
     row(
         "replicationcontroller-controller",
         "replicationcontroller",
+        "replication-controller",
         replica_set::start_replication_controller,
     ),
-    row("endpointslice-controller", "endpointslice", endpoint_slice::start),
-    row("endpoints-controller", "endpoint", endpoints::start),
-    row("serviceaccount-controller", "serviceaccount", service_account::start),
-    row("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", root_ca::start),
-    row("namespace-controller", "namespace", namespace::start),
-    row("garbage-collector-controller", "garbagecollector", garbage_collector::start),
-    row("node-ipam-controller", "nodeipam", node_ipam::start),
-    row("node-lifecycle-controller", "nodelifecycle", node_lifecycle::start),
-    row("taint-eviction-controller", "taint-eviction", taint_eviction::start),
-    row("pod-garbage-collector-controller", "podgc", pod_gc::start),
-    row("ttl-after-finished-controller", "ttl-after-finished", ttl_after_finished::start),
-    row("job-controller", "job", job::start),
-    row("cronjob-controller", "cronjob", cron_job::start),
-    row("daemonset-controller", "daemonset", daemon_set::start),
-    row("statefulset-controller", "statefulset", stateful_set::start),
-    row("disruption-controller", "disruption", disruption::start),
-    row("resourcequota-controller", "resourcequota", resource_quota::start),
-    row("clusterrole-aggregation-controller", "clusterrole-aggregation", cluster_role_aggregation::start),
-    row("certificatesigningrequest-approving-controller", "csrapproving", certificates::start_approving),
-    row("certificatesigningrequest-signing-controller", "csrsigning", certificates::start_signing),
-    row("certificatesigningrequest-cleaner-controller", "csrcleaner", certificates::start_cleaning),
-    off("bootstrap-signer-controller", "bootstrapsigner", bootstrap_tokens::start_signer),
-    off("token-cleaner-controller", "tokencleaner", bootstrap_tokens::start_cleaner),
-    row("persistentvolumeclaim-protection-controller", "pvc-protection", storage_protection::start_claims),
-    row("persistentvolume-protection-controller", "pv-protection", storage_protection::start_volumes),
-    row("ephemeral-volume-controller", "ephemeral-volume", ephemeral_volume::start),
-    row("ttl-controller", "ttl", ttl::start),
-    row("endpointslice-mirroring-controller", "endpointslicemirroring", endpoint_slice_mirroring::start),
-    row("persistentvolume-binder-controller", "persistentvolume-binder", persistent_volume::start),
-    row("serviceaccount-token-controller", "serviceaccount-token", service_account_token::start),
+    row("endpointslice-controller", "endpointslice", "endpointslice-controller", endpoint_slice::start),
+    row("endpoints-controller", "endpoint", "endpoint-controller", endpoints::start),
+    row("serviceaccount-controller", "serviceaccount", "service-account-controller", service_account::start),
+    row(
+        "root-ca-certificate-publisher-controller",
+        "root-ca-cert-publisher",
+        "root-ca-cert-publisher",
+        root_ca::start,
+    ),
+    row("namespace-controller", "namespace", "namespace-controller", namespace::start),
+    row(
+        "garbage-collector-controller",
+        "garbagecollector",
+        "generic-garbage-collector",
+        garbage_collector::start,
+    ),
+    row("node-ipam-controller", "nodeipam", "node-controller", node_ipam::start),
+    row("node-lifecycle-controller", "nodelifecycle", "node-controller", node_lifecycle::start),
+    row("taint-eviction-controller", "taint-eviction", "node-controller", taint_eviction::start),
+    row("pod-garbage-collector-controller", "podgc", "pod-garbage-collector", pod_gc::start),
+    row(
+        "ttl-after-finished-controller",
+        "ttl-after-finished",
+        "ttl-after-finished-controller",
+        ttl_after_finished::start,
+    ),
+    row("job-controller", "job", "job-controller", job::start),
+    row("cronjob-controller", "cronjob", "cronjob-controller", cron_job::start),
+    row("daemonset-controller", "daemonset", "daemon-set-controller", daemon_set::start),
+    row("statefulset-controller", "statefulset", "statefulset-controller", stateful_set::start),
+    row("disruption-controller", "disruption", "disruption-controller", disruption::start),
+    row("resourcequota-controller", "resourcequota", "resourcequota-controller", resource_quota::start),
+    row(
+        "clusterrole-aggregation-controller",
+        "clusterrole-aggregation",
+        "clusterrole-aggregation-controller",
+        cluster_role_aggregation::start,
+    ),
+    row(
+        "certificatesigningrequest-approving-controller",
+        "csrapproving",
+        "certificate-controller",
+        certificates::start_approving,
+    ),
+    row(
+        "certificatesigningrequest-signing-controller",
+        "csrsigning",
+        "certificate-controller",
+        certificates::start_signing,
+    ),
+    row(
+        "certificatesigningrequest-cleaner-controller",
+        "csrcleaner",
+        "certificate-controller",
+        certificates::start_cleaning,
+    ),
+    off("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer", bootstrap_tokens::start_signer),
+    off("token-cleaner-controller", "tokencleaner", "token-cleaner", bootstrap_tokens::start_cleaner),
+    row(
+        "persistentvolumeclaim-protection-controller",
+        "pvc-protection",
+        "pvc-protection-controller",
+        storage_protection::start_claims,
+    ),
+    row(
+        "persistentvolume-protection-controller",
+        "pv-protection",
+        "pv-protection-controller",
+        storage_protection::start_volumes,
+    ),
+    row(
+        "ephemeral-volume-controller",
+        "ephemeral-volume",
+        "ephemeral-volume-controller",
+        ephemeral_volume::start,
+    ),
+    row("ttl-controller", "ttl", "ttl-controller", ttl::start),
+    row(
+        "endpointslice-mirroring-controller",
+        "endpointslicemirroring",
+        "endpointslicemirroring-controller",
+        endpoint_slice_mirroring::start,
+    ),
+    row(
+        "persistentvolume-binder-controller",
+        "persistentvolume-binder",
+        "persistent-volume-binder",
+        persistent_volume::start,
+    ),
+    row("serviceaccount-token-controller", "serviceaccount-token", "", service_account_token::start),
 ];
