@@ -82,3 +82,14 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_of_all_roles_fit_together() {
+        Cli::command().debug_assert();
+    }
+}

@@ -12,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 #[derive(Args)]
-pub struct Flags {
+pub struct AccessFlags {
     /// Tokens in Secrets of kube-system let new nodes ask for a certificate
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_bootstrap_token_auth: bool,
@@ -59,7 +59,7 @@ pub struct Flags {
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }
 
-impl Flags {
+impl AccessFlags {
     pub fn oidc(&self) -> anyhow::Result<Option<OidcConfig>> {
         let (Some(issuer), Some(client)) = (&self.oidc_issuer_url, &self.oidc_client_id) else {
             return Ok(None);

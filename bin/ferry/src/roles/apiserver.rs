@@ -48,9 +48,9 @@ pub struct Flags {
     #[arg(long)]
     pub authorization_policy_file: Option<PathBuf>,
     #[command(flatten)]
-    pub access: access::Flags,
+    pub access: access::AccessFlags,
     #[command(flatten)]
-    pub audit: audit::Flags,
+    pub audit: audit::AuditFlags,
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
     #[arg(long)]

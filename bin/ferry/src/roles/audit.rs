@@ -11,7 +11,7 @@ const MEGABYTE: u64 = 1 << 20;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Args)]
-pub struct Flags {
+pub struct AuditFlags {
     /// What is written down of which requests; without it, nothing
     #[arg(long)]
     pub audit_policy_file: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Flags {
     pub audit_webhook_config_file: Option<PathBuf>,
 }
 
-impl Flags {
+impl AuditFlags {
     pub fn config(self) -> AuditConfig {
         let log = self.audit_log_path.map(|path| LogFileConfig {
             max_bytes: self.audit_log_maxsize * MEGABYTE,
