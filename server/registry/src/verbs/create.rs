@@ -51,12 +51,13 @@ impl Registry {
 
     async fn write_new(&self, call: &Call<'_>, object: &Object) -> Result<Answer, WriteFailure> {
         let mut object = object.clone();
+        // The name comes before addresses and ports: what exists must not be refused for holding them.
+        if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
+            return Err(WriteFailure::Exists);
+        }
         let companions = call.resource.strategy.companions(self, Some(&mut object), None)?;
         let key = call.resource.store_key(object.namespace(), object.name());
         if call.dry_run {
-            if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
-                return Err(WriteFailure::Exists);
-            }
             return Ok(Answer::Object(Box::new(object)));
         }
         let txn =
