@@ -7,6 +7,7 @@
 mod graph;
 mod monitors;
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,34 @@ pub struct Collector {
     graph: Mutex<Graph>,
     kinds: Kinds,
     queue: Queue<String>,
+    absent: Mutex<Absent>,
+}
+
+/// Owners the server said are gone. A uid never comes back, so that is final; the thousand pods
+/// of one deleted ReplicaSet ask once.
+#[derive(Default)]
+struct Absent {
+    known: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Absent {
+    const MOST: usize = 1000;
+
+    fn has(&self, uid: &str) -> bool {
+        self.known.contains(uid)
+    }
+
+    fn note(&mut self, uid: &str) {
+        if self.known.insert(uid.into()) {
+            self.order.push_back(uid.into());
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
 }
 
 pub fn start(context: &Context) -> Running {
@@ -41,6 +70,7 @@ pub fn start(context: &Context) -> Running {
         graph: Mutex::default(),
         kinds: kinds.clone(),
         queue: queue.clone(),
+        absent: Mutex::default(),
     });
     let ready = CancellationToken::new();
     let monitoring = monitors::follow(context.clone(), collector.clone(), kinds, ready.clone());
@@ -112,6 +142,9 @@ impl Collector {
         {
             return Ok((if known.awaits_dependents() { Standing::Waiting } else { Standing::Solid }, true));
         }
+        if self.absent.lock().has(&owner.uid) {
+            return Ok((Standing::Dangling, false));
+        }
         let kind = (graph::group(&owner.api_version).to_string(), owner.kind.clone());
         let Some(resource) = self.kinds.read().get(&kind).cloned() else {
             // A kind that discovery does not show says nothing about its objects.
@@ -129,7 +162,10 @@ impl Collector {
                     && live.finalizers().iter().any(|f| f == FOREGROUND);
                 (if waits { Standing::Waiting } else { Standing::Solid }, false)
             }
-            _ => (Standing::Dangling, false),
+            _ => {
+                self.absent.lock().note(&owner.uid);
+                (Standing::Dangling, false)
+            }
         })
     }
 
@@ -240,5 +276,21 @@ impl Collector {
             "finalizers": left,
         }});
         self.patch(node, patch, "remove finalizer").await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Absent;
+
+    #[test]
+    fn absent_owners_are_remembered_within_bounds() {
+        let mut absent = Absent::default();
+        for number in 0..Absent::MOST + 10 {
+            absent.note(&number.to_string());
+            absent.note(&number.to_string());
+        }
+        assert!(absent.has("1000") && !absent.has("5"));
+        assert_eq!((absent.known.len(), absent.order.len()), (Absent::MOST, Absent::MOST));
     }
 }
