@@ -33,8 +33,12 @@ impl Cluster {
         let mut node = json!({
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         });
+        let taints = change.pointer("/spec/taints").cloned().unwrap_or(Value::Null);
         merge(&mut node, change);
         self.server.post("/api/v1/nodes", &node).await.expect(201);
+        // A new node is tainted as not ready until its controller finds it ready; none runs here.
+        let spec = json!({"spec": {"taints": taints}});
+        self.server.patch(&format!("/api/v1/nodes/{name}"), "merge", &spec).await.expect(200);
         let resources = json!({"cpu": cpu, "memory": "4Gi", "pods": "10"});
         let status = json!({"status": {"capacity": resources, "allocatable": resources}});
         self.server.patch(&format!("/api/v1/nodes/{name}/status"), "merge", &status).await.expect(200);
