@@ -1,0 +1,310 @@
+//! Finds what is wrong with an expression before it ever runs: names that nobody declared, fields that
+//! do not exist, operators between types that have none. Types are inferred as far as they are known;
+//! what could be anything is left to the evaluation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, SourceInfo, operators,
+};
+
+use crate::library;
+use crate::types::Type;
+
+pub struct Checked {
+    pub result: Type,
+    /// The declared variables that are named.
+    pub references: BTreeSet<String>,
+}
+
+pub fn check(
+    expression: &IdedExpr,
+    variables: &BTreeMap<String, Type>,
+    source: &str,
+    places: &SourceInfo,
+) -> Result<Checked, Vec<String>> {
+    let mut checker = Checker {
+        variables,
+        scopes: Vec::new(),
+        references: BTreeSet::new(),
+        faults: Vec::new(),
+        source,
+        places,
+    };
+    let result = checker.type_of(expression);
+    match checker.faults.is_empty() {
+        true => Ok(Checked { result, references: checker.references }),
+        false => Err(checker.faults),
+    }
+}
+
+/// A fault with its place, as compilers show it.
+pub fn report(source: &str, (line, column): (isize, isize), message: &str) -> String {
+    let shown = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
+    let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0));
+    format!("ERROR: <input>:{line}:{column}: {message}\n | {shown}\n | {dots}^")
+}
+
+struct Checker<'a> {
+    variables: &'a BTreeMap<String, Type>,
+    /// Variables of the loops around, innermost last.
+    scopes: Vec<(String, Type)>,
+    references: BTreeSet<String>,
+    faults: Vec<String>,
+    source: &'a str,
+    places: &'a SourceInfo,
+}
+
+impl Checker<'_> {
+    fn fault(&mut self, at: &IdedExpr, message: impl AsRef<str>) -> Type {
+        let start = self.places.offset_for(at.id).map_or(0, |(start, _)| start as usize);
+        let before = &self.source[..floor(self.source, start)];
+        let line = before.matches('\n').count() as isize + 1;
+        let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) as isize + 1;
+        let report = report(self.source, (line, column), message.as_ref());
+        if !self.faults.contains(&report) {
+            self.faults.push(report);
+        }
+        Type::Dyn
+    }
+
+    fn type_of(&mut self, expression: &IdedExpr) -> Type {
+        match &expression.expr {
+            Expr::Literal(literal) => type_of_literal(literal),
+            Expr::Ident(name) => self.named(expression, name),
+            Expr::Select(select) => self.selected(expression, select),
+            Expr::Call(call) => self.called(expression, call),
+            Expr::List(list) => {
+                let types: Vec<Type> = list.elements.iter().map(|element| self.type_of(element)).collect();
+                Type::list(common(types))
+            }
+            Expr::Map(map) => {
+                let mut types = Vec::new();
+                for entry in &map.entries {
+                    if let EntryExpr::MapEntry(entry) = &entry.expr {
+                        self.type_of(&entry.key);
+                        types.push(self.type_of(&entry.value));
+                    }
+                }
+                Type::map(common(types))
+            }
+            Expr::Struct(object) => self.fault(
+                expression,
+                format!("undeclared reference to '{}' (in container '')", object.type_name),
+            ),
+            Expr::Comprehension(comprehension) => self.looped(comprehension),
+            Expr::Unspecified => Type::Dyn,
+        }
+    }
+
+    fn named(&mut self, at: &IdedExpr, name: &str) -> Type {
+        if let Some((_, kind)) = self.scopes.iter().rev().find(|(have, _)| have == name) {
+            return kind.clone();
+        }
+        if let Some(kind) = self.variables.get(name) {
+            self.references.insert(name.to_string());
+            return kind.clone();
+        }
+        if library::TYPE_NAMES.contains(&name) {
+            return Type::Type;
+        }
+        self.fault(at, format!("undeclared reference to '{name}' (in container '')"))
+    }
+
+    fn selected(&mut self, at: &IdedExpr, select: &SelectExpr) -> Type {
+        // A variable may have a dotted name of its own.
+        if let Some(name) = dotted(&at.expr)
+            && let Some(kind) = self.variables.get(&name)
+            && !self.is_local(&name)
+        {
+            self.references.insert(name);
+            return if select.test { Type::Bool } else { kind.clone() };
+        }
+        let operand = self.type_of(&select.operand);
+        let found = match &operand {
+            Type::Dyn => Type::Dyn,
+            Type::Map(value) => (**value).clone(),
+            Type::Optional(_) => Type::optional(Type::Dyn),
+            Type::Struct(object) => match object.fields.iter().find(|(field, _)| *field == select.field) {
+                Some((_, kind)) => kind.clone(),
+                None => self.fault(at, format!("undefined field '{}'", select.field)),
+            },
+            other => self.fault(at, format!("type '{other}' does not support field selection")),
+        };
+        if select.test { Type::Bool } else { found }
+    }
+
+    fn is_local(&self, dotted: &str) -> bool {
+        let root = dotted.split('.').next().unwrap_or(dotted);
+        self.scopes.iter().any(|(name, _)| name == root)
+    }
+
+    fn called(&mut self, at: &IdedExpr, call: &CallExpr) -> Type {
+        // `sets.contains(a, b)` is a function of that name, not a method of a variable.
+        if let Some(target) = &call.target
+            && let Some(prefix) = dotted(&target.expr)
+            && !self.is_local(&prefix)
+            && let Some(result) = library::result_of(&format!("{prefix}.{}", call.func_name))
+        {
+            self.arguments(call);
+            return result;
+        }
+        let target = call.target.as_ref().map(|target| self.type_of(target));
+        let arguments = self.arguments(call);
+        if let Some(result) = self.operated(at, call, &arguments) {
+            return result;
+        }
+        match library::result_of(&call.func_name) {
+            // Functions that hand back what they were given.
+            Some(_) if call.func_name == "dyn" => Type::Dyn,
+            Some(Type::Dyn)
+                if ["orValue", "value", "min", "max", "sum"].contains(&call.func_name.as_str()) =>
+            {
+                match target {
+                    Some(Type::Optional(value)) => (*value).clone(),
+                    Some(Type::List(element)) => (*element).clone(),
+                    _ => Type::Dyn,
+                }
+            }
+            Some(result) => result,
+            None => self.fault(at, format!("undeclared reference to '{}' (in container '')", call.func_name)),
+        }
+    }
+
+    fn arguments(&mut self, call: &CallExpr) -> Vec<Type> {
+        call.args.iter().map(|argument| self.type_of(argument)).collect()
+    }
+
+    /// Operators; `None` for anything else.
+    fn operated(&mut self, at: &IdedExpr, call: &CallExpr, types: &[Type]) -> Option<Type> {
+        let name = call.func_name.as_str();
+        let result = match (name, types) {
+            (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) => {
+                (Type::Bool.agrees_with(a) && Type::Bool.agrees_with(b)).then_some(Type::Bool)
+            }
+            (operators::LOGICAL_NOT, [a]) => Type::Bool.agrees_with(a).then_some(Type::Bool),
+            (operators::NOT_STRICTLY_FALSE, _) => Some(Type::Bool),
+            (operators::NEGATE, [a]) => matches!(a, Type::Dyn | Type::Int | Type::Double).then(|| a.clone()),
+            (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
+                let fits = a.agrees_with(b)
+                    || (a.is_number() && b.is_number())
+                    || *a == Type::Null
+                    || *b == Type::Null;
+                fits.then_some(Type::Bool)
+            }
+            (
+                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
+                [a, b],
+            ) => (a.agrees_with(b) || (a.is_number() && b.is_number())).then_some(Type::Bool),
+            (operators::IN, [_, b]) => {
+                matches!(b, Type::Dyn | Type::List(_) | Type::Map(_) | Type::Struct(_)).then_some(Type::Bool)
+            }
+            (operators::CONDITIONAL, [condition, a, b]) => {
+                (Type::Bool.agrees_with(condition)).then(|| common(vec![a.clone(), b.clone()]))
+            }
+            (operators::INDEX, [a, _]) => match a {
+                Type::List(element) => Some((**element).clone()),
+                Type::Map(value) => Some((**value).clone()),
+                Type::Optional(_) => Some(Type::optional(Type::Dyn)),
+                Type::Dyn | Type::Struct(_) => Some(Type::Dyn),
+                _ => None,
+            },
+            (operators::OPT_INDEX | operators::OPT_SELECT, [_, _]) => Some(Type::optional(Type::Dyn)),
+            (operators::ADD, [a, b]) => match (a, b) {
+                (Type::List(a), Type::List(b)) => Some(Type::list(narrower(a, b))),
+                (Type::Timestamp, Type::Duration) | (Type::Duration, Type::Timestamp) => {
+                    Some(Type::Timestamp)
+                }
+                (Type::Bool | Type::Null | Type::Map(_), _) => None,
+                (a, b) => a.agrees_with(b).then(|| narrower(a, b)),
+            },
+            (operators::SUBSTRACT, [Type::Timestamp, Type::Timestamp]) => Some(Type::Duration),
+            (operators::SUBSTRACT, [Type::Timestamp, Type::Duration]) => Some(Type::Timestamp),
+            (operators::SUBSTRACT, [Type::Duration, Type::Duration]) => Some(Type::Duration),
+            (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO, [a, b]) => {
+                let numeric = |kind: &Type| *kind == Type::Dyn || kind.is_number();
+                (numeric(a) && numeric(b) && a.agrees_with(b)).then(|| narrower(a, b))
+            }
+            _ => return None,
+        };
+        Some(result.unwrap_or_else(|| {
+            let types: Vec<String> = types.iter().map(ToString::to_string).collect();
+            self.fault(
+                at,
+                format!("found no matching overload for '{name}' applied to '({})'", types.join(", ")),
+            )
+        }))
+    }
+
+    fn looped(&mut self, comprehension: &ComprehensionExpr) -> Type {
+        let item = match self.type_of(&comprehension.iter_range) {
+            Type::List(element) => (*element).clone(),
+            Type::Map(_) => Type::String,
+            Type::Dyn | Type::Optional(_) | Type::Struct(_) => Type::Dyn,
+            other => self.fault(
+                &comprehension.iter_range,
+                format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"),
+            ),
+        };
+        let start = self.type_of(&comprehension.accu_init);
+        let depth = self.scopes.len();
+        self.scopes.push((comprehension.accu_var.clone(), start.clone()));
+        self.scopes.push((comprehension.iter_var.clone(), item.clone()));
+        if let Some(second) = &comprehension.iter_var2 {
+            self.scopes.push((second.clone(), Type::Dyn));
+        }
+        self.type_of(&comprehension.loop_cond);
+        let step = self.type_of(&comprehension.loop_step);
+        self.scopes.truncate(depth);
+        let grown = if start.agrees_with(&step) { narrower(&start, &step) } else { Type::Dyn };
+        self.scopes.push((comprehension.accu_var.clone(), grown));
+        let result = self.type_of(&comprehension.result);
+        self.scopes.truncate(depth);
+        result
+    }
+}
+
+fn type_of_literal(literal: &LiteralValue) -> Type {
+    match literal {
+        LiteralValue::Boolean(_) => Type::Bool,
+        LiteralValue::Bytes(_) => Type::Bytes,
+        LiteralValue::Double(_) => Type::Double,
+        LiteralValue::Int(_) => Type::Int,
+        LiteralValue::Null => Type::Null,
+        LiteralValue::String(_) => Type::String,
+        LiteralValue::UInt(_) => Type::Uint,
+    }
+}
+
+/// The type all of them have, or anything.
+fn common(types: Vec<Type>) -> Type {
+    let mut types = types.into_iter();
+    let Some(first) = types.next() else { return Type::Dyn };
+    types.fold(first, |a, b| if a.agrees_with(&b) { narrower(&a, &b) } else { Type::Dyn })
+}
+
+fn narrower(a: &Type, b: &Type) -> Type {
+    match (a, b) {
+        (Type::Dyn, other) => other.clone(),
+        (Type::List(a), Type::List(b)) => Type::list(narrower(a, b)),
+        (Type::Map(a), Type::Map(b)) => Type::map(narrower(a, b)),
+        (a, _) => a.clone(),
+    }
+}
+
+/// `a.b.c`, where the expression is nothing but names.
+fn dotted(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Ident(name) => Some(name.clone()),
+        Expr::Select(select) => Some(format!("{}.{}", dotted(&select.operand.expr)?, select.field)),
+        _ => None,
+    }
+}
+
+fn floor(source: &str, mut at: usize) -> usize {
+    at = at.min(source.len());
+    while !source.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
