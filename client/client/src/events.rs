@@ -2,25 +2,28 @@
 //! the loop that has something to say: a slow server must not slow a reconcile.
 //!
 //! What repeats is counted, not written again (a series); what repeats with ever other words
-//! is combined; an object that never falls silent is cut off. `Correlator` decides, a task
+//! is combined; an object that never falls silent is cut off. `Correlator` decides, `Writer`
 //! writes.
 
+mod correlator;
+
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error;
+use correlator::{Correlator, Decision};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
@@ -59,7 +62,7 @@ struct Entry {
 
 impl Events {
     /// How many events may wait for the server before further ones are dropped.
-    const WAITING: usize = 1000;
+    const WAITING: usize = 16_384;
 
     /// `instance` tells processes apart: the host's name.
     pub fn start(client: Client, instance: impl Into<String>, shutdown: CancellationToken) -> Self {
@@ -67,7 +70,13 @@ impl Events {
         let tasks = TaskTracker::new();
         // Telling about work is not the work: its requests stay out of the trace.
         let span = ferry_trace::span("events").unsampled();
-        tasks.spawn(span.instrument(write_all(client, receiver, shutdown)));
+        let writer = Writer {
+            client,
+            correlator: Correlator::default(),
+            under_way: HashMap::new(),
+            writes: JoinSet::new(),
+        };
+        tasks.spawn(span.instrument(writer.run(receiver, shutdown)));
         tasks.close();
         Events { sender, instance: instance.into(), tasks }
     }
@@ -148,153 +157,12 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-/// What to do about an entry.
-#[derive(Debug, PartialEq)]
-enum Decision {
-    Create(Box<Event>),
-    /// Said before: only its count and time change.
-    Count {
-        namespace: String,
-        name: String,
-        series: EventSeries,
-    },
-    /// This object has said enough.
-    Drop,
-}
-
-/// Remembers what was said of late.
-#[derive(Default)]
-struct Correlator {
-    told: HashMap<Identity, Told>,
-    /// Different notes of otherwise equal events.
-    similar: HashMap<Identity, (u32, Timestamp)>,
-    allowances: HashMap<(String, &'static str), Allowance>,
-    swept: Option<Timestamp>,
-}
-
-/// What makes two entries the same; `note` is empty where only the rest counts.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Identity {
-    uid: String,
-    field_path: String,
-    name: String,
-    related: String,
-    kind: EventType,
-    reason: String,
-    action: String,
-    controller: &'static str,
-    note: String,
-}
-
-struct Told {
-    namespace: String,
-    name: String,
-    count: i32,
-    last: Timestamp,
-}
-
-/// A token bucket per object and component: a burst, then one every few minutes.
-struct Allowance {
-    tokens: f64,
-    at: Timestamp,
-}
-
-impl Correlator {
-    /// A series that has been silent this long is over; the next is a new event.
-    const SERIES_ENDS: Duration = Duration::from_secs(6 * 60);
-    /// More different notes than this within the window are combined.
-    const SIMILAR: u32 = 10;
-    const SIMILAR_WINDOW: Duration = Duration::from_secs(10 * 60);
-    const BURST: f64 = 25.0;
-    const REFILL: Duration = Duration::from_secs(5 * 60);
+impl Entry {
     /// The server refuses longer notes.
     const MAX_NOTE: usize = 1024;
 
-    fn decide(&mut self, mut entry: Entry) -> Decision {
-        self.sweep(entry.at);
-        let mut identity = Identity::of(&entry);
-        let same = identity.clone();
-        identity.note.clear();
-        if !self.told.contains_key(&same) {
-            let (count, since) = self.similar.entry(identity.clone()).or_insert((0, entry.at));
-            if age(*since, entry.at) > Self::SIMILAR_WINDOW {
-                (*count, *since) = (0, entry.at);
-            }
-            *count += 1;
-            if *count <= Self::SIMILAR {
-                identity = same;
-            } else {
-                entry.note.insert_str(0, "(combined from similar events): ");
-            }
-        } else {
-            identity = same;
-        }
-        if !self.allow(&entry) {
-            return Decision::Drop;
-        }
-        if let Some(told) = self.told.get_mut(&identity) {
-            told.count = told.count.saturating_add(1);
-            told.last = entry.at;
-            let series = EventSeries { count: told.count, last_observed_time: MicroTime(entry.at) };
-            return Decision::Count { namespace: told.namespace.clone(), name: told.name.clone(), series };
-        }
-        let event = entry.into_event();
-        let told = Told {
-            namespace: event.metadata.namespace.clone().unwrap_or_default(),
-            name: event.metadata.name.clone().unwrap_or_default(),
-            count: 1,
-            last: event.event_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-        };
-        self.told.insert(identity, told);
-        Decision::Create(Box::new(event))
-    }
-
-    fn allow(&mut self, entry: &Entry) -> bool {
-        let key = (entry.regarding.uid.clone().unwrap_or_default(), entry.controller);
-        let allowance = self.allowances.entry(key).or_insert(Allowance { tokens: Self::BURST, at: entry.at });
-        let refilled = age(allowance.at, entry.at).as_secs_f64() / Self::REFILL.as_secs_f64();
-        allowance.tokens = (allowance.tokens + refilled).min(Self::BURST);
-        allowance.at = entry.at;
-        if allowance.tokens < 1.0 {
-            return false;
-        }
-        allowance.tokens -= 1.0;
-        true
-    }
-
-    /// Forgets what is too old to matter, so memory follows what happens and not how long.
-    fn sweep(&mut self, now: Timestamp) {
-        let due = self.swept.is_none_or(|swept| age(swept, now) > Duration::from_secs(60));
-        if due {
-            self.swept = Some(now);
-            self.told.retain(|_, told| age(told.last, now) <= Self::SERIES_ENDS);
-            self.similar.retain(|_, (_, since)| age(*since, now) <= Self::SIMILAR_WINDOW);
-            let full = Self::REFILL.mul_f64(Self::BURST);
-            self.allowances.retain(|_, allowance| age(allowance.at, now) <= full);
-        }
-    }
-}
-
-impl Identity {
-    fn of(entry: &Entry) -> Self {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        Identity {
-            uid: text(&entry.regarding.uid),
-            field_path: text(&entry.regarding.field_path),
-            name: text(&entry.regarding.name),
-            related: entry.related.as_ref().map_or(String::new(), |related| text(&related.uid)),
-            kind: entry.kind,
-            reason: entry.reason.clone(),
-            action: entry.action.clone(),
-            controller: entry.controller,
-            note: entry.note.clone(),
-        }
-    }
-}
-
-impl Entry {
     fn into_event(mut self) -> Event {
-        self.note.truncate(self.note.floor_char_boundary(Correlator::MAX_NOTE));
+        self.note.truncate(self.note.floor_char_boundary(Self::MAX_NOTE));
         // Events about cluster-scoped objects live in the default namespace.
         let namespace = self.regarding.namespace.clone().filter(|namespace| !namespace.is_empty());
         let name =
@@ -322,32 +190,99 @@ impl Entry {
     }
 }
 
-/// Time that has passed; none if the clock went back.
-fn age(since: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(since)).unwrap_or(Duration::ZERO)
+/// An event to be written, or its count.
+struct Write {
+    decision: Decision,
+    /// To be made anew, should the event to be counted have expired.
+    entry: Entry,
 }
 
-async fn write_all(client: Client, mut receiver: mpsc::Receiver<Entry>, shutdown: CancellationToken) {
-    let mut correlator = Correlator::default();
-    let writing = async {
-        while let Some(entry) = receiver.recv().await {
-            write(&client, &mut correlator, entry).await;
+/// Namespace and name of an event.
+type Target = (String, String);
+
+impl Write {
+    fn target(&self) -> Option<Target> {
+        match &self.decision {
+            Decision::Drop => None,
+            Decision::Count { namespace, name, .. } => Some((namespace.clone(), name.clone())),
+            Decision::Create(event) => {
+                let text = |field: &Option<String>| field.clone().unwrap_or_default();
+                Some((text(&event.metadata.namespace), text(&event.metadata.name)))
+            }
         }
-    };
-    let last_moments = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    };
-    tokio::select! {
-        () = writing => {}
-        () = last_moments => {}
+    }
+}
+
+/// Writes many events at a time, but each one's count only after the event itself: what comes
+/// for an event under way waits, and of several counts the last says all.
+struct Writer {
+    client: Client,
+    correlator: Correlator,
+    under_way: HashMap<Target, Option<Write>>,
+    writes: JoinSet<Target>,
+}
+
+impl Writer {
+    /// How many requests may be under way: enough for a scheduler that binds thousands a second.
+    const AT_A_TIME: usize = 32;
+
+    async fn run(mut self, mut receiver: mpsc::Receiver<Entry>, shutdown: CancellationToken) {
+        let writing = async {
+            let mut open = true;
+            while open || !self.writes.is_empty() {
+                let room = open && self.writes.len() < Self::AT_A_TIME;
+                tokio::select! {
+                    Some(done) = self.writes.join_next(), if !self.writes.is_empty() => self.finish(done),
+                    entry = receiver.recv(), if room => match entry {
+                        Some(entry) => self.take(entry),
+                        None => open = false,
+                    },
+                }
+            }
+        };
+        let last_moments = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        tokio::select! {
+            () = writing => {}
+            () = last_moments => {}
+        }
+    }
+
+    fn take(&mut self, entry: Entry) {
+        let write = Write { decision: self.correlator.decide(entry.clone()), entry };
+        let Some(target) = write.target() else { return };
+        match self.under_way.get_mut(&target) {
+            Some(next) => *next = Some(write),
+            None => self.start(target, write),
+        }
+    }
+
+    fn finish(&mut self, done: Result<Target, JoinError>) {
+        match done {
+            Ok(target) => {
+                if let Some(Some(next)) = self.under_way.remove(&target) {
+                    self.start(target, next);
+                }
+            }
+            Err(error) => tracing::error!(%error, "writing an event failed"),
+        }
+    }
+
+    fn start(&mut self, target: Target, write: Write) {
+        self.under_way.insert(target.clone(), None);
+        let client = self.client.clone();
+        self.writes.spawn(ferry_trace::inherit(async move {
+            send(&client, write).await;
+            target
+        }));
     }
 }
 
 /// Tries a few times while the server cannot be reached; what it refuses, it refuses.
-async fn write(client: &Client, correlator: &mut Correlator, entry: Entry) {
-    let again = entry.clone();
-    let mut decision = correlator.decide(entry);
+async fn send(client: &Client, write: Write) {
+    let Write { mut decision, entry } = write;
     for attempt in 0..4 {
         let result = match &decision {
             Decision::Drop => return,
@@ -365,15 +300,15 @@ async fn write(client: &Client, correlator: &mut Correlator, entry: Entry) {
             Ok(_) => return,
             // The event has expired since it was last counted.
             Err(error) if error::is_not_found(&error) && matches!(decision, Decision::Count { .. }) => {
-                decision = Decision::Create(Box::new(again.clone().into_event()));
+                decision = Decision::Create(Box::new(entry.clone().into_event()));
             }
             Err(kube::Error::Api(status)) => {
-                tracing::debug!(reason = again.reason, error = status.message, "event refused");
+                tracing::debug!(reason = entry.reason, error = status.message, "event refused");
                 return;
             }
             Err(error) => {
                 tracing::debug!(
-                    reason = again.reason,
+                    reason = entry.reason,
                     error = error::message(&error),
                     "event not written yet"
                 );
@@ -387,80 +322,9 @@ async fn write(client: &Client, correlator: &mut Correlator, entry: Entry) {
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
+    use super::correlator::tests::entry;
     use super::*;
     use crate::test_server::TestServer;
-
-    fn entry(object: &str, note: &str, seconds: i64) -> Entry {
-        Entry {
-            regarding: ObjectReference {
-                name: Some(object.into()),
-                uid: Some(object.into()),
-                ..Default::default()
-            },
-            related: None,
-            kind: EventType::Normal,
-            reason: "SuccessfulCreate".into(),
-            action: "Create".into(),
-            note: note.into(),
-            controller: "test",
-            instance: "host".into(),
-            at: Timestamp::from_second(1_000_000 + seconds).unwrap(),
-        }
-    }
-
-    #[test]
-    fn the_same_words_are_counted_and_a_silence_ends_the_series() {
-        let mut correlator = Correlator::default();
-        let Decision::Create(first) = correlator.decide(entry("a", "hello", 0)) else {
-            panic!("first is created")
-        };
-        for (count, seconds) in [(2, 1), (3, 100)] {
-            match correlator.decide(entry("a", "hello", seconds)) {
-                Decision::Count { name, series, .. } => {
-                    assert_eq!((Some(name), series.count), (first.metadata.name.clone(), count));
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(matches!(correlator.decide(entry("a", "hello", 1000)), Decision::Create(_)));
-        assert!(matches!(correlator.decide(entry("b", "hello", 1001)), Decision::Create(_)));
-    }
-
-    #[test]
-    fn ever_other_words_are_combined() {
-        let mut correlator = Correlator::default();
-        let mut notes = Vec::new();
-        for number in 0..15 {
-            if let Decision::Create(event) = correlator.decide(entry("a", &format!("pod {number}"), number)) {
-                notes.push(event.note.unwrap());
-            }
-        }
-        assert_eq!(notes.len(), 11);
-        assert_eq!(notes[9], "pod 9");
-        assert_eq!(notes[10], "(combined from similar events): pod 10");
-    }
-
-    #[test]
-    fn an_object_that_never_falls_silent_is_cut_off_and_others_are_not() {
-        let mut correlator = Correlator::default();
-        let written =
-            (0..100).filter(|_| correlator.decide(entry("a", "again", 0)) != Decision::Drop).count();
-        assert_eq!(written, 25);
-        assert_ne!(correlator.decide(entry("b", "again", 0)), Decision::Drop);
-        assert_ne!(correlator.decide(entry("a", "again", 301)), Decision::Drop);
-        assert_eq!(correlator.decide(entry("a", "again", 302)), Decision::Drop);
-    }
-
-    #[test]
-    fn memory_follows_what_happens_and_not_how_long() {
-        let mut correlator = Correlator::default();
-        for number in 0..1000 {
-            correlator.decide(entry(&format!("object-{number}"), "hello", number * 100));
-        }
-        assert!(
-            correlator.told.len() < 10 && correlator.similar.len() < 10 && correlator.allowances.len() < 100
-        );
-    }
 
     #[test]
     fn a_long_note_is_cut_to_what_the_server_takes() {
@@ -486,5 +350,23 @@ mod tests {
         assert_eq!(written[0]["note"], "quota exceeded");
         assert_eq!(written[0]["reportingController"], "test-controller");
         assert_eq!(written[0]["series"]["count"], 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_thousands_loses_none() {
+        let server = TestServer::new();
+        let shutdown = CancellationToken::new();
+        let events = Events::start(server.client(), "host", shutdown.clone());
+        let recorder = events.recorder("test-controller");
+        for number in 0..10_000 {
+            let mut object = ConfigMap::default();
+            object.metadata.name = Some(format!("settings-{number}"));
+            (object.metadata.namespace, object.metadata.uid) =
+                (Some("default".into()), Some(number.to_string()));
+            recorder.event(&object, EventType::Normal, "Scheduled", "Binding", "assigned");
+        }
+        drop((recorder, events.sender));
+        events.tasks.wait().await;
+        assert_eq!(server.objects("/apis/events.k8s.io/v1/namespaces/default/events/").len(), 10_000);
     }
 }
