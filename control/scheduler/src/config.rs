@@ -2,6 +2,7 @@
 
 use ferry_client::leader::Election;
 
+use crate::extender;
 use crate::profile::Profile;
 use crate::queue::Backoff;
 
@@ -20,6 +21,8 @@ pub struct Config {
     /// thread's work.
     pub parallelism: usize,
     pub backoff: Backoff,
+    /// Asked in this order.
+    pub extenders: Vec<extender::Settings>,
     /// Decides between equal nodes.
     pub seed: u64,
 }
@@ -33,6 +36,7 @@ impl Default for Config {
             percentage_of_nodes_to_score: None,
             parallelism: 128,
             backoff: Backoff::default(),
+            extenders: Vec::new(),
             seed: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -48,6 +52,14 @@ pub enum ConfigError {
     Parallelism,
     #[error("podInitialBackoffSeconds must be greater than 0 and podMaxBackoffSeconds no less than it")]
     Backoff,
+    #[error("extenders[{0}].weight: must have a positive weight applied to it")]
+    ExtenderWeight(usize),
+    #[error("extenders: found {0} extenders implementing bind, of which only one can")]
+    Binders(usize),
+    #[error("extenders[{0}].managedResources: duplicate resource name {1:?}")]
+    ManagedTwice(usize, String),
+    #[error("extenders[{0}].urlPrefix: {1:?} is no http or https address")]
+    ExtenderAddress(usize, String),
     #[error("percentageOfNodesToScore {0} is not in the range [0-100]")]
     Percentage(u32),
 }
@@ -68,11 +80,33 @@ impl Config {
         if self.backoff.initial.is_zero() || self.backoff.max < self.backoff.initial {
             return Err(ConfigError::Backoff);
         }
+        self.check_extenders()?;
         let percentages = self.profiles.iter().filter_map(|profile| profile.percentage_of_nodes_to_score);
         match percentages.chain(self.percentage_of_nodes_to_score).find(|percentage| *percentage > 100) {
             Some(percentage) => Err(ConfigError::Percentage(percentage)),
             None => Ok(()),
         }
+    }
+
+    fn check_extenders(&self) -> Result<(), ConfigError> {
+        let mut managed: Vec<&String> = Vec::new();
+        for (at, extender) in self.extenders.iter().enumerate() {
+            let url = &extender.url_prefix;
+            if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
+                return Err(ConfigError::ExtenderAddress(at, url.clone()));
+            }
+            if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+                return Err(ConfigError::ExtenderWeight(at));
+            }
+            for name in &extender.managed_resources {
+                if managed.contains(&name) {
+                    return Err(ConfigError::ManagedTwice(at, name.clone()));
+                }
+                managed.push(name);
+            }
+        }
+        let binders = self.extenders.iter().filter(|extender| !extender.bind_verb.is_empty()).count();
+        if binders > 1 { Err(ConfigError::Binders(binders)) } else { Ok(()) }
     }
 }
 
@@ -97,6 +131,17 @@ mod tests {
             Config { backoff: Backoff { max: Duration::ZERO, ..good.backoff }, ..good.clone() },
             Err(ConfigError::Backoff),
         );
+        let extender = extender::Settings { url_prefix: "http://e".into(), ..Default::default() };
+        let with = |extenders: Vec<extender::Settings>| Config { extenders, ..good.clone() };
+        check(with(vec![extender.clone(), extender.clone()]), Ok(()));
+        let weightless = extender::Settings { prioritize_verb: "p".into(), ..extender.clone() };
+        check(with(vec![weightless]), Err(ConfigError::ExtenderWeight(0)));
+        let binder = extender::Settings { bind_verb: "b".into(), ..extender.clone() };
+        check(with(vec![binder.clone(), binder]), Err(ConfigError::Binders(2)));
+        let manager = extender::Settings { managed_resources: vec!["a/b".into()], ..extender };
+        check(with(vec![manager.clone(), manager]), Err(ConfigError::ManagedTwice(1, "a/b".into())));
+        let nowhere = extender::Settings { url_prefix: "e:80".into(), ..Default::default() };
+        check(with(vec![nowhere]), Err(ConfigError::ExtenderAddress(0, "e:80".into())));
         check(Config { percentage_of_nodes_to_score: Some(101), ..good }, Err(ConfigError::Percentage(101)));
     }
 }

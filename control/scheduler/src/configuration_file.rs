@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::extender;
 use crate::plugins;
 use crate::profile::{Profile, ScoringStrategy};
 use crate::queue::Backoff;
@@ -28,8 +29,6 @@ pub enum FileError {
     Kind { kind: String, version: String },
     #[error("{path}: unknown plugin {name:?}")]
     UnknownPlugin { path: String, name: String },
-    #[error("{0}: not supported")]
-    Unsupported(&'static str),
 }
 
 #[derive(Deserialize)]
@@ -47,7 +46,7 @@ struct File {
     #[serde(default)]
     profiles: Vec<FileProfile>,
     #[serde(default)]
-    extenders: Vec<Value>,
+    extenders: Vec<FileExtender>,
     #[serde(rename = "enableProfiling")]
     _enable_profiling: Option<bool>,
     #[serde(rename = "enableContentionProfiling")]
@@ -103,6 +102,97 @@ struct PluginConfig {
     args: Value,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct FileExtender {
+    url_prefix: String,
+    #[serde(default)]
+    filter_verb: String,
+    #[serde(default)]
+    prioritize_verb: String,
+    #[serde(default)]
+    bind_verb: String,
+    #[serde(default)]
+    preempt_verb: String,
+    #[serde(default)]
+    weight: i64,
+    /// The address says it already.
+    #[serde(rename = "enableHTTPS", alias = "enableHttps")]
+    _enable_https: Option<bool>,
+    tls_config: Option<FileTls>,
+    #[serde(rename = "httpTimeout")]
+    timeout: Option<FileDuration>,
+    #[serde(default)]
+    node_cache_capable: bool,
+    #[serde(default)]
+    managed_resources: Vec<ManagedResource>,
+    #[serde(default)]
+    ignorable: bool,
+}
+
+/// Text as `5s`, or nanoseconds as the older policy files have them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FileDuration {
+    Text(String),
+    Nanoseconds(u64),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileTls {
+    #[serde(default)]
+    insecure: bool,
+    server_name: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    ca_file: Option<String>,
+    cert_data: Option<String>,
+    key_data: Option<String>,
+    ca_data: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ManagedResource {
+    name: String,
+    #[serde(default)]
+    ignored_by_scheduler: bool,
+}
+
+impl FileExtender {
+    fn settings(self) -> Result<extender::Settings, FileError> {
+        let tls = self.tls_config.map_or_else(extender::Tls::default, |file| extender::Tls {
+            insecure: file.insecure,
+            server_name: file.server_name,
+            cert_file: file.cert_file,
+            key_file: file.key_file,
+            ca_file: file.ca_file,
+            cert_data: file.cert_data,
+            key_data: file.key_data,
+            ca_data: file.ca_data,
+        });
+        let timeout = match self.timeout {
+            Some(FileDuration::Text(text)) => Some(read_duration(&text)?),
+            Some(FileDuration::Nanoseconds(nanoseconds)) => Some(Duration::from_nanos(nanoseconds)),
+            None => None,
+        };
+        Ok(extender::Settings {
+            url_prefix: self.url_prefix,
+            filter_verb: self.filter_verb,
+            prioritize_verb: self.prioritize_verb,
+            bind_verb: self.bind_verb,
+            preempt_verb: self.preempt_verb,
+            weight: self.weight,
+            tls,
+            timeout: timeout.filter(|timeout| !timeout.is_zero()),
+            node_cache_capable: self.node_cache_capable,
+            managed_resources: self.managed_resources.into_iter().map(|own| own.name).collect(),
+            ignorable: self.ignorable,
+        })
+    }
+}
+
 /// The extension points a plugin can be named at, in the file's words.
 const POINTS: [&str; 13] = [
     "multiPoint",
@@ -126,9 +216,6 @@ pub fn read(text: &str, base: Config) -> Result<Config, FileError> {
     if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
         return Err(FileError::Kind { kind: file.kind, version: file.api_version });
     }
-    if !file.extenders.is_empty() {
-        return Err(FileError::Unsupported("extenders"));
-    }
     let seconds = |seconds: Option<u64>, default: Duration| seconds.map_or(default, Duration::from_secs);
     let backoff = Backoff {
         initial: seconds(file.pod_initial_backoff_seconds, base.backoff.initial),
@@ -137,15 +224,37 @@ pub fn read(text: &str, base: Config) -> Result<Config, FileError> {
     };
     let profiles: Result<Vec<Profile>, FileError> =
         file.profiles.iter().enumerate().map(|(at, profile)| read_profile(at, profile)).collect();
-    let profiles = profiles?;
+    let mut profiles = profiles?;
+    if profiles.is_empty() {
+        profiles = base.profiles;
+    }
+    let extenders = read_extenders(file.extenders, &mut profiles)?;
     Ok(Config {
-        profiles: if profiles.is_empty() { base.profiles } else { profiles },
+        profiles,
+        extenders,
         leader_election: read_election(file.leader_election, base.leader_election, &base.instance)?,
         percentage_of_nodes_to_score: file.percentage_of_nodes_to_score.or(base.percentage_of_nodes_to_score),
         parallelism: file.parallelism.unwrap_or(base.parallelism),
         backoff,
         ..base
     })
+}
+
+/// What the plugins are told of the extenders goes into the profiles.
+pub(crate) fn read_extenders(
+    file: Vec<FileExtender>,
+    profiles: &mut [Profile],
+) -> Result<Vec<extender::Settings>, FileError> {
+    let mut extenders = Vec::new();
+    for extender in file {
+        for resource in extender.managed_resources.iter().filter(|own| own.ignored_by_scheduler) {
+            for profile in profiles.iter_mut() {
+                profile.ignored_resources.push(resource.name.clone());
+            }
+        }
+        extenders.push(extender.settings()?);
+    }
+    Ok(extenders)
 }
 
 /// One document of YAML or JSON as a type.
@@ -178,13 +287,16 @@ fn read_election(
         (file.retry_period, &mut election.retry_period),
     ] {
         if let Some(text) = text {
-            let span: jiff::SignedDuration =
-                text.parse().map_err(|_| FileError::Malformed(format!("invalid duration {text:?}")))?;
-            *duration = Duration::try_from(span)
-                .map_err(|_| FileError::Malformed(format!("invalid duration {text:?}")))?;
+            *duration = read_duration(&text)?;
         }
     }
     Ok(Some(election))
+}
+
+fn read_duration(text: &str) -> Result<Duration, FileError> {
+    let invalid = || FileError::Malformed(format!("invalid duration {text:?}"));
+    let span: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
+    Duration::try_from(span).map_err(|_| invalid())
 }
 
 fn read_profile(at: usize, file: &FileProfile) -> Result<Profile, FileError> {
@@ -376,6 +488,20 @@ mod tests {
     }
 
     #[test]
+    fn extenders_with_what_the_plugins_shall_not_count() {
+        let config = config(
+            "extenders:\n- urlPrefix: https://gpu.example/api\n  filterVerb: filter\n  prioritizeVerb: rank\n  weight: 3\n  enableHTTPS: true\n  httpTimeout: 200ms\n  nodeCacheCapable: true\n  ignorable: true\n  tlsConfig:\n    caFile: /ca.pem\n  managedResources:\n  - name: example.com/gpu\n    ignoredByScheduler: true\n",
+        )
+        .unwrap();
+        let extender = &config.extenders[0];
+        assert_eq!((&*extender.prioritize_verb, extender.weight), ("rank", 3));
+        assert_eq!(extender.timeout, Some(Duration::from_millis(200)));
+        assert_eq!(extender.tls.ca_file.as_deref(), Some("/ca.pem"));
+        assert!(extender.node_cache_capable && extender.ignorable);
+        assert_eq!(config.profiles[0].ignored_resources, ["example.com/gpu"]);
+    }
+
+    #[test]
     fn what_is_not_known_is_an_error() {
         let fails = |rest: &str, words: &str| {
             let error = config(rest).map(drop).unwrap_err().to_string();
@@ -388,7 +514,8 @@ mod tests {
             "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: {scoringStrategy: {type: Best}}\n",
             "Best",
         );
-        fails("extenders:\n- urlPrefix: http://localhost\n", "extenders");
+        fails("extenders:\n- urlPrefix: http://localhost\n  filterverb: f\n", "filterverb");
+        fails("extenders:\n- urlPrefix: http://localhost\n  httpTimeout: soon\n", "soon");
         assert!(read("kind: Policy\napiVersion: v1\n", Config::default()).is_err());
     }
 }

@@ -89,6 +89,15 @@ pub struct Search {
     column: Vec<i64>,
 }
 
+/// What a search found.
+pub struct Found {
+    /// Nodes that fit; none if the pod cannot be placed.
+    pub nodes: Vec<NodeIndex>,
+    pub filters: Filters,
+    /// The other nodes that were looked at, and why not they.
+    pub refused: FitError,
+}
+
 /// The plugins whose filters have anything to say about a pod.
 pub type Filters = SmallVec<[&'static Plugin; 16]>;
 
@@ -98,20 +107,15 @@ impl Search {
         Search { start: 0, random: seed | 1, scores: Vec::new(), column: Vec::new() }
     }
 
-    /// Nodes that fit, at most as many as are worth comparing.
-    pub fn feasible(
-        &mut self,
-        cycle: &mut Cycle,
-        snapshot: &mut Snapshot,
-        nominated: &Nominated,
-    ) -> Result<(Vec<NodeIndex>, Filters), (FitError, Filters)> {
+    /// Looks for nodes that fit, at most as many as are worth comparing.
+    pub fn feasible(&mut self, cycle: &mut Cycle, snapshot: &mut Snapshot, nominated: &Nominated) -> Found {
         snapshot.settle();
         let mut error = FitError { nodes: snapshot.len(), ..FitError::default() };
         let filters = match prepare(cycle, snapshot) {
             Ok(filters) => filters,
             Err((plugin, refusal)) => {
                 error.refused_at_once = Some((plugin.name, refusal));
-                return Err((error, Filters::new()));
+                return Found { nodes: Vec::new(), filters: Filters::new(), refused: error };
             }
         };
         let only = cycle.state.only.take();
@@ -146,7 +150,7 @@ impl Search {
                 }
             });
         }
-        if found.is_empty() { Err((error, filters)) } else { Ok((found, filters)) }
+        Found { nodes: found, filters, refused: error }
     }
 
     /// The best of the nodes; among equals a random one. `extra` adds to the plugins' scores.

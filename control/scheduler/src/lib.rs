@@ -22,7 +22,9 @@
 
 mod config;
 pub mod configuration_file;
+mod consult;
 pub mod cycle;
+pub mod extender;
 pub mod nominated;
 pub mod plugins;
 pub mod pod_info;
@@ -40,6 +42,8 @@ pub use config::{Config, ConfigError};
 pub use profile::{Profile, ScoringStrategy};
 pub use queue::Backoff;
 
+use std::sync::Arc;
+
 use ferry_client::{CancellationToken, leader};
 
 /// Why the scheduler ended other than by being told to.
@@ -48,17 +52,23 @@ pub enum RunError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
+    Extender(#[from] extender::ExtenderError),
+    #[error(transparent)]
     Leader(#[from] leader::LeaderError),
 }
 
 /// Schedules until `shutdown`, as leader if configured so.
 pub async fn run(client: kube::Client, config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     config.check()?;
+    let mut extenders = Vec::new();
+    for settings in &config.extenders {
+        extenders.push(Arc::new(extender::Extender::connect(settings.clone()).await?));
+    }
     match config.leader_election.clone() {
-        None => scheduler::run(client, config, shutdown).await,
+        None => scheduler::run(client, config, extenders, shutdown).await,
         Some(election) => {
             leader::run(client.clone(), election, shutdown, |leading| {
-                scheduler::run(client, config, leading)
+                scheduler::run(client, config, extenders, leading)
             })
             .await?;
         }

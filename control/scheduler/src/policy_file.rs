@@ -3,7 +3,8 @@
 
 use serde::Deserialize;
 
-use crate::configuration_file::{FileError, parse};
+use crate::config::Config;
+use crate::configuration_file::{FileError, FileExtender, parse, read_extenders};
 use crate::plugins;
 use crate::profile::{Profile, ScoringStrategy};
 use crate::resources::{CPU, MEMORY};
@@ -18,7 +19,8 @@ struct Policy {
     hard_pod_affinity_symmetric_weight: Option<i64>,
     #[serde(rename = "alwaysCheckAllPredicates")]
     _always_check_all_predicates: Option<bool>,
-    extenders: Option<Vec<serde_json::Value>>,
+    #[serde(default)]
+    extenders: Vec<FileExtender>,
 }
 
 #[derive(Deserialize)]
@@ -70,14 +72,11 @@ const PRIORITIES: &[(&str, &str)] = &[
     ("ImageLocalityPriority", "ImageLocality"),
 ];
 
-/// Reads a policy as the default scheduler's profile.
-pub fn read(text: &str) -> Result<Profile, FileError> {
+/// Reads a policy as the default scheduler's profile; all else stays as in `base`.
+pub fn read(text: &str, base: Config) -> Result<Config, FileError> {
     let policy: Policy = parse(text, "Policy")?;
     if policy.kind != "Policy" || policy.api_version != "v1" {
         return Err(FileError::Kind { kind: policy.kind, version: policy.api_version });
-    }
-    if policy.extenders.is_some_and(|extenders| !extenders.is_empty()) {
-        return Err(FileError::Unsupported("extenders"));
     }
     let unknown = |path: &str, name: &str| FileError::UnknownPlugin { path: path.into(), name: name.into() };
     let mut profile = Profile::default();
@@ -103,7 +102,9 @@ pub fn read(text: &str) -> Result<Profile, FileError> {
     }
     profile.hard_pod_affinity_weight =
         policy.hard_pod_affinity_symmetric_weight.unwrap_or(profile.hard_pod_affinity_weight);
-    Ok(profile)
+    let mut profiles = vec![profile];
+    let extenders = read_extenders(policy.extenders, &mut profiles)?;
+    Ok(Config { profiles, extenders, ..base })
 }
 
 #[cfg(test)]
@@ -112,12 +113,16 @@ mod tests {
 
     #[test]
     fn old_names_stand_for_todays_plugins() {
-        let profile = read(
+        let config = read(
             r#"{"kind": "Policy", "apiVersion": "v1",
                 "predicates": [{"name": "PodFitsResources"}, {"name": "HostName"}],
-                "priorities": [{"name": "MostRequestedPriority", "weight": 7}]}"#,
+                "priorities": [{"name": "MostRequestedPriority", "weight": 7}],
+                "extenders": [{"urlPrefix": "http://e", "filterVerb": "f", "httpTimeout": 1000000000}]}"#,
+            Config::default(),
         )
         .unwrap();
+        assert_eq!(config.extenders[0].filter_verb, "f");
+        let profile = &config.profiles[0];
         let filters: Vec<&str> = profile.filters.iter().map(|plugin| plugin.name).collect();
         assert_eq!(filters, ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeResourcesFit"]);
         assert_eq!(profile.scores.len(), 1);
@@ -127,8 +132,11 @@ mod tests {
 
     #[test]
     fn an_unknown_predicate_is_an_error() {
-        let error = read(r#"{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "Lucky"}]}"#);
-        assert!(error.unwrap_err().to_string().contains("Lucky"));
+        let error = read(
+            r#"{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "Lucky"}]}"#,
+            Config::default(),
+        );
+        assert!(error.map(drop).unwrap_err().to_string().contains("Lucky"));
     }
 
     #[test]

@@ -14,7 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::cycle::{Filters, FitError, Search};
+use crate::consult;
+use crate::cycle::{Filters, FitError, Found, Search};
+use crate::extender::{EXTENDER, Extender, ExtenderError};
 use crate::nominated::Nominated;
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
@@ -27,7 +29,7 @@ use crate::watched::{Changed, Inbox, Watched};
 use crate::write;
 
 /// Runs until `shutdown`, and waits for all it has started.
-pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
+pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, shutdown: CancellationToken) {
     let informers = Informers::new(client.clone(), shutdown.clone());
     let events = Events::start(client.clone(), config.instance.clone(), shutdown.clone());
     let inbox = Arc::new(Inbox::default());
@@ -49,6 +51,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
         sender,
         writes: JoinSet::new(),
         parallelism: config.parallelism,
+        extenders,
     };
     scheduler.run(&inbox, finished, &shutdown).await;
     informers.stopped().await;
@@ -66,6 +69,7 @@ struct Scheduler {
     sender: mpsc::Sender<Finished>,
     writes: JoinSet<()>,
     parallelism: usize,
+    extenders: Vec<Arc<Extender>>,
 }
 
 /// How a write went that the scheduler has to hear of.
@@ -73,7 +77,16 @@ struct Finished {
     pod: Arc<PodInfo>,
     node: String,
     step: Step,
-    result: Result<(), Error>,
+    result: Result<(), WriteError>,
+}
+
+/// Whoever was asked to write, the API or an extender, could not.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    Api(#[from] Error),
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +116,7 @@ impl Scheduler {
             if self.writes.len() < self.parallelism
                 && let Some(pod) = self.queue.pop(Instant::now())
             {
-                self.schedule(pod);
+                self.schedule(pod).await;
                 searches += 1;
                 if searches % Self::TURN == 0 {
                     tokio::task::yield_now().await;
@@ -223,17 +236,19 @@ impl Scheduler {
             let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
                 return false;
             };
-            refused_by.iter().filter_map(|name| plugins::find(name)).any(|plugin| {
-                let mut cycle = Cycle { pod, profile, cluster: watched, state: State::default() };
-                may_help(plugin, &mut cycle, snapshot, change)
-            })
+            // no one knows what an extender waits for
+            refused_by.contains(&EXTENDER)
+                || refused_by.iter().filter_map(|name| plugins::find(name)).any(|plugin| {
+                    let mut cycle = Cycle { pod, profile, cluster: watched, state: State::default() };
+                    may_help(plugin, &mut cycle, snapshot, change)
+                })
         });
         if woken > 0 {
             tracing::debug!(woken, "pods to be tried again");
         }
     }
 
-    fn schedule(&mut self, pod: Arc<PodInfo>) {
+    async fn schedule(&mut self, pod: Arc<PodInfo>) {
         let mut span = ferry_trace::span("scheduler.schedule");
         span.object("pods", &pod.key.namespace, &pod.key.name);
         if let Some(revision) = ferry_client::name::revision(&*pod.pod) {
@@ -247,29 +262,37 @@ impl Scheduler {
         let profile = self.profiles[at].1.clone();
         let watched = self.watched.clone();
         let mut cycle = Cycle { pod: &pod, profile: &profile, cluster: &watched, state: State::default() };
-        match self.search.feasible(&mut cycle, &mut self.snapshot, &self.nominated) {
-            Ok((nodes, _)) => {
-                let node = self.search.pick(&cycle, &self.snapshot, &nodes, None);
-                let choices = cycle.state.volume_choices(&cycle, &self.snapshot, node);
-                span.set("node", self.snapshot.name(node).to_string());
-                span.set("feasible", nodes.len() as i64);
-                span.enter(|| self.place(&pod, node, choices));
-            }
-            Err((mut error, filters)) => {
-                let nominated = span.enter(|| self.make_room(&mut cycle, &filters, &mut error));
-                let summary = error.summary();
-                span.set("refused", summary.clone());
-                let refused = error.refused.iter().take(Self::TRACED_NODES);
-                let refused: Vec<String> = refused
-                    .map(|(node, plugin, refusal)| {
-                        format!("{} {plugin}: {}", self.snapshot.name(*node), refusal.reasons.join(", "))
-                    })
-                    .collect();
-                span.set("refused_nodes", refused.join("; "));
-                self.queue.refused(&pod.key, error.plugins(), Instant::now());
-                span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
-            }
+        let Found { nodes, filters, mut refused } =
+            self.search.feasible(&mut cycle, &mut self.snapshot, &self.nominated);
+        let consulted = consult::filter(&self.extenders, &pod, &self.snapshot, nodes, &mut refused);
+        let nodes = match span.in_scope(consulted).await {
+            Ok(nodes) => nodes,
+            Err(error) => return span.enter(|| self.give_up(at, &pod, &error.to_string())),
+        };
+        if !nodes.is_empty() {
+            let extra = consult::scores(&self.extenders, &pod, &self.snapshot, &nodes);
+            let extra = span.in_scope(extra).await;
+            let node = self.search.pick(&cycle, &self.snapshot, &nodes, extra.as_deref());
+            let choices = cycle.state.volume_choices(&cycle, &self.snapshot, node);
+            span.set("node", self.snapshot.name(node).to_string());
+            span.set("feasible", nodes.len() as i64);
+            return span.enter(|| self.place(&pod, node, choices));
         }
+        let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
+        let summary = refused.summary();
+        span.set("refused", summary.clone());
+        let traced = refused.refused.iter().take(Self::TRACED_NODES).map(|(node, plugin, refusal)| {
+            format!("{} {plugin}: {}", self.snapshot.name(*node), refusal.reasons.join(", "))
+        });
+        span.set("refused_nodes", traced.collect::<Vec<_>>().join("; "));
+        self.queue.refused(&pod.key, refused.plugins(), Instant::now());
+        span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
+    }
+
+    /// An extender that is needed did not answer: nothing is known of the pod, so it is tried again.
+    fn give_up(&mut self, at: usize, pod: &Arc<PodInfo>, message: &str) {
+        self.queue.failed(&pod.key, Instant::now());
+        self.tell(at, pod, "SchedulerError", message, None);
     }
 
     /// How many nodes' reasons a trace keeps.
@@ -280,6 +303,7 @@ impl Scheduler {
         let name = self.snapshot.name(node).to_string();
         let (client, sender, pod) = (self.client.clone(), self.sender.clone(), pod.clone());
         let step = if choices.is_empty() { Step::Bind } else { Step::BindVolumes };
+        let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
         if step == Step::Bind {
             self.nominated.remove(&pod.key);
             self.snapshot.place(pod.clone(), node);
@@ -290,10 +314,12 @@ impl Scheduler {
             let span = ferry_trace::span("scheduler.bind");
             let result = span
                 .in_scope(async {
-                    match step {
-                        Step::Bind => write::bind(&client, &pod, &name).await,
-                        Step::BindVolumes => write::bind_volumes(&client, &choices, &name).await,
+                    match (step, binder) {
+                        (Step::Bind, Some(binder)) => binder.bind(&pod, &name).await?,
+                        (Step::Bind, None) => write::bind(&client, &pod, &name).await?,
+                        (Step::BindVolumes, _) => write::bind_volumes(&client, &choices, &name).await?,
                     }
+                    Ok(())
                 })
                 .await;
             // fails only when the scheduler has ended
@@ -344,7 +370,12 @@ impl Scheduler {
     }
 
     /// Looks for pods that could go; returns the node that is then promised.
-    fn make_room(&mut self, cycle: &mut Cycle, filters: &Filters, error: &mut FitError) -> Option<String> {
+    async fn make_room(
+        &mut self,
+        cycle: &mut Cycle<'_>,
+        filters: &Filters,
+        error: &mut FitError,
+    ) -> Option<String> {
         if !cycle.profile.preempts || error.refused_at_once.is_some() || error.nodes == 0 {
             return None;
         }
@@ -352,10 +383,18 @@ impl Scheduler {
         let mut span = ferry_trace::span("scheduler.preempt");
         let found =
             default_preemption::find(cycle, &mut self.snapshot, filters, &self.nominated, error, from);
-        let candidate = match found {
-            Ok(candidate) => candidate,
+        let candidates = match found {
+            Ok(candidates) => candidates,
             Err(message) => {
                 error.preemption = message;
+                return None;
+            }
+        };
+        let agreed = consult::preempt(&self.extenders, cycle.pod, &self.snapshot, candidates);
+        let candidate = match span.in_scope(agreed).await {
+            Ok(candidates) => default_preemption::best(candidates)?,
+            Err(failed) => {
+                error.preemption = format!("preemption: {failed}");
                 return None;
             }
         };

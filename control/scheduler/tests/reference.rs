@@ -379,8 +379,9 @@ fn judge(seed: u64) -> (usize, usize) {
         let expected: BTreeSet<String> =
             reference.nodes.keys().filter(|name| reference.fits(&pod, name)).cloned().collect();
         let mut cycle = Cycle { pod: &info, profile: &profile, cluster: &NoVolumes, state: State::default() };
-        match search.feasible(&mut cycle, &mut snapshot, &nominated) {
-            Ok((nodes, _)) => {
+        let found = search.feasible(&mut cycle, &mut snapshot, &nominated);
+        match found.nodes {
+            nodes if !nodes.is_empty() => {
                 let found: BTreeSet<String> =
                     nodes.iter().map(|node| snapshot.name(*node).to_string()).collect();
                 assert_eq!(found, expected, "seed {seed} step {step}: {pod}");
@@ -390,12 +391,13 @@ fn judge(seed: u64) -> (usize, usize) {
                 reference.pods.insert(info.key.name.clone(), (pod, name));
                 placed += 1;
             }
-            Err((error, filters)) => {
+            _ => {
+                let (error, filters) = (found.refused, found.filters);
                 assert!(expected.is_empty(), "seed {seed} step {step}: {:?} for {pod}", expected);
                 assert_eq!(error.refused.len() + error.excluded, reference.nodes.len());
                 let found =
                     default_preemption::find(&mut cycle, &mut snapshot, &filters, &nominated, &error, 0);
-                if let Ok(candidate) = found {
+                if let Some(candidate) = found.ok().and_then(default_preemption::best) {
                     let node = snapshot.name(candidate.node).to_string();
                     check_victims(&reference, &pod, &node, &candidate.victims, seed);
                     preempted += 1;

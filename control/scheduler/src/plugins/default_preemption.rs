@@ -23,7 +23,7 @@ pub struct Candidate {
     pub violations: usize,
 }
 
-/// The best candidate, or upstream's words for why there is none. `from` is where to begin.
+/// The candidates, or upstream's words for why there are none. `from` is where to begin.
 pub fn find(
     cycle: &mut Cycle,
     snapshot: &mut Snapshot,
@@ -31,7 +31,7 @@ pub fn find(
     nominated: &Nominated,
     error: &FitError,
     from: usize,
-) -> Result<Candidate, String> {
+) -> Result<Vec<Candidate>, String> {
     if let Some(reason) = ineligible(cycle.pod, snapshot, nominated) {
         return Err(format!("preemption: {reason}"));
     }
@@ -57,11 +57,17 @@ pub fn find(
             break;
         }
     }
-    candidates.into_iter().min_by_key(cost).ok_or_else(|| {
+    if candidates.is_empty() {
         let rest = error.nodes - refusals.len();
         let rest = (rest > 0).then_some(("Preemption is not helpful for scheduling".into(), rest));
-        format!("preemption: {}", summarize(error.nodes, refusals.iter(), rest))
-    })
+        return Err(format!("preemption: {}", summarize(error.nodes, refusals.iter(), rest)));
+    }
+    Ok(candidates)
+}
+
+/// The candidate that costs the least.
+pub fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
+    candidates.into_iter().min_by_key(cost)
 }
 
 fn ineligible(pod: &PodInfo, snapshot: &Snapshot, nominated: &Nominated) -> Option<&'static str> {

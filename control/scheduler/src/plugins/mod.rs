@@ -61,7 +61,7 @@ pub enum Relevance {
 }
 
 /// What plugins look up besides nodes and pods.
-pub trait Cluster: NamespaceLabels {
+pub trait Cluster: NamespaceLabels + Sync {
     fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>>;
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     fn volumes(&self) -> Vec<Arc<PersistentVolume>>;
