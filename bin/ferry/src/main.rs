@@ -38,6 +38,8 @@ enum Role {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+    /// Measure what this machine gets out of Ferry
+    Bench(roles::bench::Flags),
     /// Save the whole store to a file, or make a store out of one
     Snapshot(roles::snapshot::Flags),
 }
@@ -78,6 +80,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Role::Kubelet(flags) => roles::kubelet::run(flags),
         Role::Proxy(flags) => roles::proxy::run(flags),
         Role::Dns(flags) => roles::dns::run(flags),
+        Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }

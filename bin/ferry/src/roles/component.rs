@@ -1,9 +1,11 @@
 //! What every component that is a client of the API has in common: a kubeconfig, a runtime, an orderly end.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use ferry_client::leader::Election;
 use ferry_client::{CancellationToken, Client, Kubeconfig};
 
 #[derive(Args)]
@@ -22,6 +24,40 @@ impl Connection {
         };
         ferry_client::connect(&kubeconfig).await.context("reach the API server")
     }
+}
+
+/// Of several instances one works at a time.
+#[derive(Args)]
+pub struct LeaderFlags {
+    #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+    /// How long others wait before they take over from one that fell silent
+    #[arg(long, default_value = "15s", value_parser = duration)]
+    pub leader_elect_lease_duration: Duration,
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub leader_elect_renew_deadline: Duration,
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    pub leader_elect_retry_period: Duration,
+}
+
+impl LeaderFlags {
+    /// The lease `name` in kube-system, or none if every instance shall work.
+    pub fn election(&self, name: &str, host: &str) -> Option<Election> {
+        let identity = format!("{host}_{}", std::process::id());
+        self.leader_elect.then(|| Election {
+            lease_duration: self.leader_elect_lease_duration,
+            renew_deadline: self.leader_elect_renew_deadline,
+            retry_period: self.leader_elect_retry_period,
+            ..Election::new("kube-system", name, identity)
+        })
+    }
+}
+
+/// `15s`, `1m30s`, `500ms`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: Option<jiff::SignedDuration> = text.parse().ok();
+    let parsed = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
+    parsed.ok_or_else(|| format!("{text:?} is no duration like 15s"))
 }
 
 /// Runs a component until it ends or a signal tells it to.

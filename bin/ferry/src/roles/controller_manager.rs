@@ -7,7 +7,7 @@ use clap::Args;
 use ferry_controllers::Config;
 use ferry_controllers::config::SigningCa;
 
-use super::component::{self, Connection};
+use super::component::{self, Connection, LeaderFlags};
 
 #[derive(Args)]
 pub struct Flags {
@@ -28,9 +28,8 @@ pub struct Flags {
     cluster_signing_cert_file: Option<PathBuf>,
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
-    /// One of several instances works at a time
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
-    leader_elect: bool,
+    #[command(flatten)]
+    leader: LeaderFlags,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -56,10 +55,7 @@ impl Flags {
         {
             config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
         }
-        config.leader_election = self.leader_elect.then(|| {
-            let identity = format!("{host}_{}", std::process::id());
-            ferry_client::leader::Election::new("kube-system", "kube-controller-manager", identity)
-        });
+        config.leader_election = self.leader.election("kube-controller-manager", &host);
         Ok(config)
     }
 }

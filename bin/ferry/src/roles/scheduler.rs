@@ -1,12 +1,12 @@
 //! `ferry scheduler`: binds pods to nodes, with upstream's flag names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use ferry_scheduler::Config;
+use ferry_scheduler::{Config, configuration_file, policy_file};
 
-use super::component::{self, Connection};
+use super::component::{self, Connection, LeaderFlags};
 
 #[derive(Args)]
 pub struct Flags {
@@ -15,9 +15,11 @@ pub struct Flags {
     /// A KubeSchedulerConfiguration
     #[arg(long)]
     config: Option<PathBuf>,
-    /// One of several instances works at a time
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
-    leader_elect: bool,
+    /// The older form: predicates and priorities by name
+    #[arg(long, conflicts_with = "config")]
+    policy_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    leader: LeaderFlags,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -31,15 +33,17 @@ impl Flags {
     fn config(&self) -> anyhow::Result<Config> {
         let host = component::host_name()?;
         let mut config = Config { instance: host.clone(), ..Config::default() };
+        // The file has the last word, as upstream's has.
+        config.leader_election = self.leader.election("kube-scheduler", &host);
+        let read =
+            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
+        let understand = |path: &Path| format!("understand {}", path.display());
         if let Some(path) = &self.config {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-            config = ferry_scheduler::configuration_file::read(&text, config)
-                .with_context(|| format!("understand {}", path.display()))?;
+            return configuration_file::read(&read(path)?, config).with_context(|| understand(path));
         }
-        config.leader_election = self.leader_elect.then(|| {
-            let identity = format!("{host}_{}", std::process::id());
-            ferry_client::leader::Election::new("kube-system", "kube-scheduler", identity)
-        });
+        if let Some(path) = &self.policy_config_file {
+            return policy_file::read(&read(path)?, config).with_context(|| understand(path));
+        }
         Ok(config)
     }
 }

@@ -1,0 +1,241 @@
+//! `ferry bench scheduler`: a server with its store in a temporary directory, N nodes, pods that wait, and
+//! then the scheduler. All in one process, over the in-process client, as `ferry server` runs them.
+//!
+//! The clock runs from the first binding to the last, so neither the creation of nodes and pods nor the
+//! scheduler's first lists are in the figure. Each case has a process of its own: memory that one has used
+//! is not counted for the next.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use ferry_apiserver::run::{Config, Running, start};
+use ferry_auth::User;
+use ferry_auth::user::MASTERS;
+use ferry_client::{CancellationToken, Client};
+use ferry_store::{Embedded, embedded};
+use futures::{StreamExt, TryStreamExt};
+use http_body_util::BodyExt;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::bench_workloads::{self, NAMESPACE, Workload};
+
+#[derive(Args)]
+pub struct Flags {
+    /// How many nodes; several for a row each
+    #[arg(long, value_delimiter = ',', default_value = "1000,5000,15000")]
+    nodes: Vec<usize>,
+    /// How many pods are measured at most; a workload may have room for fewer
+    #[arg(long, default_value_t = 10_000)]
+    pods: usize,
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Workload::value_variants().to_vec())]
+    workload: Vec<Workload>,
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Measured {
+    workload: String,
+    nodes: usize,
+    /// Pods that were on the nodes before.
+    placed: usize,
+    pods: usize,
+    seconds: f64,
+    pods_per_second: f64,
+    cpu_micros_per_pod: f64,
+    memory_bytes: u64,
+    /// The least that upstream's own benchmark accepts at 5,000 nodes, in pods per second.
+    upstream_floor: u32,
+}
+
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    let cases: Vec<(usize, Workload)> =
+        flags.nodes.iter().flat_map(|nodes| flags.workload.iter().map(|own| (*nodes, *own))).collect();
+    if flags.output == Output::Table {
+        println!(
+            "{:<16} {:>7} {:>7} {:>8} {:>11} {:>8} {:>8}",
+            "WORKLOAD", "NODES", "PODS", "PODS/S", "CPU US/POD", "MIB", "FLOOR"
+        );
+    }
+    let mut all = Vec::new();
+    for (nodes, workload) in &cases {
+        let measured = match cases.len() {
+            1 => {
+                let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+                runtime.block_on(measure(*nodes, *workload, flags.pods))?
+            }
+            _ => in_own_process(*nodes, *workload, flags.pods)?,
+        };
+        if flags.output == Output::Table {
+            println!("{}", measured.row());
+        }
+        all.push(measured);
+    }
+    if flags.output == Output::Json {
+        let value = if let [only] = all.as_slice() { json!(only) } else { json!(all) };
+        println!("{value}");
+    }
+    Ok(())
+}
+
+impl Measured {
+    fn row(&self) -> String {
+        format!(
+            "{:<16} {:>7} {:>7} {:>8.0} {:>11.0} {:>8} {:>8}",
+            self.workload,
+            self.nodes,
+            self.pods,
+            self.pods_per_second,
+            self.cpu_micros_per_pod,
+            self.memory_bytes >> 20,
+            self.upstream_floor
+        )
+    }
+}
+
+fn in_own_process(nodes: usize, workload: Workload, pods: usize) -> anyhow::Result<Measured> {
+    let name = workload.to_possible_value().context("every workload has a name")?;
+    let output = std::process::Command::new(std::env::current_exe().context("find this program")?)
+        .args(["bench", "scheduler", "--output", "json", "--workload", name.get_name()])
+        .args(["--nodes", &nodes.to_string(), "--pods", &pods.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("start this program again")?;
+    ensure!(output.status.success(), "{} with {nodes} nodes: {}", name.get_name(), output.status);
+    serde_json::from_slice(&output.stdout).context("read what was measured")
+}
+
+async fn measure(nodes: usize, workload: Workload, pods: usize) -> anyhow::Result<Measured> {
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let store = Embedded::open(embedded::Config::new(directory.path().join("store")))?;
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = Config { bind: loopback, advertise: Some(loopback.ip()), ..Config::new(directory.path()) };
+    let server = start(config, Arc::new(store)).await.context("start the server")?;
+    let measured = measure_on(&server, nodes, workload, pods).await;
+    server.stop().await;
+    measured
+}
+
+async fn measure_on(
+    server: &Running,
+    nodes: usize,
+    workload: Workload,
+    pods: usize,
+) -> anyhow::Result<Measured> {
+    let admin = server.client(User::new("admin").with_groups([MASTERS]));
+    let pods = pods.min(workload.room(nodes));
+    let placed = workload.placed(nodes);
+    bench_workloads::prepare(&admin).await?;
+    many(nodes, |number| bench_workloads::create_node(&admin, number)).await.context("create nodes")?;
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    many(placed, |number| bench_workloads::post(&admin, &path, workload.placed_pod(number, number % nodes)))
+        .await
+        .context("create pods that are placed")?;
+    many(pods, |number| bench_workloads::post(&admin, &path, workload.pod(number)))
+        .await
+        .context("create pods that wait")?;
+
+    let mut bindings = Bindings::watch(&admin).await?;
+    let stop = CancellationToken::new();
+    let identity = User::new("system:kube-scheduler").with_groups(["system:authenticated"]);
+    let scheduler = tokio::spawn(ferry_scheduler::run(
+        server.client(identity),
+        ferry_scheduler::Config::default(),
+        stop.clone(),
+    ));
+    let first = bindings.wait_for(1).await?;
+    let (begin, cpu) = (Instant::now(), cpu_time()?);
+    let last = bindings.wait_for(pods).await?;
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu));
+    let memory_bytes = memory()?;
+    stop.cancel();
+    scheduler.await.context("the scheduler ends")?.context("run the scheduler")?;
+    let bound = (last - first).max(1) as f64;
+    Ok(Measured {
+        workload: workload.to_possible_value().map(|own| own.get_name().to_owned()).unwrap_or_default(),
+        nodes,
+        placed,
+        pods,
+        seconds,
+        pods_per_second: bound / seconds,
+        cpu_micros_per_pod: cpu.as_micros() as f64 / bound,
+        memory_bytes,
+        upstream_floor: workload.upstream_floor(),
+    })
+}
+
+/// Does something for every number, many at a time.
+async fn many<F: Future<Output = anyhow::Result<()>>>(
+    count: usize,
+    each: impl Fn(usize) -> F,
+) -> anyhow::Result<()> {
+    const AT_A_TIME: usize = 32;
+    futures::stream::iter((0..count).map(each)).buffer_unordered(AT_A_TIME).try_collect::<()>().await
+}
+
+/// Counts pods that get a node, by the lines of a watch that no one decodes.
+struct Bindings {
+    lines: futures::stream::BoxStream<'static, Result<bytes::Bytes, kube::Error>>,
+    seen: usize,
+}
+
+impl Bindings {
+    /// A cluster that binds nothing for so long is stuck.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// Pods already bound are not counted.
+    async fn watch(client: &Client) -> anyhow::Result<Self> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let list: Value =
+            client.request(http::Request::get(format!("{path}?limit=1")).body(Vec::new())?).await?;
+        let from = list["metadata"]["resourceVersion"].as_str().context("a list has a revision")?;
+        // `spec.nodeName!=`: a pod that gets a node is new to this watch
+        let query = format!("{path}?watch=1&resourceVersion={from}&fieldSelector=spec.nodeName%21%3D");
+        let request = http::Request::get(query).body(kube::client::Body::empty())?;
+        let response = client.send(request).await.context("watch pods")?;
+        ensure!(response.status().is_success(), "watch pods: {}", response.status());
+        let lines = response.into_body().into_data_stream().boxed();
+        Ok(Bindings { lines, seen: 0 })
+    }
+
+    async fn wait_for(&mut self, count: usize) -> anyhow::Result<usize> {
+        const ADDED: &[u8] = br#"{"type":"ADDED""#;
+        while self.seen < count {
+            let next = tokio::time::timeout(Self::PATIENCE, self.lines.next()).await;
+            let Some(bytes) = next.with_context(|| format!("{} of {count} pods were bound", self.seen))?
+            else {
+                bail!("the watch ended after {} of {count} pods", self.seen);
+            };
+            let bytes = bytes.context("read the watch")?;
+            self.seen += bytes.windows(ADDED.len()).filter(|window| *window == ADDED).count();
+        }
+        Ok(self.seen)
+    }
+}
+
+/// What this process has used so far, in user and in kernel mode.
+fn cpu_time() -> anyhow::Result<Duration> {
+    use nix::sys::resource::{UsageWho, getrusage};
+    use nix::sys::time::TimeValLike;
+    let usage = getrusage(UsageWho::RUSAGE_SELF).context("ask how much CPU was used")?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(Duration::from_micros(u64::try_from(micros).context("time goes forward")?))
+}
+
+fn memory() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("ask how much memory is used")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kib.context("the kernel names VmRSS")? << 10)
+}
