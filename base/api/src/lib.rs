@@ -7,7 +7,8 @@
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
 //! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`discovery`] and [`openapi`] tell clients
-//! about the rows; [`selector`], [`quantity`], [`time`] and [`names`] are the values all rooms share.
+//! about the rows; [`selector`], [`quantity`], [`time`] and [`names`] are the values all rooms share, and
+//! [`quota`] what objects cost.
 
 pub mod convert;
 pub mod decode;
@@ -19,8 +20,10 @@ pub mod kinds;
 pub mod names;
 pub mod object;
 pub mod openapi;
+pub mod pod_resources;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod selector;
 pub mod status;
 pub mod table;

@@ -40,7 +40,6 @@ pub mod ownership;
 pub mod persistent_volume;
 pub mod pod_gc;
 pub mod pods;
-pub mod quota_usage;
 pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;

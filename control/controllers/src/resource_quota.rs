@@ -1,46 +1,88 @@
-//! ResourceQuota: what a namespace uses, recounted whenever something in it changes. Admission
-//! adds to the count as things are made; here it is put right and comes down again.
+//! ResourceQuota: what a namespace uses, recounted when something in it stops using. Admission adds to the
+//! count as things are made, in the transaction that makes them; here it comes down again.
+//!
+//! A count that comes down is made from fresh lists and written against the revision the quota had before them:
+//! whatever was charged since then changed the quota, and the write is refused. So nothing is ever forgotten
+//! that was charged, however far this process' informers are behind.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_api::quantity::{Format, Quantity};
+use ferry_api::quota::{self, Amounts, Item, counted_resource};
 use ferry_client::{
     Attempt, CancellationToken, Client, Error, Event, Informer, Informers, Metadata, NamespacedName, Outcome,
     Queue, error,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
+use k8s_openapi::api::core::v1::{
+    ContainerStatus, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus,
+    Service,
+};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ApiResource, ListParams, PostParams};
 use parking_lot::Mutex;
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::discovery::discover;
 use crate::pods::{is_deleting, is_finished};
-use crate::quota_usage::{self as usage, Usage, counted_resource};
 
 const CONTROLLER: &str = "resourcequota-controller";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+const RESOURCE_CLAIMS: &str = "resourceclaims.resource.k8s.io";
+
+/// What there is in a namespace, as far as a quota speaks of it.
+#[derive(Default)]
+struct Content {
+    pods: Vec<Arc<Pod>>,
+    services: Vec<Arc<Service>>,
+    claims: Vec<Arc<PersistentVolumeClaim>>,
+    resource_claims: Vec<Arc<ResourceClaim>>,
+    /// Objects that are only counted, by the quota's own name for them.
+    counted: BTreeMap<String, usize>,
+}
+
+/// How much of it the quota counts.
+fn used(spec: &ResourceQuotaSpec, content: &Content, now: Timestamp) -> Amounts {
+    let scopes = quota::scopes(spec);
+    let pods = content.pods.iter().map(|pod| Item::Pod(pod));
+    let services = content.services.iter().map(|service| Item::Service(service));
+    let claims = content.claims.iter().map(|claim| Item::Claim(claim));
+    let resource_claims = content.resource_claims.iter().map(|claim| Item::ResourceClaim(claim));
+    let mut total = Amounts::new();
+    for item in pods.chain(services).chain(claims).chain(resource_claims) {
+        if scopes.iter().all(|scope| item.has_scope(scope)) {
+            quota::add(&mut total, item.usage(now));
+        }
+    }
+    if scopes.is_empty() {
+        let number = |count: usize| Quantity::from_value(count as i64, Format::DecimalSi);
+        total.extend(content.counted.iter().map(|(name, count)| (name.clone(), number(*count))));
+    }
+    total
+}
 
 /// The status a quota should have: the limits it was given and the use of just those.
-fn status(quota: &ResourceQuota, used: &Usage) -> ResourceQuotaStatus {
+fn status(quota: &ResourceQuota, used: &Amounts) -> ResourceQuotaStatus {
     let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
-    let amount = |name: &String| {
-        // What nobody uses is written as 0, in the way the limit is written.
-        let zero = || {
-            Quantity::from_value(
-                0,
-                hard.get(name)
-                    .and_then(|hard| Quantity::parse(&hard.0).ok())
-                    .map_or(Format::DecimalSi, |hard| hard.format()),
-            )
-        };
-        used.get(name).copied().unwrap_or_else(zero)
-    };
-    let used: BTreeMap<String, ApiQuantity> =
-        hard.keys().map(|name| (name.clone(), ApiQuantity(amount(name).to_string()))).collect();
+    let used: BTreeMap<String, ApiQuantity> = hard
+        .keys()
+        .map(|name| {
+            let amount = used.get(name).copied().unwrap_or(Quantity::ZERO);
+            (name.clone(), ApiQuantity(amount.to_string()))
+        })
+        .collect();
     ResourceQuotaStatus { hard: Some(hard), used: Some(used) }
+}
+
+/// Does the new status forget some use that the old one tells of?
+fn lowers(new: &ResourceQuotaStatus, old: Option<&ResourceQuotaStatus>) -> bool {
+    let before = quota::read(old.and_then(|old| old.used.as_ref()));
+    quota::read(new.used.as_ref())
+        .iter()
+        .any(|(name, amount)| before.get(name).is_some_and(|before| amount < before))
 }
 
 struct Controller {
@@ -51,7 +93,7 @@ struct Controller {
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
     /// Kinds that some quota counts by number, by `resource.group`.
-    counted: Mutex<HashMap<String, Informer<Metadata>>>,
+    counted: Mutex<HashMap<String, (ApiResource, Informer<Metadata>)>>,
     queue: Queue<NamespacedName>,
     shutdown: CancellationToken,
 }
@@ -69,25 +111,29 @@ pub fn start(context: &Context) -> Running {
         queue: queue.clone(),
         shutdown: context.shutdown.clone(),
     });
-    enqueue_own(&controller.quotas, &queue);
+    // A status that changed was written by admission or from here, and needs no recount.
+    let own = queue.clone();
+    controller.quotas.handle(move |event: &Event<ResourceQuota>| {
+        if event.old().is_none_or(|old| old.spec != event.object().spec) {
+            own.add_caused(event.key(), event.revision());
+        }
+    });
     let waking = controller.clone();
     controller.pods.handle(move |event: &Event<Pod>| {
-        let seen = |pod: &Pod| {
-            (is_finished(pod), is_deleting(pod), pod.spec.as_ref().map(|spec| spec.resources.clone()))
-        };
-        if event.old().is_none_or(|old| seen(old) != seen(event.object())) {
+        if pod_matters(event, Timestamp::now()) {
             waking.wake(event);
         }
     });
     let waking = controller.clone();
-    controller.services.handle(move |event: &Event<Service>| {
-        if event.old().is_none_or(|old| old.spec != event.object().spec) {
-            waking.wake(event);
-        }
-    });
+    controller
+        .services
+        .handle(move |event: &Event<Service>| waking.wake_where_spec_changed(event, |s| &s.spec));
     let waking = controller.clone();
     controller.claims.handle(move |event: &Event<PersistentVolumeClaim>| {
-        if event.old().is_none_or(|old| old.spec != event.object().spec) {
+        let seen = |claim: &PersistentVolumeClaim| {
+            (claim.spec.clone(), claim.status.as_ref().and_then(|status| status.allocated_resources.clone()))
+        };
+        if ends_or(event, |old, new| seen(old) != seen(new)) {
             waking.wake(event);
         }
     });
@@ -104,6 +150,36 @@ pub fn start(context: &Context) -> Running {
     })
 }
 
+/// The object went, or changed in a way that matters. What is made anew was charged already.
+fn ends_or<K: ferry_client::informer::Object>(event: &Event<K>, matters: impl Fn(&K, &K) -> bool) -> bool {
+    match event {
+        Event::Added(_) => false,
+        Event::Modified { old, new } => matters(old, new),
+        Event::Deleted { .. } => true,
+    }
+}
+
+fn pod_matters(event: &Event<Pod>, now: Timestamp) -> bool {
+    let held = |pod: &Pod| -> Vec<_> {
+        let status = pod.status.as_ref();
+        let statuses = status.into_iter().flat_map(|status| {
+            status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+        });
+        statuses.map(|status: &ContainerStatus| status.resources.clone()).collect()
+    };
+    let asked = |pod: &Pod| -> Vec<_> {
+        let spec = pod.spec.iter();
+        spec.flat_map(|spec| spec.containers.iter().map(|container| container.resources.clone())).collect()
+    };
+    ends_or(event, |old, new| {
+        quota::counts(old, now) != quota::counts(new, now)
+            || quota::is_terminating(old) != quota::is_terminating(new)
+            || is_deleting(old) != is_deleting(new)
+            || held(old) != held(new)
+            || asked(old) != asked(new)
+    })
+}
+
 impl Controller {
     fn wake<K: ferry_client::informer::Object>(&self, event: &Event<K>) {
         for quota in self.quotas.list_namespace(&event.key().namespace) {
@@ -111,15 +187,33 @@ impl Controller {
         }
     }
 
+    fn wake_where_spec_changed<K: ferry_client::informer::Object, S: PartialEq>(
+        &self,
+        event: &Event<K>,
+        spec: impl Fn(&K) -> &S,
+    ) {
+        if ends_or(event, |old, new| spec(old) != spec(new)) {
+            self.wake(event);
+        }
+    }
+
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(quota) = self.quotas.get(&key) else { return Ok(Outcome::Done) };
-        let used = self.clone().used(&quota, &key.namespace).await?;
+        let spec = quota.spec.clone().unwrap_or_default();
+        let known = self.clone().known(&spec, &key.namespace).await?;
         let mut next = (*quota).clone();
-        next.status = Some(status(&quota, &used));
-        if next.status != quota.status {
-            let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
-            let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
-            error::ignore_not_found(written).attempting("write usage")?;
+        next.status = Some(status(&quota, &used(&spec, &known, Timestamp::now())));
+        let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
+        if next.status.as_ref().is_some_and(|new| lowers(new, quota.status.as_ref())) {
+            let Some(fresh) = api.get_opt(&key.name).await.attempting("read the quota")? else {
+                return Ok(Outcome::Done);
+            };
+            let content = self.clone().listed(&spec, &key.namespace).await?;
+            next = fresh.clone();
+            next.status = Some(status(&fresh, &used(&spec, &content, Timestamp::now())));
+            self.write(&api, &next, fresh.status.as_ref()).await?;
+        } else {
+            self.write(&api, &next, quota.status.as_ref()).await?;
         }
         // A pod that outstays its deletion stops counting without any event.
         let leaving =
@@ -127,40 +221,68 @@ impl Controller {
         Ok(if leaving { Outcome::After(Duration::from_secs(30)) } else { Outcome::Done })
     }
 
-    async fn used(self: Arc<Self>, quota: &ResourceQuota, namespace: &str) -> Result<Usage, Error> {
-        let spec = quota.spec.clone().unwrap_or_default();
-        let now = Timestamp::now();
-        let mut total = Usage::new();
-        for pod in self.pods.list_namespace(namespace) {
-            if usage::counts(&pod, now) && usage::in_scope(&spec, &pod) {
-                usage::add(&mut total, usage::of_pod(&pod));
+    async fn write(
+        &self,
+        api: &Api<ResourceQuota>,
+        quota: &ResourceQuota,
+        old: Option<&ResourceQuotaStatus>,
+    ) -> Result<(), Error> {
+        if quota.status.as_ref() == old {
+            return Ok(());
+        }
+        let name = quota.metadata.name.as_deref().unwrap_or("");
+        let written = api.replace_status(name, &PostParams::default(), quota).await;
+        error::ignore_not_found(written).attempting("write usage")?;
+        Ok(())
+    }
+
+    /// What the informers know; it may be a little behind.
+    async fn known(self: Arc<Self>, spec: &ResourceQuotaSpec, namespace: &str) -> Result<Content, Error> {
+        let mut content = Content {
+            pods: self.pods.list_namespace(namespace),
+            services: self.services.list_namespace(namespace),
+            claims: self.claims.list_namespace(namespace),
+            ..Content::default()
+        };
+        if counts_devices(spec) {
+            self.clone().informer_of(RESOURCE_CLAIMS).await?;
+            content.resource_claims = list(&self.client, namespace).await?;
+        }
+        for (name, resource) in only_counted(spec) {
+            if let Some((_, informer)) = self.clone().informer_of(resource).await? {
+                content.counted.insert(name.into(), informer.list_namespace(namespace).len());
             }
         }
-        if usage::has_scopes(&spec) {
-            // Scopes speak of pods only.
-            return Ok(total);
+        Ok(content)
+    }
+
+    /// What the server has now.
+    async fn listed(self: Arc<Self>, spec: &ResourceQuotaSpec, namespace: &str) -> Result<Content, Error> {
+        let mut content = Content {
+            pods: list(&self.client, namespace).await?,
+            services: list(&self.client, namespace).await?,
+            claims: list(&self.client, namespace).await?,
+            ..Content::default()
+        };
+        if counts_devices(spec) {
+            content.resource_claims = list(&self.client, namespace).await?;
         }
-        for service in self.services.list_namespace(namespace) {
-            usage::add(&mut total, usage::of_service(&service));
-        }
-        for claim in self.claims.list_namespace(namespace) {
-            usage::add(&mut total, usage::of_claim(&claim));
-        }
-        for name in spec.hard.iter().flatten().map(|(name, _)| name) {
-            let known =
-                ["count/pods", "count/services", "count/persistentvolumeclaims"].contains(&name.as_str());
-            if let Some(resource) = counted_resource(name).filter(|_| !known)
-                && let Some(informer) = self.clone().informer_of(resource).await?
-            {
-                let count = informer.list_namespace(namespace).len();
-                total.insert(name.clone(), Quantity::from_value(count as i64, Format::DecimalSi));
+        for (name, resource) in only_counted(spec) {
+            if let Some((resource, _)) = self.clone().informer_of(resource).await? {
+                let api: Api<Metadata> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+                let objects = api.list_metadata(&ListParams::default()).await;
+                let objects = objects.attempting("list what is counted")?;
+                content.counted.insert(name.into(), objects.items.len());
             }
         }
-        Ok(total)
+        Ok(content)
     }
 
     /// The informer of a counted kind, started when a quota first names it.
-    async fn informer_of(self: Arc<Self>, resource: &str) -> Result<Option<Informer<Metadata>>, Error> {
+    async fn informer_of(
+        self: Arc<Self>,
+        resource: &str,
+    ) -> Result<Option<(ApiResource, Informer<Metadata>)>, Error> {
         if let Some(known) = self.counted.lock().get(resource).cloned() {
             return Ok(Some(known));
         }
@@ -170,25 +292,48 @@ impl Controller {
             .into_iter()
             .find(|found| found.group_resource() == resource && found.namespaced && found.can("watch"));
         let Some(found) = found else { return Ok(None) };
-        let informer = {
+        let counted = {
             let mut counted = self.counted.lock();
             let start = || {
                 let informer = self.informers.metadata(&found.api, &self.shutdown);
                 let waking = Arc::downgrade(&self);
                 informer.handle(move |event: &Event<Metadata>| {
-                    if event.old().is_none()
+                    if ends_or(event, |_, _| false)
                         && let Some(controller) = waking.upgrade()
                     {
                         controller.wake(event);
                     }
                 });
-                informer
+                (found.api.clone(), informer)
             };
             counted.entry(resource.into()).or_insert_with(start).clone()
         };
-        informer.synced().await;
-        Ok(Some(informer))
+        counted.1.synced().await;
+        Ok(Some(counted))
     }
+}
+
+async fn list<K>(client: &Client, namespace: &str) -> Result<Vec<Arc<K>>, Error>
+where
+    K: ferry_client::informer::Object + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    <K as kube::Resource>::DynamicType: Default,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let objects = api.list(&ListParams::default()).await.attempting("list what is counted")?;
+    Ok(objects.items.into_iter().map(Arc::new).collect())
+}
+
+fn counts_devices(spec: &ResourceQuotaSpec) -> bool {
+    spec.hard.iter().flatten().any(|(name, _)| name.ends_with(DEVICES))
+}
+
+/// Names of the quota that count objects of a kind that is measured in no other way, with the resource.
+fn only_counted(spec: &ResourceQuotaSpec) -> impl Iterator<Item = (&str, &str)> {
+    const MEASURED: [&str; 3] = ["pods", "services", "persistentvolumeclaims"];
+    let names = spec.hard.iter().flatten().map(|(name, _)| name.as_str());
+    names
+        .filter_map(|name| Some((name, counted_resource(name)?)))
+        .filter(|(_, resource)| !MEASURED.contains(resource))
 }
 
 #[cfg(test)]
@@ -203,14 +348,38 @@ mod tests {
         quota.spec.get_or_insert_default().hard = Some(
             hard.iter().map(|(name, value)| (name.to_string(), ApiQuantity(value.to_string()))).collect(),
         );
-        let used = Usage::from([
-            ("pods".to_string(), Quantity::from_value(3, Format::DecimalSi)),
-            ("services".to_string(), usage::one()),
-        ]);
+        let number = |count| Quantity::from_value(count, Format::DecimalSi);
+        let used = Amounts::from([("pods".to_string(), number(3)), ("services".to_string(), number(1))]);
         let status = status(&quota, &used);
         let used = status.used.unwrap();
         assert_eq!(used.len(), 3);
         assert_eq!((used["pods"].0.as_str(), used["requests.memory"].0.as_str()), ("3", "0"));
         assert_eq!(status.hard, quota.spec.unwrap().hard);
+    }
+
+    #[test]
+    fn only_a_count_that_forgets_something_lowers_it() {
+        let told = |pods: &str| ResourceQuotaStatus {
+            used: Some(BTreeMap::from([("pods".to_string(), ApiQuantity(pods.into()))])),
+            ..Default::default()
+        };
+        assert!(lowers(&told("2"), Some(&told("3"))));
+        assert!(!lowers(&told("3"), Some(&told("3"))));
+        assert!(!lowers(&told("4"), Some(&told("3"))));
+        assert!(!lowers(&told("4"), None));
+    }
+
+    #[test]
+    fn scopes_leave_out_what_they_do_not_speak_of() {
+        let content = Content {
+            services: vec![Arc::new(named("s"))],
+            counted: BTreeMap::from([("count/secrets".to_string(), 4)]),
+            ..Content::default()
+        };
+        let mut spec = ResourceQuotaSpec::default();
+        let all = used(&spec, &content, Timestamp::UNIX_EPOCH);
+        assert_eq!((all["services"].value(), all["count/secrets"].value()), (1, 4));
+        spec.scopes = Some(vec!["BestEffort".into()]);
+        assert!(used(&spec, &content, Timestamp::UNIX_EPOCH).is_empty());
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_auth::User;
-use ferry_registry::verbs::Operation;
+use ferry_registry::verbs::{Charge, Operation};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::configuration::BadConfiguration;
 use crate::plugins;
 
 /// What a plugin may know of the request it judges.
@@ -16,7 +17,9 @@ pub struct Request<'a> {
     pub operation: Operation,
     pub kind: &'a Kind,
     pub namespace: &'a str,
+    /// Empty while the name is still to be generated.
     pub name: &'a str,
+    pub generate_name: &'a str,
     pub subresource: &'a str,
     pub user: &'a User,
     pub dry_run: bool,
@@ -37,9 +40,15 @@ impl Request<'_> {
         self.subresource.is_empty() && self.kind.group == group && self.kind.plural == plural
     }
 
+    /// This request is about the named subresource.
+    pub fn is_sub(&self, group: &str, plural: &str, subresource: &str) -> bool {
+        self.subresource == subresource && self.kind.group == group && self.kind.plural == plural
+    }
+
     /// A refusal in the words that clients know.
     pub fn forbid(&self, why: impl std::fmt::Display) -> Status {
-        Status::forbidden(&self.resource(), self.name, why)
+        let name = if self.name.is_empty() { self.generate_name } else { self.name };
+        Status::forbidden(&self.resource(), name, why)
     }
 
     pub fn warn(&self, warning: impl Into<String>) {
@@ -70,24 +79,30 @@ pub trait Plugin: Send + Sync {
     ) -> Result<(), Status> {
         Ok(())
     }
+
+    /// This plugin does nothing but charge for writes. Asked once, when the chain is made.
+    fn charges(&self) -> bool {
+        false
+    }
+
+    /// What has to be written together with the object. Everything else has been judged by now.
+    async fn charge(
+        &self,
+        _request: &Request<'_>,
+        _object: &Object,
+        _old: Option<&Object>,
+    ) -> Result<Charge, Status> {
+        Ok(Charge::default())
+    }
 }
 
 /// The plugins of one server, in the table's order.
 #[derive(Default, Clone)]
 pub struct Chain {
     plugins: Vec<(&'static str, Arc<dyn Plugin>)>,
+    /// Those that judge nothing but charge for the write, after all others.
+    charging: Vec<(&'static str, Arc<dyn Plugin>)>,
 }
-
-#[derive(Debug, PartialEq, Eq)]
-pub struct UnknownPlugin(pub String);
-
-impl std::fmt::Display for UnknownPlugin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "admission plugin {:?} is unknown", self.0)
-    }
-}
-
-impl std::error::Error for UnknownPlugin {}
 
 impl Chain {
     /// The default plugins, with those enabled and without those disabled by name.
@@ -95,21 +110,34 @@ impl Chain {
         context: &plugins::Context,
         enable: &[String],
         disable: &[String],
-    ) -> Result<Chain, UnknownPlugin> {
-        for name in enable.iter().chain(disable) {
-            if !plugins::TABLE.iter().any(|row| row.name == name) {
-                return Err(UnknownPlugin(name.clone()));
+    ) -> Result<Chain, BadConfiguration> {
+        let is_in = |names: &[String], row: &plugins::Row| names.iter().any(|name| name == row.name);
+        for (flag, names) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
+            if let Some(name) = names.iter().find(|name| !plugins::TABLE.iter().any(|row| row.name == **name))
+            {
+                return Err(BadConfiguration(format!("{flag} plugin {name:?} is unknown")));
             }
         }
-        let plugins = plugins::TABLE
+        let both: Vec<&str> = plugins::TABLE
             .iter()
-            .filter(|row| {
-                (row.by_default && !disable.iter().any(|name| name == row.name))
-                    || enable.iter().any(|name| name == row.name)
-            })
-            .map(|row| (row.name, (row.make)(context)))
+            .filter(|row| is_in(enable, row) && is_in(disable, row))
+            .map(|row| row.name)
             .collect();
-        Ok(Chain { plugins })
+        if !both.is_empty() {
+            let both = both.join(" ");
+            let why =
+                format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped");
+            return Err(BadConfiguration(why));
+        }
+        let enabled = |row: &&plugins::Row| (row.by_default && !is_in(disable, row)) || is_in(enable, row);
+        let plugins: Vec<(&'static str, Arc<dyn Plugin>)> = plugins::TABLE
+            .iter()
+            .filter(enabled)
+            .map(|row| Ok((row.name, row.make(context)?)))
+            .collect::<Result<_, BadConfiguration>>()?;
+        let (charging, plugins): (Vec<_>, Vec<_>) =
+            plugins.into_iter().partition(|(_, plugin)| plugin.charges());
+        Ok(Chain { plugins, charging })
     }
 
     pub async fn mutate(
@@ -144,6 +172,31 @@ impl Chain {
             }
         }
         Ok(())
+    }
+
+    pub async fn charge(
+        &self,
+        request: &Request<'_>,
+        object: &Object,
+        old: Option<&Object>,
+    ) -> Result<Charge, Status> {
+        let mut total = Charge::default();
+        for (name, plugin) in &self.charging {
+            if plugin.handles(request) {
+                let mut span = ferry_trace::span("admission.charge");
+                span.set("plugin", *name);
+                let charge = span.in_scope(plugin.charge(request, object, old)).await;
+                let charge = charge.inspect_err(|status| {
+                    span.fail(status);
+                })?;
+                total.companions.extend(charge.companions);
+                total.turn = match (total.turn, charge.turn) {
+                    (Some(one), Some(other)) => Some(Box::new((one, other))),
+                    (one, other) => one.or(other),
+                };
+            }
+        }
+        Ok(total)
     }
 }
 

@@ -6,8 +6,11 @@
 //!
 //! Start reading at [`chain`].
 
+mod certificate_request;
 pub mod chain;
+pub mod configuration;
 mod lookup;
 pub mod plugins;
 
 pub use chain::{Chain, Plugin, Request};
+pub use configuration::Configuration;

@@ -1,7 +1,11 @@
-//! One object of the cluster as it is now, from the registry's caches.
+//! Objects of the cluster as they are now, from the registry's caches.
+
+use std::ops::Bound;
+use std::sync::Arc;
 
 use ferry_api::{GroupResource, Object, Status};
-use ferry_registry::Registry;
+use ferry_registry::cache::Entry;
+use ferry_registry::{Registry, Resource};
 
 pub fn lookup(
     registry: &Registry,
@@ -15,4 +19,13 @@ pub fn lookup(
         Some(entry) => resource.object(&entry.json).map(Some),
         None => Ok(None),
     }
+}
+
+/// The objects of one namespace, in the order of their names.
+pub fn in_namespace(resource: &Resource, namespace: &str) -> Vec<Arc<Entry>> {
+    let prefix = format!("{namespace}/");
+    let (snapshot, _) = resource.cache.snapshot();
+    let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+    let following = snapshot.range::<_, str>(from).map(|(_, entry)| entry);
+    following.take_while(|entry| entry.key.starts_with(&prefix)).cloned().collect()
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use ferry_admission::{Chain, Request as AdmissionRequest};
 use ferry_api::{Kind, Object, Status};
 use ferry_auth::User;
-use ferry_registry::verbs::{Admission, Operation};
+use ferry_registry::verbs::{Admission, Charge, Operation};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -28,12 +28,18 @@ pub struct Admitting<'a> {
 }
 
 impl Admitting<'_> {
-    fn request<'r>(&'r self, operation: Operation, name: &'r str) -> AdmissionRequest<'r> {
+    fn request<'r>(
+        &'r self,
+        operation: Operation,
+        name: &'r str,
+        generate_name: &'r str,
+    ) -> AdmissionRequest<'r> {
         AdmissionRequest {
             operation,
             kind: self.kind,
             namespace: self.namespace,
             name,
+            generate_name,
             subresource: self.subresource,
             user: self.user,
             dry_run: self.dry_run,
@@ -53,7 +59,8 @@ impl Admission for Admitting<'_> {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let name = name_of(self.name, Some(object), old);
-        self.api.admission.mutate(&self.request(operation, &name), object, old).await?;
+        let generate_name = object.meta_text("generateName").to_string();
+        self.api.admission.mutate(&self.request(operation, &name, &generate_name), object, old).await?;
         // After all that may change the object; it is part of the API, not a plugin that a flag turns off.
         escalation::check(self, object, old).await
     }
@@ -65,7 +72,17 @@ impl Admission for Admitting<'_> {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let name = name_of(self.name, object, old);
-        self.api.admission.validate(&self.request(operation, &name), object, old).await
+        self.api.admission.validate(&self.request(operation, &name, ""), object, old).await
+    }
+
+    async fn charge(
+        &self,
+        operation: Operation,
+        object: &Object,
+        old: Option<&Object>,
+    ) -> Result<Charge, Status> {
+        let name = name_of(self.name, Some(object), old);
+        self.api.admission.charge(&self.request(operation, &name, ""), object, old).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ferry_admission::{Chain, plugins};
+use ferry_admission::{Chain, Configuration, plugins};
 use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
 use ferry_auth::authenticate::{OidcConfig, ServiceAccounts, X509};
@@ -58,6 +58,8 @@ pub struct Config {
     pub service_account_issuer: Option<String>,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
+    /// The AdmissionConfiguration file.
+    pub admission_configuration: Option<PathBuf>,
 }
 
 impl Config {
@@ -83,6 +85,7 @@ impl Config {
             service_account_issuer: None,
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
+            admission_configuration: None,
         }
     }
 }
@@ -294,7 +297,11 @@ async fn api(
     follow::follow(&registry, &rbac, follow::RBAC);
     let authorization = access::authorization(config, &registry, &rbac).await?;
     let admission = Chain::new(
-        &plugins::Context { registry: registry.clone(), authorization: authorization.clone() },
+        &plugins::Context {
+            registry: registry.clone(),
+            authorization: authorization.clone(),
+            configuration: admission_configuration(config)?,
+        },
         &config.enable_admission_plugins,
         &config.disable_admission_plugins,
     )
@@ -316,6 +323,13 @@ async fn api(
         rows,
     });
     Ok((api, authenticators.x509))
+}
+
+fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {
+    match &config.admission_configuration {
+        Some(path) => Configuration::open(path).map_err(config_error),
+        None => Ok(Configuration::default()),
+    }
 }
 
 /// Certificates are renewed long before they end, and the serving one whenever the host's address is

@@ -17,4 +17,4 @@ pub mod verbs;
 
 pub use registry::{Registry, Resource};
 pub use settings::Settings;
-pub use verbs::{Admission, Answer, Call, Operation};
+pub use verbs::{Admission, Answer, Call, Charge, Operation};

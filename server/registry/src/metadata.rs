@@ -15,7 +15,12 @@ const LONGEST_BASE: usize = 63 - SUFFIX;
 const LARGEST_ANNOTATIONS: usize = 256 * 1024;
 
 pub fn generate_name(object: &mut Object) {
-    let base = object.meta_text("generateName");
+    let name = generated_name(object.meta_text("generateName"));
+    object.set_meta("name", name);
+}
+
+/// A name that begins with `base` and that nobody has, very likely.
+pub fn generated_name(base: &str) -> String {
     let mut end = base.len().min(LONGEST_BASE);
     while !base.is_char_boundary(end) {
         end -= 1;
@@ -23,8 +28,7 @@ pub fn generate_name(object: &mut Object) {
     let mut rng = rand::rng();
     let suffix: String =
         (0..SUFFIX).map(|_| NAME_ALPHABET[rng.random_range(0..NAME_ALPHABET.len())] as char).collect();
-    let name = format!("{}{suffix}", &base[..end]);
-    object.set_meta("name", name);
+    format!("{}{suffix}", &base[..end])
 }
 
 /// Before admission: the object belongs where the request says.

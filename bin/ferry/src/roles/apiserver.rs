@@ -61,6 +61,9 @@ pub struct Flags {
     pub enable_admission_plugins: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// An AdmissionConfiguration: what plugins are told
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -117,6 +120,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_account_issuer: flags.service_account_issuer,
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
+        admission_configuration: flags.admission_control_config_file,
         ..Config::new(flags.data_dir)
     })
 }

@@ -1,12 +1,16 @@
 //! The table of plugins, in the order they run.
 
 mod always;
+mod certificates;
 mod default_class;
 mod default_toleration_seconds;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod priority;
+mod resource_quota;
 mod runtime_class;
+mod service_account;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 
@@ -16,35 +20,68 @@ use ferry_auth::Authorization;
 use ferry_registry::Registry;
 
 use crate::chain::Plugin;
+use crate::configuration::{BadConfiguration, Configuration};
 
 /// What plugins are made from.
 pub struct Context {
     pub registry: Arc<Registry>,
     pub authorization: Authorization,
+    pub configuration: Configuration,
 }
 
 pub struct Row {
     pub name: &'static str,
     pub by_default: bool,
-    pub make: fn(&Context) -> Arc<dyn Plugin>,
+    make: Make,
+}
+
+/// A plugin that is told nothing cannot fail to be made.
+enum Make {
+    Plain(fn(&Context) -> Arc<dyn Plugin>),
+    Configured(fn(&Context) -> Result<Arc<dyn Plugin>, BadConfiguration>),
+}
+
+impl Row {
+    pub fn make(&self, context: &Context) -> Result<Arc<dyn Plugin>, BadConfiguration> {
+        match self.make {
+            Make::Plain(make) => Ok(make(context)),
+            Make::Configured(make) => make(context),
+        }
+    }
 }
 
 const fn row(name: &'static str, by_default: bool, make: fn(&Context) -> Arc<dyn Plugin>) -> Row {
-    Row { name, by_default, make }
+    Row { name, by_default, make: Make::Plain(make) }
 }
 
-/// NodeRestriction is on by default here, unlike upstream: the Node authorizer is, and needs it.
+const fn configured(
+    name: &'static str,
+    by_default: bool,
+    make: fn(&Context) -> Result<Arc<dyn Plugin>, BadConfiguration>,
+) -> Row {
+    Row { name, by_default, make: Make::Configured(make) }
+}
+
+/// Upstream's order. NodeRestriction is on by default here, unlike upstream: the Node authorizer is, and needs
+/// it.
 pub static TABLE: &[Row] = &[
     row("AlwaysAdmit", false, always::make_admit),
     row("NamespaceLifecycle", true, namespace_lifecycle::make),
+    row("LimitRanger", true, limit_ranger::make),
+    row("ServiceAccount", true, service_account::make),
     row("NodeRestriction", true, node_restriction::make),
     row("TaintNodesByCondition", true, taint_nodes_by_condition::make),
     row("AlwaysPullImages", false, always::make_pull_images),
     row("Priority", true, priority::make),
     row("DefaultTolerationSeconds", true, default_toleration_seconds::make),
+    row("DefaultStorageClass", true, default_class::make_storage),
     row("StorageObjectInUseProtection", true, storage_object_in_use_protection::make),
     row("RuntimeClass", true, runtime_class::make),
-    row("DefaultStorageClass", true, default_class::make_storage),
+    row("CertificateApproval", true, certificates::make_approval),
+    row("CertificateSigning", true, certificates::make_signing),
+    row("ClusterTrustBundleAttest", true, certificates::make_attest),
+    row("CertificateSubjectRestriction", true, certificates::make_subject_restriction),
     row("DefaultIngressClass", true, default_class::make_ingress),
+    configured("ResourceQuota", true, resource_quota::make),
     row("AlwaysDeny", false, always::make_deny),
 ];

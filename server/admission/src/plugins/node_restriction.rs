@@ -12,6 +12,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
+use crate::certificate_request::subject_of;
 use crate::chain::{Plugin, Request};
 use crate::lookup::lookup;
 
@@ -369,9 +370,9 @@ impl Write<'_> {
             return Ok(());
         }
         let name = format!("system:node:{}", self.node);
-        match common_name(request.text_at(&["spec", "request"])) {
+        match subject_of(request.text_at(&["spec", "request"])) {
             Err(why) => self.forbid(format!("unable to parse csr: {why}")),
-            Ok(found) if found == name => Ok(()),
+            Ok(subject) if subject.common_name == name => Ok(()),
             Ok(_) => self.forbid(format!("can only create a node CSR with CN={name}")),
         }
     }
@@ -536,19 +537,6 @@ fn driver_of(registry: &Registry, namespace: &str, claim: &str) -> Option<String
     let volume = claim.text_at(&["spec", "volumeName"]);
     let volume = lookup(registry, "", "persistentvolumes", "", volume).ok().flatten()?;
     Some(volume.text_at(&["spec", "csi", "driver"]).to_string())
-}
-
-/// The common name that a certificate is asked for.
-fn common_name(request: &str) -> Result<String, String> {
-    use base64::Engine;
-    use x509_parser::prelude::FromDer;
-    let pem = base64::prelude::BASE64_STANDARD.decode(request).map_err(|error| error.to_string())?;
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).map_err(|error| error.to_string())?;
-    let (_, request) = x509_parser::certification_request::X509CertificationRequest::from_der(&pem.contents)
-        .map_err(|error| error.to_string())?;
-    let subject = &request.certification_request_info.subject;
-    let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
-    Ok(name.unwrap_or("").to_string())
 }
 
 #[cfg(test)]

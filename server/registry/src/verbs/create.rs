@@ -10,8 +10,10 @@ use crate::metadata;
 use crate::registry::Registry;
 use crate::strategy::{Companion, Traits};
 
-/// How often a generated name, address or port is drawn again when another request took it.
+/// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
+/// How often an address, a port or a quota's count that changed in the meantime is asked for again.
+const TRIES: usize = 32;
 
 impl Registry {
     /// `object` is in the stored version, with defaults set; `tracked` when field ownership is settled
@@ -33,7 +35,7 @@ impl Registry {
             draws += 1;
             match self.write_new(call, &object).await {
                 Ok(answer) => return Ok(answer),
-                Err(WriteFailure::Companion) if draws < DRAWS => continue,
+                Err(WriteFailure::Companion) if draws < TRIES => continue,
                 Err(WriteFailure::Exists) if generated && draws < DRAWS => {
                     metadata::generate_name(&mut object);
                     call.admission.validate(Operation::Create, Some(&object), None).await?;
@@ -42,7 +44,7 @@ impl Registry {
                     return Err(Status::already_exists(&call.group_resource(), object.name()));
                 }
                 Err(WriteFailure::Companion) => {
-                    return Err(Status::internal("no free address or port could be reserved"));
+                    return Err(Status::internal("no address, port or quota could be reserved"));
                 }
                 Err(WriteFailure::Refused(status)) => return Err(*status),
             }
@@ -55,14 +57,18 @@ impl Registry {
         if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
             return Err(WriteFailure::Exists);
         }
-        let companions = call.resource.strategy.companions(self, Some(&mut object), None)?;
+        let mut companions = call.resource.strategy.companions(self, Some(&mut object), None)?;
+        let charge = call.admission.charge(Operation::Create, &object, None).await?;
+        companions.extend(charge.companions);
         let key = call.resource.store_key(object.namespace(), object.name());
         if call.dry_run {
             return Ok(Answer::Object(Box::new(object)));
         }
         let txn =
             transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, &object), companions);
-        match self.commit(call, object.namespace(), object.name(), txn).await {
+        let committed = self.commit(call, object.namespace(), object.name(), txn).await;
+        drop(charge.turn);
+        match committed {
             Ok(committed) => self.read_back(call, object.namespace(), object.name(), committed.revision),
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => Err(WriteFailure::Companion),
@@ -104,7 +110,7 @@ impl Registry {
 
 pub(super) enum WriteFailure {
     Exists,
-    /// An address or port was taken by another request in the meantime.
+    /// An address, a port or what is left of a quota was taken by another request in the meantime.
     Companion,
     Refused(Box<Status>),
 }

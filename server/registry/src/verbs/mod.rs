@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::cache::Entry;
 use crate::registry::Resource;
+use crate::strategy::Companion;
 
 /// What a verb is told about its request.
 pub struct Call<'a> {
@@ -64,6 +65,25 @@ pub trait Admission: Send + Sync {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status>;
+
+    /// What is written in one transaction with the object, or the cluster will not have it: the new count of a
+    /// quota. Asked last of all, right before the write; a conflict on such a key makes the verb ask again.
+    async fn charge(
+        &self,
+        _operation: Operation,
+        _object: &Object,
+        _old: Option<&Object>,
+    ) -> Result<Charge, Status> {
+        Ok(Charge::default())
+    }
+}
+
+/// What a write costs.
+#[derive(Default)]
+pub struct Charge {
+    pub companions: Vec<Companion>,
+    /// Kept until the transaction is done, so that whoever charges next sees this one.
+    pub turn: Option<Box<dyn std::any::Any + Send>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

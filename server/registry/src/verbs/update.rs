@@ -8,7 +8,7 @@ use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
 use super::create::{put, track, transaction};
-use super::{Answer, Call, Operation, store_failure};
+use super::{Answer, Call, Charge, Operation, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
@@ -105,12 +105,17 @@ impl Registry {
     ) -> Result<Option<Answer>, Status> {
         let strategy = call.resource.strategy;
         let gone = new.is_deleting() && metadata::may_vanish(&new) && !strategy.is_retained(&new);
-        let companions = match gone {
+        let mut companions = match gone {
             true => strategy.companions(self, None, Some(old))?,
             false => strategy.companions(self, Some(&mut new), Some(old))?,
         };
         if new == *old && !gone {
             return Ok(Some(Answer::Entry(entry.clone())));
+        }
+        let mut charge = Charge::default();
+        if !gone {
+            charge = call.admission.charge(Operation::Update, &new, Some(old)).await?;
+            companions.append(&mut charge.companions);
         }
         if call.dry_run {
             return Ok(Some(Answer::Object(Box::new(new))));
@@ -121,7 +126,9 @@ impl Registry {
         let operation =
             if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
         let txn = transaction(call, compare, operation, companions);
-        match self.commit(call, call.namespace, call.name, txn).await {
+        let committed = self.commit(call, call.namespace, call.name, txn).await;
+        drop(charge.turn);
+        match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
             Ok(_) => match call.current() {
                 Some(entry) => Ok(Some(Answer::Entry(entry))),
