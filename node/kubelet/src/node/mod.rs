@@ -23,6 +23,10 @@ use status::NodeStatusSource;
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const RETRY: Duration = Duration::from_millis(200);
 const MAX_RETRY: Duration = Duration::from_secs(7);
+/// A node that is not ready has pods waiting for it: it looks often, so that
+/// it is ready as soon as its network is.
+const UNREADY_PERIOD: Duration = Duration::from_millis(20);
+const MAX_UNREADY_PERIOD: Duration = Duration::from_secs(2);
 
 /// Registers the node and keeps its status and lease until stopped.
 pub async fn run(client: kube::Client, source: Arc<NodeStatusSource>, stop: CancellationToken) {
@@ -186,11 +190,19 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
     let mut written: Option<(serde_json::Value, tokio::time::Instant)> = None;
     let mut changes = source.changes();
     let mut told_range = None;
+    let mut unready_for: Option<Duration> = None;
     loop {
+        let soon = async {
+            match unready_for {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = ticks.tick() => {}
             // a runtime that failed or came back is told at once
             _ = changes.changed() => {}
+            () = soon => {}
         }
         let now = tokio::time::Instant::now();
         let result = async {
@@ -212,6 +224,8 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
             }
             tell_range(source, &node, &mut told_range).await;
             source.follow(&node);
+            let next = unready_for.map_or(UNREADY_PERIOD, |pause| (pause * 3 / 2).min(MAX_UNREADY_PERIOD));
+            unready_for = (!status::is_ready(&status)).then_some(next);
             Ok::<(), kube::Error>(())
         };
         let span = ferry_trace::span("kubelet.node_status").unsampled();

@@ -134,6 +134,11 @@ impl NodeStatusSource {
     }
 }
 
+pub fn is_ready(status: &NodeStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 struct RuntimeState {
     problem: Option<String>,
     handlers: Vec<NodeRuntimeHandler>,
