@@ -3,6 +3,7 @@
 //! Called under another name it is that program: `kubectl`, or one of the CNI plugins that a container
 //! runtime starts.
 
+mod cluster;
 mod roles;
 
 use std::ffi::OsString;
@@ -19,6 +20,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Role {
+    /// Start a one-node cluster in the background and wait until it is ready
+    Up(Box<cluster::options::ServerOptions>),
+    /// Stop the cluster and remove what it made on this host
+    Down(cluster::down::Flags),
+    /// Show what runs, what it uses and what is wrong
+    Status(cluster::status::Flags),
+    /// Run a one-node cluster in the foreground
+    Server(Box<cluster::options::ServerOptions>),
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
     ApiServer(Box<roles::apiserver::Flags>),
@@ -48,16 +57,16 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(std::path::Path::new).and_then(|path| path.file_name()?.to_str());
     if called == Some("kubectl") {
-        return ferry_kubectl::main(arguments.into_iter());
+        return ferry_kubectl::main(arguments.into_iter().skip(1));
     }
     if let Some(code) = ferry_cni::plugin::main_if_called_as_plugin() {
         return code;
     }
     // kubectl reads its own words; ours would only get in the way of its flags.
     if arguments.get(1).is_some_and(|word| word == "kubectl") {
-        return ferry_kubectl::main(arguments.into_iter().skip(1));
+        return ferry_kubectl::main(arguments.into_iter().skip(2));
     }
-    match run(Cli::parse()) {
+    match run(Cli::parse(), &arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ferry: {error:#}");
@@ -66,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("FERRY_LOG").unwrap_or_else(|_| "info".into()),
@@ -74,6 +83,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .init();
     match cli.role {
+        Role::Up(options) => cluster::up::run(&options, &arguments[2..]),
+        Role::Down(flags) => cluster::down::run(&flags),
+        Role::Status(flags) => cluster::status::run(&flags),
+        Role::Server(options) => cluster::server::run(*options),
         Role::ApiServer(flags) => roles::apiserver::run(*flags),
         Role::ControllerManager(flags) => roles::controller_manager::run(flags),
         Role::Scheduler(flags) => roles::scheduler::run(flags),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use ferry_apiserver::RuntimeConfig;
-use ferry_apiserver::run::{Config, start};
+use ferry_apiserver::run::{Config, Running, start};
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 use super::{access, audit};
@@ -24,7 +24,7 @@ pub struct Flags {
     #[arg(long)]
     pub advertise_address: Option<IpAddr>,
     /// Addresses of etcd's members; without them, the embedded store
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, visible_alias = "datastore-endpoint", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
     #[arg(long, requires = "etcd_servers")]
     pub etcd_cafile: Option<PathBuf>,
@@ -35,8 +35,11 @@ pub struct Flags {
     /// Bytes past which the embedded store takes no more writes; 0 for no limit
     #[arg(long, default_value_t = 0)]
     pub quota_backend_bytes: u64,
-    #[arg(long, default_value = "10.96.0.0/16")]
-    pub service_cluster_ip_range: String,
+    /// Addresses of services; 10.96.0.0/16 when not given
+    #[arg(long)]
+    pub service_cluster_ip_range: Option<ipnet::IpNet>,
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
     #[arg(long, default_value = "30000-32767", value_parser = port_range)]
     pub service_node_port_range: std::ops::RangeInclusive<u16>,
     /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
@@ -72,10 +75,15 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     runtime.block_on(serve(flags))
 }
 
-async fn serve(flags: Flags) -> anyhow::Result<()> {
+/// Opens the store and serves it.
+pub async fn start_server(flags: Flags) -> anyhow::Result<Running> {
     let store = open_store(&flags).await?;
+    start(config(flags)?, store).await.context("start the API server")
+}
+
+async fn serve(flags: Flags) -> anyhow::Result<()> {
     let data_dir = flags.data_dir.clone();
-    let running = start(config(flags)?, store).await?;
+    let running = start_server(flags).await?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
     super::component::signalled().await?;
     tracing::info!("stopping");
@@ -102,10 +110,12 @@ async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
 }
 
 fn config(flags: Flags) -> anyhow::Result<Config> {
+    let defaults = Config::new(flags.data_dir);
     Ok(Config {
         bind: SocketAddr::new(flags.bind_address, flags.secure_port),
         advertise: flags.advertise_address,
-        service_cidr: flags.service_cluster_ip_range,
+        service_cidr: flags.service_cluster_ip_range.map_or(defaults.service_cidr, |cidr| cidr.to_string()),
+        cluster_domain: flags.cluster_domain,
         service_node_ports: flags.service_node_port_range,
         runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
         authorization_modes: flags.authorization_mode,
@@ -121,7 +131,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
         admission_configuration: flags.admission_control_config_file,
-        ..Config::new(flags.data_dir)
+        ..defaults
     })
 }
 

@@ -1,0 +1,191 @@
+//! `ferry down`: stops the cluster and takes away all that it made on this host: processes, containers,
+//! interfaces, rules, mounts, cgroups. Its data stays, unless it is to go too.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use ferry_kubelet::cri;
+use ferry_linux::{cgroup, mount};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::layout::{DEFAULT_DATA_DIR, Layout};
+use super::options::{Network, NodeOptions, ProxyMode};
+use super::ranges::{self, Ranges};
+use super::runtime::{self, Runtime};
+use super::{kubeconfig, node, status};
+
+/// How long the server may take to end by itself.
+const PATIENCE: Duration = Duration::from_secs(20);
+const STEP: Duration = Duration::from_millis(10);
+/// The label by which a runtime tells whose sandbox it is.
+const POD_UID: &str = "io.kubernetes.pod.uid";
+
+#[derive(Args)]
+pub struct Flags {
+    #[arg(long, default_value = DEFAULT_DATA_DIR)]
+    pub data_dir: PathBuf,
+    /// Remove the cluster's data too, and its context from the kubeconfig
+    #[arg(long)]
+    pub purge: bool,
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The socket that was given to `ferry up`, if one was
+    #[arg(long)]
+    pub container_runtime_endpoint: Option<String>,
+}
+
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    let layout = Layout::of(&flags.data_dir)?;
+    if !layout.data_dir.is_dir() {
+        bail!("there is no cluster in {}", layout.data_dir.display());
+    }
+    stop_server(&layout)?;
+    // From here on nobody else may work on it.
+    let lock = layout.lock()?;
+    layout.make()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let found = runtime.block_on(remove_pods(&layout, flags.container_runtime_endpoint.as_deref()))?;
+    kill_left_behind(&layout)?;
+    let ranges = ranges::choose(&layout, None, None)?;
+    remove_network(&layout, &ranges, found.as_ref())?;
+    unmount(&layout)?;
+    if runtime::stop_own(&layout)? {
+        println!("containerd stopped");
+    }
+    unmount_below(&layout.run_dir)?;
+    remove_cgroups(&layout)?;
+    remove_directory(&layout.run_dir)?;
+    if flags.purge {
+        let file = kubeconfig::path(flags.kubeconfig.clone())?;
+        kubeconfig::remove(&file, &layout.cluster)?;
+        drop(lock);
+        remove_directory(&layout.data_dir)?;
+    }
+    println!("down");
+    Ok(())
+}
+
+fn stop_server(layout: &Layout) -> anyhow::Result<()> {
+    let Some(server) = status::running(layout)? else { return Ok(()) };
+    let pid = Pid::from_raw(i32::try_from(server.pid).context("the server's process number")?);
+    kill(pid, Signal::SIGTERM).with_context(|| format!("end process {pid}"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut killed = false;
+    while status::running(layout)?.is_some() {
+        if !killed && Instant::now() > deadline {
+            eprintln!("the server does not end by itself and is killed");
+            kill(pid, Signal::SIGKILL).with_context(|| format!("kill process {pid}"))?;
+            killed = true;
+        }
+        std::thread::sleep(STEP);
+    }
+    println!("server stopped");
+    Ok(())
+}
+
+/// Stops and removes the pods of this cluster, and none of another kubelet that shares the runtime.
+async fn remove_pods(layout: &Layout, endpoint: Option<&str>) -> anyhow::Result<Option<Runtime>> {
+    let Some(runtime) = runtime::find(layout, endpoint).await? else { return Ok(None) };
+    let own = pod_uids(layout)?;
+    let client = cri::Client::new(&runtime.endpoint)?;
+    let mut removed = 0;
+    for sandbox in client.list_pod_sandboxes(None).await.context("list the pods that run")? {
+        if sandbox.labels.get(POD_UID).is_some_and(|uid| own.contains(uid)) {
+            client.stop_pod_sandbox(&sandbox.id).await.with_context(|| format!("stop pod {}", sandbox.id))?;
+            client
+                .remove_pod_sandbox(&sandbox.id)
+                .await
+                .with_context(|| format!("remove pod {}", sandbox.id))?;
+            removed += 1;
+        }
+    }
+    if removed > 0 {
+        println!("{removed} pods removed");
+    }
+    Ok(Some(runtime))
+}
+
+/// The kubelet makes a pod's directory before anything else of it.
+fn pod_uids(layout: &Layout) -> anyhow::Result<HashSet<String>> {
+    let directory = layout.kubelet().join("pods");
+    let entries = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(HashSet::new()),
+        Err(error) => return Err(error).with_context(|| format!("read {}", directory.display())),
+    };
+    let name =
+        |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    entries.map(name).collect::<std::io::Result<_>>().with_context(|| format!("read {}", directory.display()))
+}
+
+/// What a runtime that is gone has left running.
+fn kill_left_behind(layout: &Layout) -> anyhow::Result<()> {
+    let hierarchy = cgroup::Hierarchy::detect().context("find the cgroups")?;
+    for pid in hierarchy.processes(&cgroup::Path::new(layout.cgroup_root())) {
+        match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => return Err(error).with_context(|| format!("kill process {pid}")),
+        }
+    }
+    Ok(())
+}
+
+fn remove_network(layout: &Layout, ranges: &Ranges, runtime: Option<&Runtime>) -> anyhow::Result<()> {
+    for mode in [ProxyMode::Nftables, ProxyMode::Iptables] {
+        let config = node::proxy_config(layout, "", ranges, mode);
+        match ferry_proxy::remove(&config) {
+            Ok(()) => {}
+            // A host without iptables has no rules in it.
+            Err(error) if mode == ProxyMode::Iptables => tracing::debug!(%error, "no iptables rules removed"),
+            Err(error) => return Err(error).context("remove the services' rules"),
+        }
+    }
+    let own = Runtime::own(layout);
+    let options = NodeOptions::for_network(Network::Vxlan);
+    let config = node::network_config(layout, "", ranges, runtime.unwrap_or(&own), &options)?;
+    if let Some(config) = config {
+        ferry_cni::node::remove(&config).context("remove the pods' network")?;
+    }
+    Ok(())
+}
+
+fn unmount(layout: &Layout) -> anyhow::Result<()> {
+    unmount_below(&layout.data_dir)?;
+    unmount_below(&layout.run_dir)
+}
+
+fn unmount_below(directory: &std::path::Path) -> anyhow::Result<()> {
+    let below = mount::mounts_below(directory).context("list the mounts")?;
+    // The innermost first.
+    for target in below.iter().rev() {
+        mount::unmount(target).with_context(|| format!("unmount {}", target.display()))?;
+    }
+    Ok(())
+}
+
+fn remove_cgroups(layout: &Layout) -> anyhow::Result<()> {
+    let hierarchy = cgroup::Hierarchy::detect().context("find the cgroups")?;
+    let path = cgroup::Path::new(layout.cgroup_root());
+    let deadline = Instant::now() + PATIENCE;
+    // The kernel takes a moment to let go of processes that were killed.
+    loop {
+        match hierarchy.remove(&path) {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > deadline => return Err(error).context("remove the cgroups"),
+            Err(_) => std::thread::sleep(STEP),
+        }
+    }
+}
+
+fn remove_directory(directory: &std::path::Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}

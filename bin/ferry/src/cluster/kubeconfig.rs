@@ -1,0 +1,147 @@
+//! The user's kubeconfig: the cluster's context is put in, and nothing else is touched.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+/// As kubectl finds it: the flag, then the first of `$KUBECONFIG`, then `~/.kube/config`.
+pub fn path(flag: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = flag {
+        return Ok(path);
+    }
+    if let Some(listed) = std::env::var_os("KUBECONFIG")
+        && let Some(first) = std::env::split_paths(&listed).find(|path| !path.as_os_str().is_empty())
+    {
+        return Ok(first);
+    }
+    let home = std::env::var_os("HOME").unwrap_or_else(|| "/root".into());
+    Ok(Path::new(&home).join(".kube/config"))
+}
+
+/// Adds the context `name` with the credentials of `admin`, and makes it the current one.
+pub fn add(file: &Path, name: &str, admin: &Path) -> anyhow::Result<()> {
+    // The administrator's file is complete by itself.
+    if std::path::absolute(file).ok() == std::path::absolute(admin).ok() {
+        return Ok(());
+    }
+    let admin = read(admin)?.with_context(|| format!("{} is missing", admin.display()))?;
+    let before = read(file)?;
+    let merged = with_context(before, name, &admin)?;
+    write(file, &merged)
+}
+
+/// Takes the context `name` out again, if it is there.
+pub fn remove(file: &Path, name: &str) -> anyhow::Result<()> {
+    let Some(mut config) = read(file)? else { return Ok(()) };
+    for (list, _) in LISTS {
+        if let Some(entries) = config[list].as_array_mut() {
+            entries.retain(|entry| entry["name"] != name);
+        }
+    }
+    if config["current-context"] == name {
+        config["current-context"] = "".into();
+    }
+    write(file, &config)
+}
+
+const LISTS: [(&str, &str); 3] = [("clusters", "cluster"), ("users", "user"), ("contexts", "context")];
+
+fn with_context(before: Option<Value>, name: &str, admin: &Value) -> anyhow::Result<Value> {
+    let mut config = before.unwrap_or_else(|| json!({"apiVersion": "v1", "kind": "Config"}));
+    if !config.is_object() {
+        bail!("it is no kubeconfig");
+    }
+    for (list, key) in LISTS {
+        let content = match key {
+            "context" => json!({"cluster": name, "user": name}),
+            _ => admin[list][0][key].clone(),
+        };
+        let entry = json!({"name": name, key: content});
+        let entries = &mut config[list];
+        if entries.is_null() {
+            *entries = json!([]);
+        }
+        let entries = entries.as_array_mut().with_context(|| format!("{list:?} is no list"))?;
+        match entries.iter_mut().find(|entry| entry["name"] == name) {
+            Some(old) => *old = entry,
+            None => entries.push(entry),
+        }
+    }
+    config["current-context"] = name.into();
+    Ok(config)
+}
+
+fn read(file: &Path) -> anyhow::Result<Option<Value>> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
+    };
+    let documents = ferry_api::yaml::documents(&text)
+        .map_err(|error| anyhow::anyhow!("{} is no YAML: {error}", file.display()))?;
+    Ok(documents.into_iter().find(|document| !document.is_null()))
+}
+
+/// Whole or not at all: a broken kubeconfig would cost the user all their clusters.
+fn write(file: &Path, config: &Value) -> anyhow::Result<()> {
+    if let Some(directory) = file.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    }
+    let draft = file.with_extension("ferry-draft");
+    super::server::write_private(&draft, &ferry_api::yaml::encode_value(config))?;
+    std::fs::rename(&draft, file).with_context(|| format!("write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admin() -> Value {
+        json!({
+            "clusters": [{"name": "ferry", "cluster": {"server": "https://127.0.0.1:6443"}}],
+            "users": [{"name": "kubernetes-admin", "user": {"client-key-data": "a2V5"}}],
+        })
+    }
+
+    #[test]
+    fn other_contexts_stay_as_they_are() {
+        let theirs = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "work", "preferences": {"colors": true},
+            "clusters": [{"name": "work", "cluster": {"server": "https://work"}}],
+            "users": [{"name": "me", "user": {"token": "t"}}],
+            "contexts": [{"name": "work", "context": {"cluster": "work", "user": "me", "namespace": "n"}}],
+        });
+        let merged = with_context(Some(theirs.clone()), "ferry", &admin()).unwrap();
+        assert_eq!(merged["current-context"], "ferry");
+        for (list, _) in LISTS {
+            assert_eq!(merged[list][0], theirs[list][0], "{list}");
+            assert_eq!(merged[list][1]["name"], "ferry", "{list}");
+        }
+        assert_eq!(merged["preferences"], theirs["preferences"]);
+        let again = with_context(Some(merged.clone()), "ferry", &admin()).unwrap();
+        assert_eq!(again, merged);
+    }
+
+    #[test]
+    fn what_was_added_can_be_taken_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, source) = (folder.path().join("sub/config"), folder.path().join("admin"));
+        std::fs::write(&source, ferry_api::yaml::encode_value(&admin())).unwrap();
+        add(&file, "ferry", &source).unwrap();
+        assert_eq!(read(&file).unwrap().unwrap()["contexts"][0]["context"]["user"], "ferry");
+        remove(&file, "ferry").unwrap();
+        let left = read(&file).unwrap().unwrap();
+        assert_eq!((&left["contexts"], &left["current-context"]), (&json!([]), &json!("")));
+    }
+
+    #[test]
+    fn a_broken_file_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, source) = (folder.path().join("config"), folder.path().join("admin"));
+        std::fs::write(&source, ferry_api::yaml::encode_value(&admin())).unwrap();
+        std::fs::write(&file, "a: [b").unwrap();
+        add(&file, "ferry", &source).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a: [b");
+    }
+}

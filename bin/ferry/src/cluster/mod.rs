@@ -1,0 +1,27 @@
+//! A whole cluster in one process, and further nodes: `ferry up`, `down`, `status`, `server`, `agent`.
+//!
+//! ```text
+//! up ──spawns──► server ─┬─ control_plane: store, API server, controllers, scheduler
+//!                        ├─ runtime:       containerd, found or started
+//!                        └─ node:          kubelet, CNI, proxy, DNS    ◄── agent starts only these
+//! ```
+//!
+//! Nothing but wiring and the host: every part is a client of the API and can run alone under its own
+//! role. What a cluster leaves on the host has a name that derives from its data directory ([`layout`]),
+//! so several can live on one machine and `down` finds all of its own and nothing else.
+//!
+//! Start reading at [`server`].
+
+pub mod control_plane;
+pub mod down;
+pub mod kubeconfig;
+pub mod layout;
+pub mod node;
+pub mod options;
+pub mod parts;
+pub mod ranges;
+pub mod rights;
+pub mod runtime;
+pub mod server;
+pub mod status;
+pub mod up;

@@ -1,0 +1,70 @@
+//! What the parts of a node may do beyond upstream's bootstrap policy: see the services and nodes of the
+//! cluster, which upstream gives to kube-proxy, and join it with a token.
+
+use ferry_client::{Api, Client};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+/// The group of tokens that `ferry token create` makes.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:ferry:default-node-token";
+
+/// The identity of a server's own DNS.
+pub const DNS_USER: &str = "system:ferry-dns";
+
+pub async fn grant(client: &Client) -> kube::Result<()> {
+    let span = ferry_trace::span("cluster.rights");
+    let parameters = PatchParams::apply("ferry").force();
+    let apply = async {
+        let roles: Api<ClusterRole> = Api::all(client.clone());
+        for (name, rules) in roles_of_ferry() {
+            let role = json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": { "name": name }, "rules": rules,
+            });
+            roles.patch(name, &parameters, &Patch::Apply(role)).await?;
+        }
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        for (name, role, subject) in bindings_of_ferry() {
+            let binding = json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": { "name": name },
+                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+                "subjects": [subject],
+            });
+            bindings.patch(name, &parameters, &Patch::Apply(binding)).await?;
+        }
+        Ok(())
+    };
+    span.in_scope(apply).await
+}
+
+fn roles_of_ferry() -> [(&'static str, Value); 1] {
+    let publish = json!([
+        { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
+        { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
+    ]);
+    [("system:ferry:dns", publish)]
+}
+
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 5] {
+    let group =
+        |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
+    let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
+    [
+        ("system:ferry:dns", "system:ferry:dns", user(DNS_USER)),
+        // A node's proxy, network and DNS work with the node's own certificate.
+        ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
+        ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),
+        (
+            "system:ferry:approve-new-nodes",
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            group(BOOTSTRAPPERS),
+        ),
+        (
+            "system:ferry:approve-known-nodes",
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+            group("system:nodes"),
+        ),
+    ]
+}

@@ -1,0 +1,211 @@
+//! `ferry server`: the whole cluster in the foreground, as systemd wants it.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, bail};
+use ferry_apiserver::run::Running;
+use ferry_auth::User;
+use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
+use ferry_client::{CancellationToken, Informers};
+use tokio_util::task::TaskTracker;
+
+use super::layout::Layout;
+use super::node::{Clients, Keys, Node};
+use super::options::ServerOptions;
+use super::parts::{Part, Parts, Snapshot, State};
+use super::ranges::Ranges;
+use super::{control_plane, kubeconfig, ranges, rights, runtime};
+use crate::roles::{apiserver, component};
+
+pub fn run(options: ServerOptions) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!(
+            "a node changes the host's network and starts containers, which takes root: try `sudo ferry …`"
+        );
+    }
+    let layout = Layout::of(&options.api.data_dir)?;
+    layout.make()?;
+    let _lock = layout.lock()?;
+    component::run(|shutdown| serve(options, layout, shutdown))
+}
+
+async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let mut span = ferry_trace::span("cluster.start");
+    span.set("cluster", layout.cluster.clone());
+    let name = match &options.node.node_name {
+        Some(name) => name.clone(),
+        None => component::host_name()?,
+    };
+    let parts = Parts::new(
+        layout.state(),
+        Snapshot {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data_dir: layout.data_dir.clone(),
+            node_name: name.clone(),
+            ..Snapshot::default()
+        },
+        if options.progress { tell_as_json } else { tell_as_text },
+    );
+    let progress = options.progress;
+    let start = start(options, layout, name, &parts, &shutdown);
+    let (running, tasks) = span.in_scope(start).await?;
+    drop(span);
+    parts.ready();
+    if progress {
+        hang_up()?;
+    }
+    tracing::info!(url = %running.url, "the cluster is ready");
+    shutdown.cancelled().await;
+    tracing::info!("stopping; containers go on");
+    // Parts end before the API they are clients of.
+    tasks.close();
+    tasks.wait().await;
+    running.stop().await;
+    Ok(())
+}
+
+async fn start(
+    options: ServerOptions,
+    layout: Layout,
+    name: String,
+    parts: &Parts,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<(Running, TaskTracker)> {
+    let ranges = ranges::choose(&layout, options.cluster_cidr, options.api.service_cluster_ip_range)?;
+    let (node_options, domain) = (options.node.clone(), options.api.cluster_domain.clone());
+    let flags = apiserver::Flags { service_cluster_ip_range: Some(ranges.service_cidr), ..options.api };
+    let tasks = TaskTracker::new();
+    let control_plane = async {
+        parts.starting("apiserver");
+        let running = apiserver::start_server(flags).await?;
+        parts.running("apiserver", running.url.clone());
+        parts.update(|now| now.url.clone_from(&running.url));
+        control_plane::start(&running, &ranges, &name, parts, &tasks, shutdown).await?;
+        anyhow::Ok(running)
+    };
+    let runtime = async {
+        parts.starting("runtime");
+        let endpoint = node_options.container_runtime_endpoint.as_deref();
+        let found = runtime::find_or_start(&layout, endpoint, &node_options.registry_config_dir).await?;
+        parts.running("runtime", found.description.clone());
+        anyhow::Ok(found)
+    };
+    let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
+    let address = node_options.node_ip.unwrap_or_else(node_address);
+    let node = Node {
+        keys: kubelet_keys(&running, &layout, &name, address)?,
+        clients: clients(&running, &name),
+        name,
+        address,
+        options: node_options,
+        ranges,
+        domain,
+        runtime,
+        layout: layout.clone(),
+    };
+    let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
+    let dns = node.start(&informers, parts, &tasks, shutdown)?;
+    let ready = async {
+        publish_dns(&running, &node.ranges, &node.name, dns).await?;
+        tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1
+    };
+    tokio::select! {
+        done = ready => done?,
+        () = shutdown.cancelled() => {}
+    }
+    let file = kubeconfig::path(options.kubeconfig)?;
+    kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
+    Ok((running, tasks))
+}
+
+fn node_address() -> IpAddr {
+    ferry_kubelet::node::machine::default_address().unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+fn clients(running: &Running, node: &str) -> Clients {
+    let user = User::new(format!("{NODE_PREFIX}{node}")).with_groups([NODES, ALL_AUTHENTICATED]);
+    Clients { kubelet: running.client(user), network: control_plane::component(running, "system:kube-proxy") }
+}
+
+async fn publish_dns(
+    running: &Running,
+    ranges: &Ranges,
+    node_name: &str,
+    server: std::net::SocketAddr,
+) -> anyhow::Result<()> {
+    let client = control_plane::component(running, rights::DNS_USER);
+    let place = ferry_dns::publish::Place {
+        cluster_ip: ranges.dns()?,
+        server,
+        node_name: node_name.to_owned(),
+        node_uid: None,
+    };
+    ferry_dns::publish::publish(&client, &place).await.context("write down where the DNS is")
+}
+
+/// The kubelet's serving certificate, made anew at each start.
+fn kubelet_keys(running: &Running, layout: &Layout, name: &str, address: IpAddr) -> anyhow::Result<Keys> {
+    let names =
+        BTreeSet::from([name.to_owned(), address.to_string(), "localhost".into(), "127.0.0.1".into()]);
+    let user = format!("{NODE_PREFIX}{name}");
+    let pair = running.pki.serving_certificate(&user, &[NODES], &names, SystemTime::now());
+    let pair = pair.context("make the kubelet's certificate")?;
+    let directory = layout.kubelet().join("pki");
+    std::fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+    let keys = Keys {
+        certificate: directory.join("kubelet.crt"),
+        key: directory.join("kubelet.key"),
+        client_ca: directory.join("client-ca.crt"),
+    };
+    write_private(&keys.certificate, &pair.certificate)?;
+    write_private(&keys.key, &pair.key)?;
+    write_private(&keys.client_ca, &running.pki.ca_pem())?;
+    Ok(keys)
+}
+
+pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+    };
+    write().with_context(|| format!("write {}", path.display()))
+}
+
+/// A line for the program that waits.
+fn tell_as_json(part: &Part) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, part)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Lets the program that waited go: it reads until we close our end.
+fn hang_up() -> anyhow::Result<()> {
+    let nowhere = std::fs::File::options().write(true).open("/dev/null").context("open /dev/null")?;
+    nix::unistd::dup2_stdout(nowhere).context("close standard output")
+}
+
+/// A line for a person.
+fn tell_as_text(part: &Part) -> std::io::Result<()> {
+    if part.state == State::Starting {
+        return Ok(());
+    }
+    writeln!(std::io::stdout(), "{}", line(part))
+}
+
+/// How a part of the cluster is shown on a terminal.
+pub fn line(part: &Part) -> String {
+    let sign = match part.state {
+        State::Running => "✓",
+        State::Starting => "…",
+        State::Failed => "✗",
+    };
+    let line = format!("{sign} {:<12} {:>6} ms  {}", part.name, part.after_milliseconds, part.detail);
+    line.trim_end().to_owned()
+}

@@ -1,0 +1,211 @@
+//! `ferry status`: what runs, what it uses, what is wrong and what to do.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use ferry_client::{Api, Client, Kubeconfig};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use super::layout::{DEFAULT_DATA_DIR, Layout};
+use super::node::ready_condition;
+use super::parts::{Snapshot, State};
+use super::runtime;
+use super::server;
+
+#[derive(Args)]
+pub struct Flags {
+    #[arg(long, default_value = DEFAULT_DATA_DIR)]
+    pub data_dir: PathBuf,
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Json,
+}
+
+/// What a process uses, as the kernel counts it.
+struct Usage {
+    resident_bytes: u64,
+    cpu_seconds: f64,
+    up_seconds: f64,
+}
+
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    let layout = Layout::of(&flags.data_dir)?;
+    let Some(snapshot) = running(&layout)? else {
+        if flags.output == Some(Output::Json) {
+            println!("{}", json!({"running": false, "dataDir": layout.data_dir}));
+            return Ok(());
+        }
+        bail!("no cluster runs in {}; `ferry up` starts one", layout.data_dir.display());
+    };
+    let usage = usage(snapshot.pid)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let cluster = runtime.block_on(ask(&layout));
+    let report = report(&layout, &snapshot, &usage, cluster);
+    match flags.output {
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&report)?),
+        None => print(&snapshot, &report),
+    }
+    Ok(())
+}
+
+/// The state file's content, whether its process lives or not.
+pub fn snapshot(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
+    let path = layout.state();
+    match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .with_context(|| format!("{} does not hold what it should", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// The same, if its process lives: it holds the data directory's lock.
+pub fn running(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
+    if !layout.data_dir.is_dir() || layout.lock().is_ok() {
+        return Ok(None);
+    }
+    snapshot(layout)
+}
+
+struct Cluster {
+    nodes: Vec<Node>,
+    pods: Vec<Pod>,
+}
+
+async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
+    let kubeconfig = Kubeconfig { path: Some(layout.admin_kubeconfig()), ..Kubeconfig::default() };
+    let client: Client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
+    let everything = kube::api::ListParams::default();
+    let nodes = Api::<Node>::all(client.clone()).list(&everything).await.context("list the nodes")?;
+    let pods = Api::<Pod>::all(client).list(&everything).await.context("list the pods")?;
+    Ok(Cluster { nodes: nodes.items, pods: pods.items })
+}
+
+fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::Result<Cluster>) -> Value {
+    let mut problems: Vec<String> = snapshot
+        .parts
+        .iter()
+        .filter(|part| part.state == State::Failed)
+        .map(|part| format!("{}: {}; see {}", part.name, part.detail, layout.log().display()))
+        .collect();
+    let (mut nodes, mut pods) = (Vec::new(), Value::Null);
+    match cluster {
+        Err(error) => problems.push(format!("the API server does not answer: {error:#}")),
+        Ok(cluster) => {
+            for node in &cluster.nodes {
+                let condition = ready_condition(node);
+                let ready = condition.is_some_and(|condition| condition.status == "True");
+                let name = node.metadata.name.clone();
+                if !ready {
+                    let why = condition.and_then(|condition| condition.message.clone());
+                    problems.push(format!(
+                        "node {} is not Ready: {}",
+                        name.as_deref().unwrap_or("?"),
+                        why.as_deref().unwrap_or("it has not said how it is")
+                    ));
+                }
+                nodes.push(json!({"name": name, "ready": ready}));
+            }
+            let phase = |wanted: &str| {
+                let of = |pod: &&Pod| {
+                    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(wanted)
+                };
+                cluster.pods.iter().filter(of).count()
+            };
+            let pending = phase("Pending");
+            if pending > 0 {
+                problems.push(format!("{pending} pods are Pending; `ferry trace pod/NAME` tells why"));
+            }
+            pods = json!({
+                "total": cluster.pods.len(), "running": phase("Running"),
+                "pending": pending, "failed": phase("Failed"),
+            });
+        }
+    }
+    json!({
+        "running": true,
+        "ready": snapshot.ready,
+        "cluster": layout.cluster,
+        "version": snapshot.version,
+        "dataDir": layout.data_dir,
+        "url": snapshot.url,
+        "pid": snapshot.pid,
+        "containerdPid": runtime::own_pid(layout).map(nix::unistd::Pid::as_raw),
+        "memoryBytes": usage.resident_bytes,
+        "cpuSeconds": usage.cpu_seconds,
+        "cpuPercent": 100.0 * usage.cpu_seconds / usage.up_seconds.max(0.01),
+        "upSeconds": usage.up_seconds,
+        "parts": snapshot.parts,
+        "nodes": nodes,
+        "pods": pods,
+        "problems": problems,
+    })
+}
+
+fn print(snapshot: &Snapshot, report: &Value) {
+    println!(
+        "{} {} (pid {}), up {:.0} s, {:.1} MB, {:.2} s of CPU ({:.1}%)",
+        report["cluster"].as_str().unwrap_or("ferry"),
+        snapshot.url,
+        snapshot.pid,
+        report["upSeconds"].as_f64().unwrap_or(0.0),
+        report["memoryBytes"].as_f64().unwrap_or(0.0) / 1e6,
+        report["cpuSeconds"].as_f64().unwrap_or(0.0),
+        report["cpuPercent"].as_f64().unwrap_or(0.0),
+    );
+    for part in &snapshot.parts {
+        println!("{}", server::line(part));
+    }
+    if let Some(pods) = report["pods"].as_object() {
+        println!(
+            "pods: {} running, {} pending, {} failed, {} in all",
+            pods["running"], pods["pending"], pods["failed"], pods["total"]
+        );
+    }
+    for problem in report["problems"].as_array().into_iter().flatten() {
+        println!("! {}", problem.as_str().unwrap_or("?"));
+    }
+}
+
+fn usage(pid: u32) -> anyhow::Result<Usage> {
+    let read = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        std::fs::read_to_string(&path).with_context(|| format!("read {path}"))
+    };
+    let uptime = std::fs::read_to_string("/proc/uptime").context("read /proc/uptime")?;
+    let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("the kernel's clock")?;
+    parse_usage(&read("stat")?, &read("statm")?, &uptime, ticks as f64)
+        .with_context(|| format!("understand what the kernel says of process {pid}"))
+}
+
+fn parse_usage(stat: &str, statm: &str, uptime: &str, ticks: f64) -> Option<Usage> {
+    // The program's name may hold anything; fields are counted from behind it.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    let page = 4096;
+    Some(Usage {
+        resident_bytes: statm.split_whitespace().nth(1)?.parse::<u64>().ok()? * page,
+        cpu_seconds: (field(14)? + field(15)?) / ticks,
+        up_seconds: uptime.split_whitespace().next()?.parse::<f64>().ok()? - field(22)? / ticks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_uses_is_read_from_the_kernel() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 1 1";
+        let usage = parse_usage(stat, "100 25 10 1 0 50 0", "110.00 200.00", 100.0).unwrap();
+        assert_eq!((usage.resident_bytes, usage.cpu_seconds, usage.up_seconds), (102_400, 3.0, 100.0));
+        assert!(parse_usage("7 (x) S", "1 2", "1 1", 100.0).is_none());
+    }
+}
