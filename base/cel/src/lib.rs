@@ -11,6 +11,7 @@
 //! Start reading at [`environment`], then [`program`]; `library/` has a file per library.
 
 pub mod access;
+pub mod admission;
 mod check;
 mod cost;
 pub mod environment;

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::configuration::BadConfiguration;
 use crate::plugins;
+use crate::reinvocation::Reinvocation;
 
 /// What a plugin may know of the request it judges.
 pub struct Request<'a> {
@@ -28,6 +29,7 @@ pub struct Request<'a> {
     pub warnings: &'a Mutex<Vec<String>>,
     /// Said to the audit log.
     pub annotations: &'a Mutex<Vec<(String, String)>>,
+    pub reinvocation: Reinvocation,
 }
 
 impl Request<'_> {
@@ -54,6 +56,10 @@ impl Request<'_> {
     pub fn warn(&self, warning: impl Into<String>) {
         self.warnings.lock().push(warning.into());
     }
+
+    pub fn annotate(&self, key: String, value: String) {
+        self.annotations.lock().push((key, value));
+    }
 }
 
 #[async_trait]
@@ -67,6 +73,11 @@ pub trait Plugin: Send + Sync {
         _object: &mut Object,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// The turn of those that change things when an object is about to be deleted.
+    async fn before_delete(&self, _request: &Request<'_>, _old: &Object) -> Result<(), Status> {
         Ok(())
     }
 
@@ -140,7 +151,21 @@ impl Chain {
         Ok(Chain { plugins, charging })
     }
 
+    /// What someone outside changed, the plugins look at once more.
     pub async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
+        self.mutate_once(request, object, old).await?;
+        match request.reinvocation.next_round() {
+            true => self.mutate_once(request, object, old).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn mutate_once(
         &self,
         request: &Request<'_>,
         object: &mut Object,
@@ -163,6 +188,9 @@ impl Chain {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
+        if let (Operation::Delete, Some(old)) = (request.operation, old) {
+            self.before_delete(request, old).await?;
+        }
         for (name, plugin) in &self.plugins {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.validate");
@@ -197,6 +225,15 @@ impl Chain {
             }
         }
         Ok(total)
+    }
+
+    async fn before_delete(&self, request: &Request<'_>, old: &Object) -> Result<(), Status> {
+        for (_, plugin) in &self.plugins {
+            if plugin.handles(request) {
+                plugin.before_delete(request, old).await?;
+            }
+        }
+        Ok(())
     }
 }
 

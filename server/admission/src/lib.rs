@@ -1,7 +1,8 @@
 //! Will the cluster have it? Plugins that change a write, then plugins that judge it; one refusal ends
 //! the request.
 //!
-//! A plugin is one file in `plugins/` and one row in [`plugins::TABLE`]. It sees the object, the one it
+//! A plugin is one file in `plugins/` (or a folder beside it, if it is as large as webhooks are) and one
+//! row in [`plugins::TABLE`]. It sees the object, the one it
 //! replaces, and who asks; it reads the cluster through the registry's caches and knows no HTTP.
 //!
 //! Start reading at [`chain`].
@@ -9,8 +10,13 @@
 mod certificate_request;
 pub mod chain;
 pub mod configuration;
+mod expressions;
 mod lookup;
 pub mod plugins;
+pub mod reinvocation;
+mod versions;
+mod webhook;
 
 pub use chain::{Chain, Plugin, Request};
 pub use configuration::Configuration;
+pub use reinvocation::Reinvocation;

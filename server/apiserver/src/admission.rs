@@ -1,7 +1,7 @@
 //! Joins the registry's hook and the admission chain: the hook knows the object, this knows the request.
 
 use async_trait::async_trait;
-use ferry_admission::{Chain, Request as AdmissionRequest};
+use ferry_admission::{Chain, Reinvocation, Request as AdmissionRequest};
 use ferry_api::{Kind, Object, Status};
 use ferry_auth::User;
 use ferry_registry::verbs::{Admission, Charge, Operation};
@@ -46,6 +46,7 @@ impl Admitting<'_> {
             options: self.options,
             warnings: self.warnings,
             annotations: self.annotations,
+            reinvocation: Reinvocation::default(),
         }
     }
 }

@@ -113,7 +113,8 @@ pub fn seconds_of(timestamp: &str) -> Option<i64> {
     timestamp.parse::<Timestamp>().ok().map(Timestamp::as_second)
 }
 
-fn match_place(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
+/// The object is where the request says, or goes there if it does not say.
+pub fn match_place(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
     let wanted = if call.resource.stored.is_namespaced() { call.namespace } else { "" };
     match (object.namespace().is_empty(), object.namespace() == wanted) {
         (_, true) => {}

@@ -1,1 +1,3 @@
-//! Black-box tests: through the API and the command line only. They live in `tests/`.
+//! What black-box tests need besides a server: programs that the server calls.
+
+pub mod webhook_server;

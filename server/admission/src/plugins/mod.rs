@@ -20,6 +20,7 @@ use ferry_auth::Authorization;
 use ferry_registry::Registry;
 
 use crate::chain::Plugin;
+use crate::webhook;
 use crate::configuration::{BadConfiguration, Configuration};
 
 /// What plugins are made from.
@@ -82,6 +83,8 @@ pub static TABLE: &[Row] = &[
     row("ClusterTrustBundleAttest", true, certificates::make_attest),
     row("CertificateSubjectRestriction", true, certificates::make_subject_restriction),
     row("DefaultIngressClass", true, default_class::make_ingress),
+    row("MutatingAdmissionWebhook", true, webhook::mutating::make),
+    row("ValidatingAdmissionWebhook", true, webhook::validating::make),
     configured("ResourceQuota", true, resource_quota::make),
     row("AlwaysDeny", false, always::make_deny),
 ];

@@ -121,6 +121,11 @@ impl Cache {
         (state.snapshot.clone(), state.revision)
     }
 
+    /// The newest revision that touched this resource.
+    pub fn revision(&self) -> Revision {
+        self.state.read().revision
+    }
+
     pub fn loaded(&self) -> Revision {
         self.state.read().loaded
     }

@@ -1,6 +1,7 @@
 //! A strategy per kind: only what differs from a plain kind. The table below is the only place that binds
 //! a kind to its rules.
 
+mod admission;
 mod certificate_signing_request;
 mod checks;
 mod config_map;
@@ -50,6 +51,12 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("", "ReplicationController") => &replication_controller::STRATEGY,
         ("", "Secret") => &secret::STRATEGY,
         ("", "Service") => &service::STRATEGY,
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
+            &admission::webhook_configuration::MUTATING
+        }
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => {
+            &admission::webhook_configuration::VALIDATING
+        }
         ("apps", "DaemonSet") => &daemon_set::STRATEGY,
         ("apps", "Deployment") => &deployment::STRATEGY,
         ("apps", "ReplicaSet") => &replica_set::STRATEGY,

@@ -157,6 +157,8 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let _span = ferry_trace::span("registry.validate");
     let strategy = call.resource.strategy;
     let traits = strategy.traits();
+    // Admission may change much, but not where the object belongs.
+    metadata::match_place(object, call)?;
     metadata::finish_create(object, call, &traits);
     if call.resource.stored.subresource("status").is_some() && !traits.created_with_status {
         object.0.remove("status");

@@ -1,0 +1,190 @@
+//! One call of one webhook: find it, speak TLS with it, wait no longer than it may take.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base64::Engine;
+use ferry_registry::Registry;
+use http_body_util::{BodyExt, Limited};
+use kube::client::Body;
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use super::hooks::{ClientConfig, Hook};
+use super::service;
+
+/// An answer larger than this is none.
+const LARGEST_ANSWER: usize = 3 << 20;
+/// This much of an unexpected answer is repeated to the client.
+const REPEATED: usize = 256;
+
+/// The connections to one webhook, kept between calls. A Service may move; then they are made anew.
+#[derive(Default)]
+pub struct Endpoint {
+    client: Mutex<Option<(Target, kube::Client)>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    /// What errors call it: the URL as it would be written.
+    url: String,
+    /// Where connections go, when that is not what the URL says.
+    address: Option<SocketAddr>,
+}
+
+/// Posts a review and gives back the body of the answer; errors are in the words that clients know.
+pub async fn post(registry: &Registry, hook: &Hook, body: Vec<u8>) -> Result<Vec<u8>, String> {
+    let timeout = hook.timeout();
+    let (target, client) = hook
+        .endpoint
+        .client(registry, &hook.spec.client_config)
+        .map_err(|why| format!("could not get REST client: {why}"))?;
+    let (base, path) = split_path(&target.url);
+    let called = format!("{path}?timeout={}s", timeout.as_secs());
+    let shown = format!("{base}{called}");
+    let failed = |why: String| format!("failed to call webhook: Post {shown:?}: {why}");
+    let request = http::Request::post(&called)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .header(http::header::ACCEPT, "application/json")
+        .body(Body::from(body))
+        .map_err(|error| failed(error.to_string()))?;
+    let answer = tokio::time::timeout(timeout, async {
+        let response = client.send(request).await.map_err(|error| failed(cause(&error, &target)))?;
+        let code = response.status();
+        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
+        Ok::<_, String>((code, body))
+    });
+    let (code, body) = answer.await.map_err(|_| failed("context deadline exceeded".into()))??;
+    if !code.is_success() {
+        return Err(format!("failed to call webhook: {}", unexpected(code, &body)));
+    }
+    Ok(body.to_vec())
+}
+
+/// What a client would say of an answer that is an error.
+fn unexpected(code: http::StatusCode, body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(REPEATED)]);
+    match code.as_u16() {
+        404 => "the server could not find the requested resource".to_string(),
+        401 => "the server has asked for the client to provide credentials".to_string(),
+        403 => "forbidden".to_string(),
+        500 if !text.trim().is_empty() => {
+            format!("an error on the server ({:?}) has prevented the request from succeeding", text.trim())
+        }
+        500 => "an error on the server (\"unknown\") has prevented the request from succeeding".to_string(),
+        503 => "the server is currently unable to handle the request".to_string(),
+        code => {
+            format!("the server responded with the status code {code} but did not return more information")
+        }
+    }
+}
+
+impl Endpoint {
+    fn client(&self, registry: &Registry, config: &ClientConfig) -> Result<(Target, kube::Client), String> {
+        let target = target(registry, config)?;
+        let mut kept = self.client.lock();
+        if let Some((have, client)) = &*kept
+            && *have == target
+        {
+            return Ok((target, client.clone()));
+        }
+        let client = connect(&target, config)?;
+        *kept = Some((target.clone(), client.clone()));
+        Ok((target, client))
+    }
+}
+
+fn target(registry: &Registry, config: &ClientConfig) -> Result<Target, String> {
+    if let Some(reference) = &config.service {
+        let port = reference.port.unwrap_or(service::DEFAULT_PORT);
+        let path = reference.path.as_deref().unwrap_or("").trim_start_matches('/');
+        let url = format!("https://{}.{}.svc:{port}/{path}", reference.name, reference.namespace);
+        return Ok(Target { url, address: Some(service::resolve(registry, reference)?) });
+    }
+    match &config.url {
+        Some(url) => Ok(Target { url: url.clone(), address: None }),
+        None => Err("webhook configuration must have either service or URL".into()),
+    }
+}
+
+fn connect(target: &Target, config: &ClientConfig) -> Result<kube::Client, String> {
+    let uri: http::Uri = target.url.parse().map_err(|error| format!("Unparsable URL: {error}"))?;
+    let authority = uri.authority().ok_or("Unparsable URL: no host")?.clone();
+    let host = match target.address {
+        Some(address) => address.to_string(),
+        None => authority.to_string(),
+    };
+    let base = format!("{}://{host}/", uri.scheme_str().unwrap_or("https"));
+    let mut kube = kube::Config::new(base.parse().map_err(|error| format!("Unparsable URL: {error}"))?);
+    if target.address.is_some() {
+        kube.tls_server_name = Some(authority.host().to_string());
+    }
+    if let Some(bundle) = config.ca_bundle.as_deref().filter(|bundle| !bundle.is_empty()) {
+        kube.root_cert = Some(authorities(bundle)?);
+    }
+    kube.default_retry = false;
+    kube.connect_timeout = Some(Duration::from_secs(30));
+    kube.read_timeout = None;
+    kube::Client::try_from(kube).map_err(|error| error.to_string())
+}
+
+/// The certificates of a caBundle: PEM, in base64.
+fn authorities(bundle: &str) -> Result<Vec<Vec<u8>>, String> {
+    let pem = base64::engine::general_purpose::STANDARD
+        .decode(bundle)
+        .map_err(|error| format!("caBundle is not base64: {error}"))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all.into_iter().map(|one| one.to_vec()).collect()),
+        Ok(_) => Err("unable to load root certificates: no certificates found".into()),
+        Err(error) => Err(format!("unable to load root certificates: {error}")),
+    }
+}
+
+/// The reason at the end of a chain of errors.
+fn cause(error: &(dyn Error + 'static), target: &Target) -> String {
+    let mut last: &(dyn Error + 'static) = error;
+    let mut chain = vec![last.to_string()];
+    while let Some(source) = last.source() {
+        last = source;
+        chain.push(last.to_string());
+        if let Some(error) = last.downcast_ref::<std::io::Error>()
+            && error.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            let address =
+                target.address.map_or_else(|| host_and_port(&target.url), |address| address.to_string());
+            return format!("dial tcp {address}: connect: connection refused");
+        }
+    }
+    let whole = chain.join(": ");
+    // An authority of the right name that did not sign it is as unknown as one of another name.
+    if whole.contains("UnknownIssuer") || whole.contains("BadSignature") {
+        return "tls: failed to verify certificate: x509: certificate signed by unknown authority".into();
+    }
+    if whole.contains("NotValidForName") {
+        return "tls: failed to verify certificate: x509: certificate is not valid for the requested name"
+            .into();
+    }
+    chain.pop().unwrap_or(whole)
+}
+
+/// `https://host:port` and `/path`.
+fn split_path(url: &str) -> (&str, &str) {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    match url[host..].find('/') {
+        Some(at) => url.split_at(host + at),
+        None => (url, "/"),
+    }
+}
+
+fn host_and_port(url: &str) -> String {
+    let authority = url.split('/').nth(2).unwrap_or(url);
+    if authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok()) {
+        authority.to_string()
+    } else {
+        format!("{authority}:443")
+    }
+}

@@ -1,0 +1,231 @@
+//! The webhooks there are: read from the caches, compiled once, and again when a configuration changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_api::selector::LabelSelector;
+use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_registry::Registry;
+use ferry_store::Revision;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::call::Endpoint;
+use super::rules::{Asked, Rule};
+use crate::chain::Request;
+use crate::expressions::{self, Conditions, Verdict};
+use crate::versions::{self, Versioned};
+
+pub const GROUP: &str = "admissionregistration.k8s.io";
+
+/// The webhooks of one sort, in the order they are called: by the name of their configuration, then as
+/// they stand in it.
+pub struct Hooks {
+    registry: Arc<Registry>,
+    plural: &'static str,
+    compiled: Mutex<Compiled>,
+}
+
+#[derive(Default, Clone)]
+struct Compiled {
+    /// The revision of the configurations that this was read at.
+    revision: Revision,
+    hooks: Arc<Vec<Arc<Hook>>>,
+}
+
+/// One webhook, ready to be asked.
+pub struct Hook {
+    pub configuration: String,
+    /// Tells apart webhooks of one name, for reinvocation.
+    pub uid: String,
+    pub spec: Spec,
+    namespaces: Result<LabelSelector, String>,
+    objects: Result<LabelSelector, String>,
+    conditions: Conditions,
+    pub endpoint: Endpoint,
+}
+
+/// A webhook as it is written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    pub name: String,
+    pub client_config: ClientConfig,
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+    pub failure_policy: Option<String>,
+    pub match_policy: Option<String>,
+    pub namespace_selector: Option<Value>,
+    pub object_selector: Option<Value>,
+    pub side_effects: Option<String>,
+    pub timeout_seconds: Option<u64>,
+    #[serde(default)]
+    pub admission_review_versions: Vec<String>,
+    pub reinvocation_policy: Option<String>,
+    #[serde(default)]
+    pub match_conditions: Vec<MatchCondition>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientConfig {
+    pub url: Option<String>,
+    pub service: Option<ServiceReference>,
+    pub ca_bundle: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceReference {
+    pub namespace: String,
+    pub name: String,
+    pub path: Option<String>,
+    pub port: Option<u16>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct MatchCondition {
+    pub name: String,
+    pub expression: String,
+}
+
+/// What a webhook is to be asked: in which version of the kind.
+pub struct Invocation {
+    pub hook: Arc<Hook>,
+    pub kind: Arc<Kind>,
+}
+
+impl Hooks {
+    pub fn new(registry: Arc<Registry>, plural: &'static str) -> Hooks {
+        Hooks { registry, plural, compiled: Mutex::default() }
+    }
+
+    /// The webhooks as of now. Nothing is read or compiled while the configurations stay the same.
+    pub fn current(&self) -> Arc<Vec<Arc<Hook>>> {
+        let Some(resource) = self.registry.resource(&GroupResource::new(GROUP, self.plural)) else {
+            return Arc::default();
+        };
+        let revision = resource.cache.revision();
+        let mut compiled = self.compiled.lock();
+        if compiled.revision == revision {
+            return compiled.hooks.clone();
+        }
+        let _span = ferry_trace::span("admission.webhook.compile");
+        let (snapshot, revision) = resource.cache.snapshot();
+        let mut hooks = Vec::new();
+        for entry in snapshot.values() {
+            match resource.object(&entry.json) {
+                Ok(configuration) => hooks.extend(compile(&configuration).into_iter().map(Arc::new)),
+                Err(error) => {
+                    tracing::error!(key = %entry.key, %error, "a webhook configuration cannot be read")
+                }
+            }
+        }
+        *compiled = Compiled { revision, hooks: Arc::new(hooks) };
+        compiled.hooks.clone()
+    }
+}
+
+/// The webhooks of one configuration.
+fn compile(configuration: &Object) -> Vec<Hook> {
+    let name = configuration.name();
+    let webhooks = configuration.get(&["webhooks"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let mut seen: Vec<&str> = Vec::new();
+    webhooks
+        .iter()
+        .filter_map(|webhook| {
+            let spec = Spec::deserialize(webhook)
+                .inspect_err(|error| tracing::error!(name, %error, "a webhook cannot be read"))
+                .ok()?;
+            let written = webhook.get("name").and_then(Value::as_str).unwrap_or("");
+            let uid = format!("{name}/{written}/{}", seen.iter().filter(|have| **have == written).count());
+            seen.push(written);
+            let selector = |value: &Option<Value>| match value {
+                // Absent means everything here, unlike in other places.
+                None => Ok(LabelSelector::everything()),
+                Some(value) => LabelSelector::from_structured(Some(value)).map_err(|error| error.to_string()),
+            };
+            Some(Hook {
+                configuration: name.to_string(),
+                uid,
+                namespaces: selector(&spec.namespace_selector),
+                objects: selector(&spec.object_selector),
+                conditions: Conditions::compile(
+                    spec.match_conditions.iter().map(|one| (one.name.as_str(), one.expression.as_str())),
+                    &ferry_cel::admission::environment(false, true),
+                ),
+                endpoint: Endpoint::default(),
+                spec,
+            })
+        })
+        .collect()
+}
+
+impl Hook {
+    pub fn ignores_failure(&self) -> bool {
+        self.spec.failure_policy.as_deref() == Some("Ignore")
+    }
+
+    pub fn reinvoked_if_needed(&self) -> bool {
+        self.spec.reinvocation_policy.as_deref() == Some("IfNeeded")
+    }
+
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.spec.timeout_seconds.unwrap_or(10))
+    }
+
+    /// The version of the kind that a rule speaks of: the request's own, or (if the webhook wants that)
+    /// another version of the same resource.
+    fn version_asked_for(&self, request: &Request<'_>) -> Option<Arc<Kind>> {
+        let asked = |kind| Asked {
+            operation: request.operation,
+            kind,
+            subresource: request.subresource,
+            name: request.name,
+        };
+        if self.spec.rules.iter().any(|rule| rule.matches(asked(request.kind))) {
+            return Some(Arc::new(request.kind.clone()));
+        }
+        if self.spec.match_policy.as_deref() == Some("Exact") {
+            return None;
+        }
+        let equivalents = versions::equivalents(request.kind);
+        self.spec.rules.iter().find_map(|rule| {
+            equivalents.iter().find(|kind| rule.matches(asked(kind))).map(|kind| (*kind).clone())
+        })
+    }
+
+    /// Whether this webhook is asked about the request, and in which version.
+    pub async fn wants(
+        self: &Arc<Hook>,
+        context: &expressions::Context<'_>,
+        request: &Request<'_>,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<Option<Invocation>, Status> {
+        let Some(kind) = self.version_asked_for(request) else { return Ok(None) };
+        let objects = self.objects.as_ref().map_err(Status::internal)?;
+        if !objects.is_everything() && ![object, old].into_iter().flatten().any(|one| selects(objects, one)) {
+            return Ok(None);
+        }
+        let namespaces = self.namespaces.as_ref().map_err(Status::internal)?;
+        if !namespaces.is_everything() && !context.namespace_matches(namespaces, request, object)? {
+            return Ok(None);
+        }
+        if self.conditions.is_empty() {
+            return Ok(Some(Invocation { hook: self.clone(), kind }));
+        }
+        let versioned = Versioned::new(context.registry, request, object, old, &kind)?;
+        match context.judge(&self.conditions, request, &versioned).await {
+            Verdict::Holds => Ok(Some(Invocation { hook: self.clone(), kind })),
+            Verdict::Fails { .. } => Ok(None),
+            Verdict::Error(_) if self.ignores_failure() => Ok(None),
+            Verdict::Error(why) => Err(request.forbid(why)),
+        }
+    }
+}
+
+pub fn selects(selector: &LabelSelector, object: &Object) -> bool {
+    selector.matches(|key| object.label(key))
+}

@@ -1,0 +1,17 @@
+//! Admission by others: programs outside that are asked about a write, may change it, and may refuse it.
+//!
+//! ```text
+//!   configurations ──► hooks ──► which of them want this request? ──► review ──► call ──► verdict
+//!   (the caches)      hooks.rs   rules.rs, conditions               review.rs  call.rs
+//! ```
+//!
+//! Mutating hooks are called one after the other and see what those before them changed; validating
+//! hooks are called all at once. Start reading at [`mutating`].
+
+mod call;
+mod hooks;
+pub mod mutating;
+mod review;
+pub mod rules;
+mod service;
+pub mod validating;

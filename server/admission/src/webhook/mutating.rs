@@ -1,0 +1,229 @@
+//! MutatingAdmissionWebhook: webhooks that may change an object, one after the other.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ferry_api::{Object, Status};
+use ferry_auth::Authorization;
+use ferry_patch::json_patch;
+use ferry_registry::Registry;
+use serde_json::json;
+
+use super::hooks::{Hook, Hooks, Invocation};
+use super::review::{self, Answered, ReviewVersion};
+use super::{call, hooks};
+use crate::chain::{Plugin, Request};
+use crate::expressions::Context;
+use crate::plugins;
+use crate::versions::{self, Versioned};
+
+pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
+    Arc::new(MutatingWebhooks {
+        hooks: Hooks::new(context.registry.clone(), "mutatingwebhookconfigurations"),
+        registry: context.registry.clone(),
+        authorization: context.authorization.clone(),
+    })
+}
+
+struct MutatingWebhooks {
+    hooks: Hooks,
+    registry: Arc<Registry>,
+    authorization: Authorization,
+}
+
+/// Why a webhook's word does not count, or that it said no.
+pub enum Failed {
+    /// It could not be asked: its failure policy decides.
+    Calling(String),
+    /// It refused, or did what nobody may.
+    Refused(Box<Status>),
+}
+
+/// What is asked about these would decide whether they can be repaired: they are never asked about.
+pub fn is_exempt(request: &Request<'_>) -> bool {
+    request.kind.group == hooks::GROUP
+        && matches!(
+            &*request.kind.kind,
+            "ValidatingWebhookConfiguration"
+                | "MutatingWebhookConfiguration"
+                | "ValidatingAdmissionPolicy"
+                | "ValidatingAdmissionPolicyBinding"
+                | "MutatingAdmissionPolicy"
+                | "MutatingAdmissionPolicyBinding"
+        )
+}
+
+#[async_trait]
+impl Plugin for MutatingWebhooks {
+    fn handles(&self, request: &Request<'_>) -> bool {
+        !is_exempt(request) && !self.hooks.current().is_empty()
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
+        let context = Context::new(&self.registry, &self.authorization);
+        let reinvoked = request.reinvocation.begin(object);
+        for (index, hook) in self.hooks.current().iter().enumerate() {
+            if reinvoked && !request.reinvocation.is_due(&hook.uid) {
+                continue;
+            }
+            let Some(invocation) = hook.wants(&context, request, Some(object), old).await? else { continue };
+            let round = Round { number: usize::from(reinvoked), index };
+            let outcome = self.change(&invocation, request, object, old, round).await;
+            if settle(hook, request, outcome, "mutation", round)? {
+                request.reinvocation.changed();
+            }
+            if hook.reinvoked_if_needed() {
+                request.reinvocation.invoked(&hook.uid);
+            }
+        }
+        request.reinvocation.end(object);
+        Ok(())
+    }
+
+    /// Webhooks are asked about deletions too; there is nothing they could change.
+    async fn before_delete(&self, request: &Request<'_>, old: &Object) -> Result<(), Status> {
+        let context = Context::new(&self.registry, &self.authorization);
+        for (index, hook) in self.hooks.current().iter().enumerate() {
+            let Some(invocation) = hook.wants(&context, request, None, Some(old)).await? else { continue };
+            let versioned = Versioned::new(&self.registry, request, None, Some(old), &invocation.kind)?;
+            let outcome = ask(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
+                match answered.patch.is_empty() {
+                    true => Ok(false),
+                    false => Err(refused(Status::internal(format!(
+                        "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                        hook.spec.name
+                    )))),
+                }
+            });
+            settle(hook, request, outcome, "mutation", Round { number: 0, index })?;
+        }
+        Ok(())
+    }
+}
+
+/// Where in the order of calls a webhook stood, for the audit log.
+#[derive(Clone, Copy)]
+pub struct Round {
+    pub number: usize,
+    pub index: usize,
+}
+
+impl MutatingWebhooks {
+    /// Asks one webhook and does what it says; tells whether that changed anything.
+    async fn change(
+        &self,
+        invocation: &Invocation,
+        request: &Request<'_>,
+        object: &mut Object,
+        old: Option<&Object>,
+        round: Round,
+    ) -> Result<bool, Failed> {
+        let hook = &invocation.hook;
+        let versioned =
+            Versioned::new(&self.registry, request, Some(object), old, &invocation.kind).map_err(refused)?;
+        let answered = ask(&self.registry, hook, request, &versioned, true).await?;
+        let changed = match answered.patch.is_empty() {
+            true => None,
+            false => apply(&self.registry, &versioned, &answered.patch).map_err(refused)?,
+        };
+        let annotation = json!({"configuration": hook.configuration, "webhook": hook.spec.name, "mutated": changed.is_some()});
+        request.annotate(
+            format!("mutation.webhook.admission.k8s.io/round_{}_index_{}", round.number, round.index),
+            annotation.to_string(),
+        );
+        match changed {
+            Some(new) if new != *object => {
+                *object = new;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// The object after the patch; `None` when it says nothing new.
+fn apply(registry: &Registry, versioned: &Versioned, patch: &[u8]) -> Result<Option<Object>, Status> {
+    let mut patched = versioned.object.clone();
+    json_patch::apply(&mut patched, patch).map_err(|error| Status::internal(error.to_string()))?;
+    if patched == versioned.object {
+        return Ok(None);
+    }
+    versions::take_back(registry, patched, &versioned.kind).map(Some)
+}
+
+/// Sends the review; an answer that is none, or no answer in time, is a failure to call.
+pub async fn ask(
+    registry: &Registry,
+    hook: &Hook,
+    request: &Request<'_>,
+    versioned: &Versioned,
+    may_patch: bool,
+) -> Result<Answered, Failed> {
+    let name = &hook.spec.name;
+    let mut span = ferry_trace::span("admission.webhook");
+    span.set("webhook", name.clone()).set("configuration", hook.configuration.clone());
+    if request.dry_run && !matches!(hook.spec.side_effects.as_deref(), Some("None" | "NoneOnDryRun")) {
+        let refusal = format!("admission webhook {name:?} does not support dry run");
+        span.set("verdict", "unsupported");
+        return Err(refused(Status::bad_request(refusal)));
+    }
+    let uid = uuid::Uuid::new_v4().to_string();
+    let asked = async {
+        let version = ReviewVersion::choose(&hook.spec.admission_review_versions)
+            .map_err(|why| format!("could not create admission objects: {why}"))?;
+        let body = review::ask(version, &uid, request, versioned).to_string().into_bytes();
+        let body = call::post(registry, hook, body).await?;
+        review::read(&body, version, &uid, may_patch)
+            .map_err(|why| format!("received invalid webhook response: {why}"))
+    };
+    let answered = span.in_scope(asked).await.map_err(|why| {
+        span.set("verdict", "failed").fail(&why);
+        Failed::Calling(format!("failed calling webhook {name:?}: {why}"))
+    })?;
+    for (key, value) in &answered.audit_annotations {
+        request.annotate(format!("{name}/{key}"), value.clone());
+    }
+    for warning in &answered.warnings {
+        request.warn(warning.clone());
+    }
+    span.set("verdict", if answered.allowed { "allowed" } else { "denied" });
+    match answered.allowed {
+        true => Ok(answered),
+        false => Err(refused(review::refusal(name, answered.status))),
+    }
+}
+
+/// What a webhook's outcome means for the request: a failure to call it is forgiven if its policy says so.
+pub fn settle<T: Default>(
+    hook: &Hook,
+    request: &Request<'_>,
+    outcome: Result<T, Failed>,
+    sort: &str,
+    round: Round,
+) -> Result<T, Status> {
+    match outcome {
+        Ok(value) => Ok(value),
+        Err(Failed::Refused(status)) => Err(*status),
+        Err(Failed::Calling(why)) if hook.ignores_failure() => {
+            tracing::warn!(webhook = hook.spec.name, why, "failed calling webhook, failing open");
+            request.annotate(
+                format!(
+                    "failed-open.{sort}.webhook.admission.k8s.io/round_{}_index_{}",
+                    round.number, round.index
+                ),
+                hook.spec.name.clone(),
+            );
+            Ok(T::default())
+        }
+        Err(Failed::Calling(why)) => Err(Status::internal(why)),
+    }
+}
+
+fn refused(status: Status) -> Failed {
+    Failed::Refused(Box::new(status))
+}
