@@ -114,9 +114,10 @@ impl Object {
         object_at(&mut self.0, field)
     }
 
-    /// The typed view of this object. Fails where the JSON does not fit the type.
+    /// The typed view of this object. Fails where the JSON does not fit the type. Clients write `null` for
+    /// a zero time, which no type takes: then it is read again with that time spelt out.
     pub fn view<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        T::deserialize(ByRef(&self.0))
+        T::deserialize(ByRef(&self.0)).or_else(|_| T::deserialize(ByRef(&with_zero_times(&self.0))))
     }
 
     /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then
@@ -175,6 +176,24 @@ impl<'de> serde::Deserializer<'de> for ByRef<'de> {
     }
 }
 
+/// The time of a field that was never set, as Go writes it.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+fn with_zero_times(map: &Map<String, Value>) -> Map<String, Value> {
+    fn spell_out(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => Value::Object(with_zero_times(map)),
+            Value::Array(items) => Value::Array(items.iter().map(spell_out).collect()),
+            other => other.clone(),
+        }
+    }
+    let entries = map.iter().map(|(key, value)| match value {
+        Value::Null if key.ends_with("Time") || key.ends_with("Timestamp") => (key.clone(), ZERO_TIME.into()),
+        value => (key.clone(), spell_out(value)),
+    });
+    entries.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +207,15 @@ mod tests {
             String::from_utf8(object.to_json()).expect("UTF-8"),
             r#"{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"b"}}"#
         );
+    }
+
+    #[test]
+    fn a_time_that_is_null_is_the_zero_time() {
+        let condition = json!({"type": "A", "status": "True", "lastTransitionTime": null});
+        let object = Object::from_value(json!({"status": {"conditions": [condition]}})).expect("an object");
+        let view: k8s_openapi::api::core::v1::Service = object.view().expect("a Service");
+        let conditions = view.status.and_then(|status| status.conditions).expect("conditions");
+        assert_eq!(conditions[0].type_, "A");
     }
 
     #[test]

@@ -29,10 +29,11 @@ pub fn decode(text: &str) -> Result<Continue, Status> {
     if token.v != "meta.k8s.io/v1" {
         return Err(bad("server does not recognize this encoded version"));
     }
-    if token.rv <= 0 || token.start.is_empty() {
+    if token.rv == 0 || token.start.is_empty() {
         return Err(bad("incorrect encoded start resourceVersion"));
     }
-    Ok(Continue { revision: Revision(token.rv), after: token.start.trim_end_matches('\0').to_string() })
+    let revision = if token.rv < 0 { Continue::NEWEST } else { Revision(token.rv) };
+    Ok(Continue { revision, after: token.start.trim_end_matches('\0').to_string() })
 }
 
 #[cfg(test)]
@@ -43,6 +44,8 @@ mod tests {
     fn a_token_comes_back_and_a_made_up_one_does_not() {
         let next = Continue { revision: Revision(7), after: "ns/a".into() };
         assert_eq!(decode(&encode(&next)).expect("our own"), next);
+        let rest = Continue { revision: Continue::NEWEST, after: "ns/a".into() };
+        assert_eq!(decode(&encode(&rest)).expect("our own"), rest);
         assert_eq!(decode("%%%").expect_err("no base64").code, 400);
         assert_eq!(decode("e30").expect_err("no token").code, 400);
     }

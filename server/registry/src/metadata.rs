@@ -300,6 +300,15 @@ fn name_faults(name: &str, rule: NameRule) -> Vec<String> {
         NameRule::DnsLabel => names::dns1123_label(name),
         NameRule::Dns1035Label => names::dns1035_label(name),
         NameRule::PathSegment => path_segment(name),
+        NameRule::IpAddress => ip_address(name),
+    }
+}
+
+fn ip_address(name: &str) -> Vec<String> {
+    match name.parse::<std::net::IpAddr>() {
+        Ok(address) if address.to_string() == name => Vec::new(),
+        Ok(address) => vec![format!("must be in canonical form (\"{address}\")")],
+        Err(_) => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".into()],
     }
 }
 

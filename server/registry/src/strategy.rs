@@ -99,7 +99,8 @@ pub struct Companion {
     pub operation: Operation,
 }
 
-/// A field that selectors may name, and where its value stands.
+/// A field that selectors may name, and where its value stands. One that is listed twice has the
+/// value of the first of its paths that leads somewhere.
 #[derive(Debug)]
 pub struct Selectable {
     pub field: &'static str,
@@ -149,6 +150,8 @@ pub enum NameRule {
     DnsLabel,
     Dns1035Label,
     PathSegment,
+    /// An address in its canonical form.
+    IpAddress,
 }
 
 impl Traits {

@@ -4,7 +4,7 @@ use ferry_api::Status;
 use ferry_api::selector::{FieldSelector, LabelSelector};
 use ferry_registry::cache::Filter;
 use ferry_registry::verbs::Answer;
-use ferry_registry::verbs::list::Freshness;
+use ferry_registry::verbs::list::{Continue, Freshness};
 
 use super::Target;
 use crate::body::Response;
@@ -44,8 +44,19 @@ pub async fn list(target: Target<'_>) -> Result<Response, Status> {
     let freshness =
         freshness(query.text("resourceVersion"), query.text("resourceVersionMatch"), limit, from.is_some())?;
     let filter = filter(target)?;
-    let listed = target.api.registry.list(target.resource, &filter, freshness, limit, from).await?;
+    let listed = target.api.registry.list(target.resource, &filter, freshness, limit, from.clone()).await;
+    let listed = listed.map_err(|status| match from {
+        Some(from) if status.code == 410 => with_rest_of_the_list(status, from),
+        _ => status,
+    })?;
     respond::list(target.request, target.kind, listed, wanted)
+}
+
+/// Who can live with a list of two revisions finds in the answer where to go on.
+fn with_rest_of_the_list(mut status: Status, from: Continue) -> Status {
+    let token = continue_token::encode(&Continue { revision: Continue::NEWEST, ..from });
+    status.metadata.insert("continue".into(), token.into());
+    status
 }
 
 fn number(text: &str) -> Result<Option<i64>, Status> {

@@ -12,11 +12,14 @@ use crate::strategy::Selectable;
 pub struct Paths {
     root: Node,
     absent: Vec<&'static str>,
+    /// The position that has a field's value where its own path leads nowhere.
+    otherwise: Vec<Option<usize>>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    leaf: Option<usize>,
+    /// Usually one; a field may have two names.
+    leaves: Vec<usize>,
     children: Vec<(&'static str, Node)>,
     labels: bool,
 }
@@ -35,8 +38,11 @@ impl Paths {
             for step in field.path {
                 node = node.child(step);
             }
-            node.leaf = Some(position);
+            node.leaves.push(position);
             paths.absent.push(field.absent);
+            let later = &selectable[position + 1..];
+            let again = later.iter().position(|other| other.field == field.field);
+            paths.otherwise.push(again.map(|offset| position + 1 + offset));
         }
         paths
     }
@@ -45,6 +51,11 @@ impl Paths {
         let mut found = Found { labels: Vec::new(), fields: vec![None; self.absent.len()] };
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         Walk { node: &self.root, found: &mut found }.deserialize(&mut deserializer)?;
+        for (position, otherwise) in self.otherwise.iter().enumerate() {
+            if let (None, Some(other)) = (&found.fields[position], otherwise) {
+                found.fields[position] = found.fields[*other].clone();
+            }
+        }
         let fields = found
             .fields
             .into_iter()
@@ -87,8 +98,12 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
 
 impl Walk<'_> {
     fn leaf(self, text: impl Into<Box<str>>) {
-        if let Some(position) = self.node.leaf {
-            self.found.fields[position] = Some(text.into());
+        if let [first, others @ ..] = self.node.leaves.as_slice() {
+            let text = text.into();
+            for position in others {
+                self.found.fields[*position] = Some(text.clone());
+            }
+            self.found.fields[*first] = Some(text);
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::{AGE_ONLY, Column};
-use crate::strategy::{Rules, Selectable, Strategy, Traits, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, Strategy, Traits, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -57,6 +57,7 @@ const COUNTED_CONDITIONAL: Traits = Traits { unconditional_update: false, ..COUN
 const ANSWERS: Traits = Traits { answers_deleted: true, ..NONE };
 const COUNTED_ANSWERS: Traits = Traits { answers_deleted: true, ..COUNTED };
 const CONDITIONAL_ANSWERS: Traits = Traits { answers_deleted: true, ..CONDITIONAL };
+const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
 const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
 const LEASE: Traits = Traits { relaxed: true, ..CONDITIONAL_UPSERT };
@@ -95,7 +96,7 @@ static ROWS: &[Row] = &[
     row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
     row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
-    row(NETWORK, "IPAddress", NONE, &[], network::IP_ADDRESS),
+    row(NETWORK, "IPAddress", ADDRESS, &[], network::IP_ADDRESS),
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
     row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
@@ -130,7 +131,21 @@ static EVENT_FIELDS: &[Selectable] = &[
     Selectable { field: "reason", path: &["reason"], absent: "" },
     Selectable { field: "reportingComponent", path: &["reportingComponent"], absent: "" },
     Selectable { field: "source", path: &["source", "component"], absent: "" },
+    Selectable { field: "source", path: &["reportingComponent"], absent: "" },
     Selectable { field: "type", path: &["type"], absent: "" },
+    // the names of events.k8s.io/v1, for the same fields
+    Selectable { field: "regarding.kind", path: &["involvedObject", "kind"], absent: "" },
+    Selectable { field: "regarding.namespace", path: &["involvedObject", "namespace"], absent: "" },
+    Selectable { field: "regarding.name", path: &["involvedObject", "name"], absent: "" },
+    Selectable { field: "regarding.uid", path: &["involvedObject", "uid"], absent: "" },
+    Selectable { field: "regarding.apiVersion", path: &["involvedObject", "apiVersion"], absent: "" },
+    Selectable {
+        field: "regarding.resourceVersion",
+        path: &["involvedObject", "resourceVersion"],
+        absent: "",
+    },
+    Selectable { field: "regarding.fieldPath", path: &["involvedObject", "fieldPath"], absent: "" },
+    Selectable { field: "reportingController", path: &["reportingComponent"], absent: "" },
 ];
 
 static RESOURCE_SLICE_FIELDS: &[Selectable] = &[

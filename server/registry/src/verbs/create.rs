@@ -162,6 +162,10 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     metadata::finish_create(object, call, &traits);
     if call.resource.stored.subresource("status").is_some() && !traits.created_with_status {
         object.0.remove("status");
+        // Patches of the status find it there, if empty.
+        if let Some(schema) = &call.resource.stored.schema {
+            ferry_api::zero::fill(&mut object.0, schema.types.get(schema.root), &schema.types);
+        }
     }
     strategy.prepare_create(object);
     strategy.stamp_requester(object, call.requester);

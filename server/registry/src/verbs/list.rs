@@ -28,6 +28,11 @@ pub struct Continue {
     pub after: String,
 }
 
+impl Continue {
+    /// Stands for whatever is the newest: the rest of a list whose own revision is forgotten.
+    pub const NEWEST: Revision = Revision(-1);
+}
+
 pub struct Listed {
     pub entries: Vec<Arc<Entry>>,
     pub revision: Revision,
@@ -57,12 +62,15 @@ impl Registry {
         from: Option<Continue>,
     ) -> Result<Listed, Status> {
         let (snapshot, revision) = match (&from, freshness) {
-            (Some(from), _) => (self.snapshot_at(resource, from.revision).await?, from.revision),
+            (Some(from), _) if from.revision != Continue::NEWEST => {
+                (self.snapshot_at(resource, from.revision).await?, from.revision)
+            }
             (None, Freshness::Exactly(revision)) => {
                 self.settle(Freshness::NotOlderThan(revision)).await?;
                 (self.snapshot_at(resource, revision).await?, revision)
             }
-            (None, _) => {
+            (from, _) => {
+                let freshness = if from.is_some() { Freshness::Current } else { freshness };
                 let applied = self.settle(freshness).await?;
                 let (snapshot, touched) = resource.cache.snapshot();
                 (snapshot, applied.max(touched))
@@ -103,22 +111,25 @@ impl Registry {
 
     /// The objects as they were: from the cache while it remembers, else from the store's history.
     async fn snapshot_at(&self, resource: &Resource, revision: Revision) -> Result<Snapshot, Status> {
-        if let Some(snapshot) = resource.cache.recall(revision, self.log.applied()) {
-            return Ok(snapshot);
-        }
+        let remembered = resource.cache.recall(revision, self.log.applied());
         let _span = ferry_trace::span("registry.history");
         let expired = || {
             Status::expired(
                 "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
             )
         };
-        let page =
-            self.store.range(Range::prefix(&resource.prefix).at(revision)).await.map_err(
-                |error| match error {
-                    ferry_store::Error::Compacted { .. } => expired(),
-                    other => store_failure(other),
-                },
-            )?;
+        let mut range = Range::prefix(&resource.prefix).at(revision);
+        if remembered.is_some() {
+            // Only to hear whether the revision is still kept: how long a list may take is the store's word.
+            range = range.limit(1);
+        }
+        let page = self.store.range(range).await.map_err(|error| match error {
+            ferry_store::Error::Compacted { .. } => expired(),
+            other => store_failure(other),
+        })?;
+        if let Some(snapshot) = remembered {
+            return Ok(snapshot);
+        }
         let reader = resource.reader();
         let mut snapshot = Snapshot::new();
         for kv in &page.kvs {

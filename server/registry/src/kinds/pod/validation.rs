@@ -34,6 +34,7 @@ pub fn spec(spec: &PodSpec, path: Path<'_>, errors: &mut FieldErrors) {
     containers::validate_host_ports(&spec.containers, path.child("containers"), errors);
     ephemeral(spec.ephemeral_containers.as_deref().unwrap_or(&[]), spec, path, &mut seen, errors);
     policies(spec, path, errors);
+    sysctls(spec, path.child("securityContext").child("sysctls"), errors);
     names_of(spec, path, errors);
     placement::validate(spec, path, errors);
 }
@@ -79,6 +80,37 @@ fn policies(spec: &PodSpec, path: Path<'_>, errors: &mut FieldErrors) {
             "ShareProcessNamespace and HostPID cannot both be enabled",
         );
     }
+}
+
+const SYSCTL_MAX: usize = 253;
+
+fn sysctls(spec: &PodSpec, list: Path<'_>, errors: &mut FieldErrors) {
+    let sysctls = spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
+    let mut seen: HashSet<&str> = HashSet::new();
+    for (index, sysctl) in sysctls.enumerate() {
+        let entry = list.index(index);
+        let name = entry.child("name");
+        if sysctl.name.is_empty() {
+            errors.required(name, "");
+        } else if !is_sysctl_name(&sysctl.name) {
+            let why = "must have at most 253 characters and match regex \
+                       ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+            errors.invalid(name, sysctl.name.as_str(), why);
+        } else if !seen.insert(&sysctl.name) {
+            errors.duplicate(name, sysctl.name.as_str());
+        }
+    }
+}
+
+/// Segments between dots or slashes, each beginning and ending with a letter or digit.
+fn is_sysctl_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= SYSCTL_MAX
+        && name.split(['.', '/']).all(|segment| {
+            segment.starts_with(inner)
+                && segment.ends_with(inner)
+                && segment.chars().all(|c| inner(c) || c == '-' || c == '_')
+        })
 }
 
 fn names_of(spec: &PodSpec, path: Path<'_>, errors: &mut FieldErrors) {
