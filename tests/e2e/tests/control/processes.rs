@@ -1,0 +1,124 @@
+//! `ferry apiserver`, `controller-manager` and `scheduler` as processes of their own, which a test may
+//! kill at any moment.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::until;
+
+/// Leases short enough for a test to see one run out.
+pub const LEASE: Duration = Duration::from_secs(3);
+const ELECTION: [&str; 6] = [
+    "--leader-elect-lease-duration",
+    "3s",
+    "--leader-elect-renew-deadline",
+    "2s",
+    "--leader-elect-retry-period",
+    "500ms",
+];
+
+/// The binary under test: built by `cargo xtask test` beside this test.
+fn binary() -> Option<PathBuf> {
+    let mut path = std::env::current_exe().ok()?;
+    path.pop();
+    path.pop();
+    path.push("ferry");
+    path.is_file().then_some(path)
+}
+
+pub struct Cluster {
+    binary: PathBuf,
+    directory: tempfile::TempDir,
+    port: u16,
+    server: Option<Process>,
+    pub client: Client,
+}
+
+/// A child that does not outlive the test. Dropping kills it: no chance to tidy up.
+pub struct Process(Child);
+
+impl Process {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Cluster {
+    /// A server alone. None, with a note, where the binary is not built.
+    pub async fn start() -> Option<Self> {
+        let Some(binary) = binary() else {
+            eprintln!("passed over: the ferry binary is not built");
+            return None;
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let server = Some(serve(&binary, directory.path(), port));
+        let file = directory.path().join("admin.kubeconfig");
+        let client = until("the server answers", || async {
+            let client = client(&file).await?;
+            client.apiserver_version().await.ok().map(|_| client)
+        })
+        .await;
+        Some(Cluster { binary, directory, port, server, client })
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("admin.kubeconfig")
+    }
+
+    /// Kills the server without warning, and starts it again on what it left.
+    pub async fn restart_server(&mut self) {
+        self.server = None;
+        self.server = Some(serve(&self.binary, self.directory.path(), self.port));
+        let client = self.client.clone();
+        until("the server answers again", || async { client.apiserver_version().await.ok() }).await;
+    }
+
+    pub fn controller_manager(&self) -> Process {
+        self.component("controller-manager", &ELECTION)
+    }
+
+    pub fn scheduler(&self) -> Process {
+        self.component("scheduler", &ELECTION)
+    }
+
+    fn component(&self, role: &str, flags: &[&str]) -> Process {
+        let mut command = Command::new(&self.binary);
+        command.arg(role).arg("--kubeconfig").arg(self.kubeconfig()).args(flags);
+        Process(command.stderr(Stdio::null()).spawn().expect("ferry starts"))
+    }
+
+    /// The process id that holds a lease in kube-system.
+    pub async fn leader(&self, lease: &str) -> Option<u32> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        let holder = leases.get_opt(lease).await.ok()??.spec?.holder_identity?;
+        holder.rsplit('_').next()?.parse().ok()
+    }
+}
+
+fn serve(binary: &std::path::Path, directory: &std::path::Path, port: u16) -> Process {
+    let mut command = Command::new(binary);
+    command.args(["apiserver", "--bind-address", "127.0.0.1", "--port", &port.to_string(), "--data-dir"]);
+    Process(command.arg(directory).stderr(Stdio::null()).spawn().expect("ferry starts"))
+}
+
+async fn client(file: &std::path::Path) -> Option<Client> {
+    let kubeconfig = Kubeconfig::read_from(file).ok()?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.ok()?;
+    Client::try_from(config).ok()
+}
