@@ -106,6 +106,8 @@ pub struct Field {
     pub assume: Option<Value>,
     /// Quantities that are rounded up to thousandths.
     pub milli: bool,
+    /// Left out of the OpenAPI documents: a field that clients of today's API need not know.
+    pub unpublished: bool,
 }
 
 /// One entry of a protobuf message.
@@ -302,6 +304,7 @@ impl Field {
             default: None,
             assume: None,
             milli: false,
+            unpublished: false,
         }
     }
 }

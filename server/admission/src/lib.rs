@@ -11,6 +11,7 @@ mod certificate_request;
 pub mod chain;
 pub mod configuration;
 mod expressions;
+mod initializers;
 mod lookup;
 pub mod plugins;
 pub mod reinvocation;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_api::{FieldValidation, Kind, Object, Status, convert, defaulting, json, protobuf, yaml};
@@ -19,6 +20,9 @@ use crate::admission::Admitting;
 use crate::api::Api;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
+
+/// A request that does not say how long it waits for others.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Request {
     pub method: Method,
@@ -96,6 +100,13 @@ impl Request {
 
     pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
         self.warnings.lock().extend(warnings);
+    }
+
+    /// How long the client is willing to wait: `?timeout=20s`.
+    fn patience(&self) -> Duration {
+        let asked =
+            self.query.text("timeout").strip_suffix('s').and_then(|seconds| seconds.parse::<u64>().ok());
+        asked.map_or(PATIENCE, Duration::from_secs)
     }
 
     /// The body as an object of `kind`, with defaults, in the stored version of its resource.
@@ -235,6 +246,8 @@ impl<'a> Writing<'a> {
                 extra: &request.user.extra,
             },
             dry_run: self.options.dry_run,
+            include_uninitialized: request.query.flag("includeUninitialized"),
+            patience: request.patience(),
             now: self.now,
             admission: &self.admitting,
             warnings: &request.warnings,

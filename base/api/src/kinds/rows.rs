@@ -29,6 +29,7 @@ pub fn rows() -> Vec<Kind> {
         kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", Cluster).categories(&["api-extensions"]).status(),
         kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", Cluster).categories(&["api-extensions"]),
         kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", Cluster).categories(&["api-extensions"]),
+        kind("admissionregistration.k8s.io", "v1alpha1", "InitializerConfiguration", "initializerconfigurations", Cluster).on_request(),
         kind("admissionregistration.k8s.io", "v1alpha1", "MutatingAdmissionPolicy", "mutatingadmissionpolicies", Cluster).categories(&["api-extensions"]).on_request().stored_as("admissionregistration.k8s.io", "v1"),
         kind("admissionregistration.k8s.io", "v1alpha1", "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings", Cluster).categories(&["api-extensions"]).on_request().stored_as("admissionregistration.k8s.io", "v1"),
         kind("admissionregistration.k8s.io", "v1beta1", "MutatingAdmissionPolicy", "mutatingadmissionpolicies", Cluster).categories(&["api-extensions"]).on_request().stored_as("admissionregistration.k8s.io", "v1"),

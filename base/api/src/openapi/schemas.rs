@@ -121,8 +121,9 @@ impl Writer<'_> {
             return json!({});
         }
         let mut out = Map::from_iter([("type".to_string(), json!("object"))]);
+        let published = ty.fields.iter().filter(|field| !field.unpublished);
         let properties: Map<String, Value> =
-            ty.fields.iter().map(|field| (field.name.to_string(), self.property(field))).collect();
+            published.map(|field| (field.name.to_string(), self.property(field))).collect();
         if !properties.is_empty() {
             out.insert("properties".into(), Value::Object(properties));
         }

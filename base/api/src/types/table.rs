@@ -273,6 +273,7 @@ fn set_flag(field: &mut Field, flag: &str) -> Option<()> {
         "key" => field.patch.merge_key = Some(value.into()),
         "enum" => field.values = words(&value.replace('~', " ")),
         "milli" => field.milli = true,
+        "unpublished" => field.unpublished = true,
         "assume" => field.assume = Some(serde_json::from_str(value).ok()?),
         "default" => field.default = Some(serde_json::from_str(value).ok()?),
         _ => return None,

@@ -20,8 +20,8 @@ use ferry_auth::Authorization;
 use ferry_registry::Registry;
 
 use crate::chain::Plugin;
-use crate::webhook;
 use crate::configuration::{BadConfiguration, Configuration};
+use crate::{initializers, webhook};
 
 /// What plugins are made from.
 pub struct Context {
@@ -83,6 +83,7 @@ pub static TABLE: &[Row] = &[
     row("ClusterTrustBundleAttest", true, certificates::make_attest),
     row("CertificateSubjectRestriction", true, certificates::make_subject_restriction),
     row("DefaultIngressClass", true, default_class::make_ingress),
+    row("Initializers", true, initializers::make),
     row("MutatingAdmissionWebhook", true, webhook::mutating::make),
     row("ValidatingAdmissionWebhook", true, webhook::validating::make),
     configured("ResourceQuota", true, resource_quota::make),

@@ -116,7 +116,9 @@ pub fn filter(target: Target<'_>) -> Result<Filter, Status> {
             .map_err(|error| Status::bad_request(error.to_string()))?;
     }
     let namespace = Some(namespace_of(target.kind, info)).filter(|namespace| !namespace.is_empty());
-    Filter::new(namespace, labels, &fields, target.resource.strategy.selectable())
+    let mut filter = Filter::new(namespace, labels, &fields, target.resource.strategy.selectable())?;
+    filter.include_uninitialized = target.request.query.flag("includeUninitialized");
+    Ok(filter)
 }
 
 #[cfg(test)]

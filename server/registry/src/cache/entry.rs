@@ -15,6 +15,8 @@ pub struct Entry {
     pub revision: Revision,
     /// In the storage version, resourceVersion included.
     pub json: Bytes,
+    /// Someone has still to act on it before it is shown to all.
+    pub uninitialized: bool,
     pub labels: Box<[(Box<str>, Box<str>)]>,
     /// The values of the kind's selectable fields, in the strategy's order.
     pub fields: Box<[Box<str>]>,
@@ -50,6 +52,7 @@ impl Entry {
             key,
             revision,
             json,
+            uninitialized: peeked.uninitialized,
             labels: peeked.labels,
             fields: peeked.fields,
             forms: Mutex::default(),
@@ -69,6 +72,7 @@ impl Entry {
             key: self.key.clone(),
             revision,
             json: json.into(),
+            uninitialized: self.uninitialized,
             labels: self.labels.clone(),
             fields: self.fields.clone(),
             forms: Mutex::default(),

@@ -11,6 +11,8 @@ pub struct Filter {
     pub namespace: Option<Box<str>>,
     pub name: Option<Box<str>>,
     pub labels: LabelSelector,
+    /// Objects that are not finished yet are shown as well.
+    pub include_uninitialized: bool,
     fields: Vec<FieldRequirement>,
 }
 
@@ -35,6 +37,18 @@ impl Filter {
         Filter { namespace: Some(namespace.into()), ..Filter::default() }
     }
 
+    /// One object, finished or not.
+    pub fn of_object(namespace: &str, name: &str) -> Filter {
+        let value: Box<str> = name.into();
+        Filter {
+            namespace: Some(namespace).filter(|namespace| !namespace.is_empty()).map(Into::into),
+            name: Some(value.clone()),
+            include_uninitialized: true,
+            fields: vec![FieldRequirement { field: FieldRef::Name, value, equal: true }],
+            ..Filter::default()
+        }
+    }
+
     /// Fails where the selector names a field that this kind cannot be selected by.
     pub fn new(
         namespace: Option<&str>,
@@ -42,8 +56,7 @@ impl Filter {
         fields: &FieldSelector,
         selectable: &[Selectable],
     ) -> Result<Filter, Status> {
-        let mut filter =
-            Filter { namespace: namespace.map(Into::into), name: None, labels, fields: Vec::new() };
+        let mut filter = Filter { namespace: namespace.map(Into::into), labels, ..Filter::default() };
         for requirement in fields.requirements() {
             let field = match requirement.field.as_str() {
                 "metadata.name" => FieldRef::Name,
@@ -66,6 +79,9 @@ impl Filter {
     }
 
     pub fn matches(&self, entry: &Entry) -> bool {
+        if entry.uninitialized && !self.include_uninitialized {
+            return false;
+        }
         if self.namespace.as_deref().is_some_and(|namespace| namespace != entry.namespace()) {
             return false;
         }

@@ -22,9 +22,12 @@ struct Node {
     leaves: Vec<usize>,
     children: Vec<(&'static str, Node)>,
     labels: bool,
+    /// That it is there is all that counts.
+    presence: bool,
 }
 
 pub struct Peeked {
+    pub uninitialized: bool,
     pub labels: Box<[(Box<str>, Box<str>)]>,
     pub fields: Box<[Box<str>]>,
 }
@@ -33,6 +36,7 @@ impl Paths {
     pub fn new(selectable: &'static [Selectable]) -> Paths {
         let mut paths = Paths::default();
         paths.root.child("metadata").child("labels").labels = true;
+        paths.root.child("metadata").child("initializers").presence = true;
         for (position, field) in selectable.iter().enumerate() {
             let mut node = &mut paths.root;
             for step in field.path {
@@ -48,7 +52,8 @@ impl Paths {
     }
 
     pub fn read(&self, json: &[u8]) -> Result<Peeked, serde_json::Error> {
-        let mut found = Found { labels: Vec::new(), fields: vec![None; self.absent.len()] };
+        let mut found =
+            Found { labels: Vec::new(), fields: vec![None; self.absent.len()], uninitialized: false };
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         Walk { node: &self.root, found: &mut found }.deserialize(&mut deserializer)?;
         for (position, otherwise) in self.otherwise.iter().enumerate() {
@@ -61,7 +66,11 @@ impl Paths {
             .into_iter()
             .zip(&self.absent)
             .map(|(value, absent)| value.unwrap_or_else(|| (*absent).into()));
-        Ok(Peeked { labels: found.labels.into(), fields: fields.collect() })
+        Ok(Peeked {
+            uninitialized: found.uninitialized,
+            labels: found.labels.into(),
+            fields: fields.collect(),
+        })
     }
 }
 
@@ -81,6 +90,7 @@ impl Node {
 struct Found {
     labels: Vec<(Box<str>, Box<str>)>,
     fields: Vec<Option<Box<str>>>,
+    uninitialized: bool,
 }
 
 struct Walk<'a> {
@@ -156,6 +166,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
             }
             return Ok(());
         }
+        self.found.uninitialized |= self.node.presence;
         while let Some(child) = map.next_key_seed(Step(self.node))? {
             match child {
                 Some(node) => map.next_value_seed(Walk { node, found: self.found })?,

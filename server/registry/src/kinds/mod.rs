@@ -51,6 +51,9 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("", "ReplicationController") => &replication_controller::STRATEGY,
         ("", "Secret") => &secret::STRATEGY,
         ("", "Service") => &service::STRATEGY,
+        ("admissionregistration.k8s.io", "InitializerConfiguration") => {
+            &admission::initializer_configuration::STRATEGY
+        }
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
             &admission::webhook_configuration::MUTATING
         }

@@ -5,7 +5,7 @@ use ferry_api::{Object, Schema, Status};
 use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
-use super::{Answer, Call, Operation, store_failure};
+use super::{Answer, Call, Operation, initialize, store_failure};
 use crate::metadata;
 use crate::registry::Registry;
 use crate::strategy::{Companion, Traits};
@@ -69,6 +69,10 @@ impl Registry {
         let committed = self.commit(call, object.namespace(), object.name(), txn).await;
         drop(charge.turn);
         match committed {
+            Ok(committed) if initialize::pending(&object).is_some() && !call.include_uninitialized => {
+                let (namespace, name) = (object.namespace(), object.name());
+                Ok(self.await_initialized(call, namespace, name, committed.revision).await?)
+            }
             Ok(committed) => self.read_back(call, object.namespace(), object.name(), committed.revision),
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => Err(WriteFailure::Companion),

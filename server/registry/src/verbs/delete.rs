@@ -68,7 +68,10 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<Vec<Arc<Entry>>, Status> {
         validate_options(options)?;
-        let entries = self.select(call.resource, filter).await?;
+        // What is not finished goes as well: a namespace could not be emptied otherwise.
+        let mut filter = filter.clone();
+        filter.include_uninitialized = true;
+        let entries = self.select(call.resource, &filter).await?;
         for entry in &entries {
             let one = Call { namespace: entry.namespace(), name: entry.name(), ..*call };
             match self.delete(&one, options).await {

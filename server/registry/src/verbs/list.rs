@@ -45,7 +45,8 @@ impl Registry {
     /// A get that names a revision accepts anything as new; one that does not is fresh.
     pub async fn get(&self, call: &Call<'_>, freshness: Freshness) -> Result<Arc<Entry>, Status> {
         self.settle(freshness).await?;
-        call.current().ok_or_else(|| call.not_found())
+        let entry = call.current().filter(|entry| !entry.uninitialized || call.include_uninitialized);
+        entry.ok_or_else(|| call.not_found())
     }
 
     /// Everything that `filter` lets through, as new as the store.

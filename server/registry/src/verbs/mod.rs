@@ -3,6 +3,7 @@
 
 pub mod create;
 pub mod delete;
+pub mod initialize;
 pub mod list;
 pub mod update;
 pub mod watch;
@@ -33,6 +34,10 @@ pub struct Call<'a> {
     pub manager: &'a str,
     pub requester: Requester<'a>,
     pub dry_run: bool,
+    /// The client wants to see objects that are not finished yet.
+    pub include_uninitialized: bool,
+    /// How long a create waits for others to finish the object.
+    pub patience: std::time::Duration,
     pub now: Timestamp,
     pub admission: &'a dyn Admission,
     /// Said to the client though the request is accepted.

@@ -8,7 +8,7 @@ use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
 use super::create::{put, track, transaction};
-use super::{Answer, Call, Charge, Operation, store_failure};
+use super::{Answer, Call, Charge, Operation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
@@ -45,7 +45,10 @@ impl Registry {
                 return Ok((self.create(call, object, change.tracked).await?, true));
             };
             match self.try_update(call, &change, &entry).await? {
-                Some(answer) => return Ok((answer, false)),
+                Some(answer) => {
+                    self.remove_failed(call, &answer).await?;
+                    return Ok((answer, false));
+                }
                 // Someone was faster: look again.
                 None => continue,
             }
@@ -192,7 +195,12 @@ fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'
     }
     let mut errors = FieldErrors::default();
     metadata::validate_update(new, old, &mut errors);
-    strategy.validate_update(new, old, scope, &mut errors)?;
+    if scope == UpdateScope::Main && initialize::pending(old).is_some() {
+        // Nobody has acted on the object yet: it is judged as a new one, not by what may change later.
+        strategy.validate(new, &mut errors)?;
+    } else {
+        strategy.validate_update(new, old, scope, &mut errors)?;
+    }
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));
     }

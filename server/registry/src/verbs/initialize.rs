@@ -1,0 +1,135 @@
+//! Objects that are not finished yet. Names in `metadata.initializers.pending` each stand for someone who
+//! has still to act on a new object; until the list is empty only those who ask for unfinished objects see
+//! it, and the request that created it waits.
+//!
+//! ```text
+//!                  first name taken off         last name taken off
+//!   created ──► pending [a, b] ──► pending [b] ──────────────────► visible (ADDED)
+//!                      └──── result: Failure ──► deleted
+//! ```
+
+use ferry_api::{Object, Status};
+use ferry_store::{Compare, Error, Operation as StoreOperation, Revision};
+use serde_json::Value;
+
+use super::create::transaction;
+use super::{Answer, Call, store_failure};
+use crate::cache::{Change, Filter};
+use crate::registry::Registry;
+
+/// The names that have still to act, first the one whose turn it is; `None` for a finished object.
+pub fn pending(object: &Object) -> Option<Vec<&str>> {
+    let initializers = object.meta("initializers").filter(|value| value.is_object())?;
+    let names = initializers.get("pending").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    Some(names.iter().filter_map(|one| one.get("name")?.as_str()).collect())
+}
+
+/// What ended the initialization, if anything did.
+pub fn result(object: &Object) -> Option<&Value> {
+    object.meta("initializers")?.get("result").filter(|result| result.is_object())
+}
+
+/// The initialization failed: the object is not to be.
+pub fn has_failed(object: &Object) -> bool {
+    result(object).is_some_and(|result| result.get("status").and_then(Value::as_str) != Some("Success"))
+}
+
+impl Registry {
+    /// Waits until the object that was created at `revision` is finished, and answers with what became
+    /// of it.
+    pub(super) async fn await_initialized(
+        &self,
+        call: &Call<'_>,
+        namespace: &str,
+        name: &str,
+        revision: Revision,
+    ) -> Result<Answer, Status> {
+        let mut span = ferry_trace::span("registry.awaitInitialized");
+        span.object(&call.resource.stored.plural, namespace, name);
+        let filter = Filter::of_object(namespace, name);
+        let followed = span.in_scope(follow_initialization(call, filter, revision));
+        let outcome = tokio::time::timeout(call.patience, followed).await.unwrap_or_else(|_| {
+            let resource = &call.kind.plural;
+            Err(Status::timeout(format!(
+                "Timeout: server has timed out waiting for the initialization of {resource} {name}"
+            )))
+        });
+        outcome.inspect_err(|status| {
+            span.fail(status);
+        })
+    }
+
+    /// An object whose initialization failed goes away, whatever finalizers it has: nobody ever saw it.
+    pub(super) async fn remove_failed(&self, call: &Call<'_>, answer: &Answer) -> Result<(), Status> {
+        let Answer::Entry(entry) = answer else { return Ok(()) };
+        if !entry.uninitialized || call.dry_run {
+            return Ok(());
+        }
+        let old = call.resource.object(&entry.json)?;
+        if !has_failed(&old) {
+            return Ok(());
+        }
+        let companions = call.resource.strategy.companions(self, None, Some(&old))?;
+        let key = call.resource.store_key(entry.namespace(), entry.name());
+        let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
+        let txn = transaction(call, compare, StoreOperation::Delete { key }, companions);
+        match self.commit(call, entry.namespace(), entry.name(), txn).await {
+            // Someone else wrote or deleted it: theirs is the last word.
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(store_failure(error)),
+        }
+    }
+}
+
+async fn follow_initialization(call: &Call<'_>, filter: Filter, from: Revision) -> Result<Answer, Status> {
+    let watcher = call.resource.cache.watch_from(from, filter);
+    let mut watcher = watcher.map_err(|_| Status::internal("the new object cannot be followed"))?;
+    loop {
+        let delivered = watcher.next().await;
+        for (change, event) in delivered.map_err(|_| Status::internal("the new object was lost sight of"))? {
+            let object = call.resource.object(&event.entry.json)?;
+            if let Some(result) = result(&object).filter(|_| has_failed(&object)) {
+                return Err(failure(result));
+            }
+            if change == Change::Deleted {
+                return Err(Status::internal("object deleted while waiting for creation"));
+            }
+            if !event.entry.uninitialized {
+                return Ok(Answer::Entry(event.entry.clone()));
+            }
+        }
+    }
+}
+
+/// The result of a failed initialization as the answer to who wanted the object.
+fn failure(result: &Value) -> Status {
+    let text = |field: &str| result.get(field).and_then(Value::as_str).unwrap_or("");
+    let code = result.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+    let mut status =
+        Status::new(code.filter(|code| *code >= 400).unwrap_or(500), text("reason"), text("message"));
+    status.details = result.get("details").and_then(|details| serde_json::from_value(details.clone()).ok());
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(initializers: Value) -> Object {
+        Object::from_value(json!({"metadata": {"name": "x", "initializers": initializers}}))
+            .expect("an object")
+    }
+
+    #[test]
+    fn an_object_is_pending_failed_or_finished() {
+        assert_eq!(pending(&object(Value::Null)), None);
+        let names = object(json!({"pending": [{"name": "a"}, {"name": "b"}]}));
+        assert_eq!(pending(&names), Some(vec!["a", "b"]));
+        assert!(!has_failed(&names));
+        assert!(has_failed(&object(json!({"pending": [], "result": {"status": "Failure"}}))));
+        assert!(!has_failed(&object(json!({"pending": [], "result": {"status": "Success"}}))));
+        let status = failure(&json!({"message": "too short", "reason": "Forbidden", "code": 403}));
+        assert_eq!((status.code, status.message.as_str()), (403, "too short"));
+    }
+}
