@@ -16,6 +16,10 @@ use crate::time::{self, Precision};
 use crate::types::{Either, EitherOther, Schema, Shape, Type, TypeId, Types};
 use crate::zero;
 
+/// What a document is read as to learn its kind, as messages print it.
+const TYPE_META: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
 /// Findings beyond this number are dropped: they no longer help anybody.
 const MAX_FINDINGS: usize = 100;
 
@@ -163,6 +167,8 @@ impl<'a> Seed<'_, 'a> {
             Shape::Quantity => self.walk.refuse(quantity::BadQuantity::Form.to_string()),
             // a time that is no string fails before anybody knows it is meant to be a time
             Shape::Time | Shape::MicroTime => self.walk.mismatch(given, "string", self.owner),
+            // so does a document whose kind is looked for first
+            _ if self.walk.path.is_empty() => self.walk.mismatch(given, TYPE_META, None),
             shape => {
                 let wanted = go_type(shape, self.walk.types);
                 self.walk.mismatch(given, &wanted, self.owner)
@@ -348,10 +354,14 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
-        if self.walk.path.is_empty() {
-            return Err(self.wrong("null"));
+        if !self.walk.path.is_empty() {
+            return Ok(Value::Null);
         }
-        Ok(Value::Null)
+        // A whole document of null says nothing about the object, but is one.
+        Ok(match self.walk.form {
+            Form::Whole => zero::of_shape(self.shape, self.walk.types),
+            Form::Applied => Value::Object(Map::new()),
+        })
     }
 
     fn visit_none<E: de::Error>(self) -> Result<Value, E> {

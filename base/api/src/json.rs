@@ -1,5 +1,7 @@
 //! JSON documents, read through the one [`decode`](crate::decode) pass.
 
+mod syntax;
+
 use serde_json::Value;
 
 use crate::decode::{self, Findings, Form};
@@ -80,7 +82,7 @@ pub(crate) fn finish<E: std::fmt::Display>(
             return Err(match findings.mismatch {
                 Some(mismatch) if findings.no_object => source.unreadable(&mismatch),
                 Some(mismatch) => source.unfit(&mismatch),
-                None => source.unreadable(&syntax_error(&error.to_string())),
+                None => source.unreadable(&why_unreadable(source.bytes, &error)),
             });
         }
     };
@@ -107,21 +109,25 @@ impl Source<'_> {
 
     /// The document is not well formed.
     fn unreadable(&self, why: &str) -> Status {
-        let kind = self
-            .schema
-            .and_then(|schema| schema.root().kinds.first())
-            .map(|gvk| format!(" (must be of type {})", gvk.kind))
-            .unwrap_or_default();
+        self.unrecognized(&format!("couldn't get version/kind; json parse error: {why}"))
+    }
+
+    /// Not even its kind can be told.
+    pub fn unrecognized(&self, why: &str) -> Status {
+        let kind = match self.schema.and_then(|schema| schema.root().kinds.first()) {
+            Some(gvk) => format!(" (must be of type {})", gvk.kind),
+            None => String::new(),
+        };
         Status::bad_request(format!(
-            "the object provided is unrecognized{kind}: couldn't get version/kind; json parse error: {why} ({})",
+            "the object provided is unrecognized{kind}: {why} ({})",
             summary(self.bytes)
         ))
     }
 }
 
-/// Says a cut off document in the words clients know.
-fn syntax_error(why: &str) -> String {
-    if why.starts_with("EOF while parsing") { "unexpected end of JSON input".into() } else { why.into() }
+/// Why a document cannot be read, in the words clients know; the reader's own where the syntax is right.
+pub fn why_unreadable(document: &[u8], error: &impl std::fmt::Display) -> String {
+    syntax::fault(document).unwrap_or_else(|| error.to_string())
 }
 
 /// The beginning of the document, as text where it looks like JSON.
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn broken_documents_are_refused_with_their_beginning() {
         for text in
-            ["", "[]", "null", "{", "{\"a\"", "{} {}", "\u{1}", "{\"spec\": {\"nodeName\": \"\\ud800\"}}"]
+            ["", "[]", "\"a\"", "{", "{\"a\"", "{} {}", "\u{1}", "{\"spec\": {\"nodeName\": \"\\ud800\"}}"]
         {
             let status = pod(text, FieldValidation::Ignore).expect_err(text);
             assert_eq!(status.code, 400);
@@ -256,6 +262,11 @@ mod tests {
                 "status": {"startTime": "2026-01-02T02:04:05Z", "conditions": [
                     {"type": "Ready", "status": "", "lastProbeTime": null, "lastTransitionTime": null}]}})
         );
+    }
+
+    #[test]
+    fn null_is_an_object_of_which_nothing_is_said() {
+        assert_eq!(pod("null", FieldValidation::Strict).expect("an empty pod").object.name(), "");
     }
 
     #[test]

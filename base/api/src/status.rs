@@ -134,6 +134,15 @@ impl Status {
         )
     }
 
+    /// None of the media types that the client takes is one of the server's at all.
+    pub fn no_representation(available: &[&str]) -> Status {
+        Status::new(
+            406,
+            "NotAcceptable",
+            format!("406: Not Acceptable\n\nAvailable representations: {}", available.join(", ")),
+        )
+    }
+
     pub fn already_exists(resource: &GroupResource, name: &str) -> Status {
         Status::new(409, "AlreadyExists", format!("{resource} {name:?} already exists")).about(resource, name)
     }
@@ -175,6 +184,16 @@ impl Status {
         )
     }
 
+    /// A media type that the server takes nowhere.
+    pub fn unknown_media_type() -> Status {
+        Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+    }
+
+    /// What the client sent cannot be understood, and no rule says what to call that.
+    pub fn unexpected(why: impl Display) -> Status {
+        Status::new(500, "", why.to_string())
+    }
+
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &FieldErrors) -> Status {
         let lines: Vec<String> = distinct(&errors.0);
         let list = match lines.as_slice() {
@@ -208,8 +227,8 @@ impl Status {
         Status::new(503, "ServiceUnavailable", message)
     }
 
-    pub fn timeout(message: impl Into<String>) -> Status {
-        Status::new(504, "Timeout", message)
+    pub fn timeout(why: impl Display) -> Status {
+        Status::new(504, "Timeout", format!("Timeout: {why}"))
     }
 
     pub fn about(self, resource: &GroupResource, name: &str) -> Status {

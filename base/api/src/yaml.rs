@@ -74,17 +74,23 @@ fn decode_form(
             (None, _) => json::decode_untyped(bytes, validation),
         };
     }
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| Status::bad_request("error converting YAML to JSON: yaml: invalid UTF-8"))?;
-    let read = read::documents(text, 1)
-        .map_err(|error| Status::bad_request(format!("error converting YAML to JSON: {error}")))?;
+    let source = Source { schema, bytes };
+    let unreadable = |why: String| match form {
+        Form::Whole => source.unrecognized(&why),
+        Form::Applied => {
+            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
+        }
+    };
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| unreadable("yaml: invalid leading UTF-8 octet".into()))?;
+    let read = read::documents(text, 1).map_err(|error| unreadable(error.to_string()))?;
     let value = read.documents.into_iter().next().unwrap_or(Value::Null);
     let (object, mut findings) = match schema {
         Some(schema) => decode::object(value, schema, form),
         None => decode::untyped(value),
     };
     note_duplicates(&mut findings, &read.duplicates);
-    json::finish(object.map(Object), findings, validation, &Source { schema, bytes })
+    json::finish(object.map(Object), findings, validation, &source)
 }
 
 /// All duplicate keys are one finding, as the YAML reader of other tools reports them.
@@ -160,7 +166,7 @@ mod tests {
         let status = decode(text, &schema, FieldValidation::Strict).expect_err("strict");
         assert!(status.message.contains("strict decoding error: yaml: unmarshal errors:"), "{status}");
         assert!(decode(b"\xff", &schema, FieldValidation::Strict).is_err());
-        assert!(decode(b"", &schema, FieldValidation::Strict).is_err());
+        assert!(decode(b"", &schema, FieldValidation::Strict).is_ok(), "nothing is null");
         assert!(decode(b"- a", &schema, FieldValidation::Strict).is_err());
         assert!(decode(b"{\"data\": {\"a\": \"b\"}, }", &schema, FieldValidation::Strict).is_ok());
     }

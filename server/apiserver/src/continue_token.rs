@@ -1,9 +1,9 @@
 //! The `continue` token of a list: opaque to clients, upstream's form inside, so that a client may go
 //! from one server to the other in the middle of a list.
 
-use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use ferry_api::Status;
+use base64::{DecodeError, Engine};
+use ferry_api::{Status, json};
 use ferry_registry::verbs::list::Continue;
 use ferry_store::Revision;
 use serde::{Deserialize, Serialize};
@@ -22,10 +22,19 @@ pub fn encode(next: &Continue) -> String {
 }
 
 pub fn decode(text: &str) -> Result<Continue, Status> {
-    let bad = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
-    let bytes =
-        BASE64_URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| bad(&error.to_string()))?;
-    let token: Token = serde_json::from_slice(&bytes).map_err(|error| bad(&error.to_string()))?;
+    let bad =
+        |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let text = text.trim_end_matches('=');
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+        let at = match error {
+            DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
+            // One letter too many, and it is the last.
+            _ => text.len().saturating_sub(1),
+        };
+        bad(&format!("illegal base64 data at input byte {at}"))
+    })?;
+    let token: Token =
+        serde_json::from_slice(&bytes).map_err(|error| bad(&json::why_unreadable(&bytes, &error)))?;
     if token.v != "meta.k8s.io/v1" {
         return Err(bad("server does not recognize this encoded version"));
     }

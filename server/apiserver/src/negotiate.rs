@@ -57,6 +57,7 @@ pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
     if accept.is_empty() {
         return Ok(Wanted::JSON);
     }
+    let mut representable = false;
     for clause in accept.split(',') {
         let mut parts = clause.split(';').map(str::trim);
         let encoding = match parts.next().unwrap_or("") {
@@ -65,6 +66,7 @@ pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
             "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
             _ => continue,
         };
+        representable = true;
         let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
         let parameter = |name: &str| parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
         let view = match (parameter("as"), parameter("g"), parameter("v")) {
@@ -81,7 +83,8 @@ pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
             return Ok(Wanted { encoding, view, pretty: parameter("pretty") == Some("1") });
         }
     }
-    Err(Status::not_acceptable(&[JSON, YAML, PROTOBUF]))
+    let ours = [JSON, YAML, PROTOBUF];
+    Err(if representable { Status::not_acceptable(&ours) } else { Status::no_representation(&ours) })
 }
 
 /// The form of a request's body; absent means JSON.

@@ -35,7 +35,7 @@ pub fn generated_name(base: &str) -> String {
 pub fn begin_create(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
     match_place(object, call)?;
     if !object.resource_version().is_empty() {
-        return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+        return Err(Status::unexpected("resourceVersion should not be set on objects to be created"));
     }
     dedup_owners(object, call);
     Ok(())

@@ -55,7 +55,9 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>
     fn next(&mut self) -> Result<(Event<'t>, Span), BadYaml> {
         match self.events.next() {
             Some(Ok(next)) => Ok(next),
-            Some(Err(error)) => Err(BadYaml { line: error.marker().line(), why: error.info().to_string() }),
+            Some(Err(error)) => {
+                Err(BadYaml { line: error.marker().line(), why: wording(&error.info().to_string()) })
+            }
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
@@ -137,6 +139,15 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>
             merge(&mut map, source).map_err(|why| BadYaml { line: 0, why })?;
         }
         Ok((map, size))
+    }
+}
+
+/// The parser says what it was at; clients know only the words for what it missed.
+fn wording(info: &str) -> String {
+    match info.split_once(", ") {
+        Some((context, missed)) if context.starts_with("while ") => missed.to_string(),
+        _ if info.starts_with("unclosed bracket") => "did not find expected node content".to_string(),
+        _ => info.to_string(),
     }
 }
 

@@ -63,6 +63,11 @@ impl Filter {
                 "metadata.namespace" => FieldRef::Namespace,
                 other => match selectable.iter().position(|field| field.field == other) {
                     Some(position) => FieldRef::Selectable(position),
+                    None if selectable.is_empty() => {
+                        return Err(Status::bad_request(format!(
+                            "{other:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                        )));
+                    }
                     None => return Err(Status::bad_request(format!("field label not supported: {other}"))),
                 },
             };

@@ -121,6 +121,8 @@ fn validate_subjects(subjects: &[Subject], errors: &mut FieldErrors) {
 
 fn same_role(new: &RoleRef, old: &RoleRef, errors: &mut FieldErrors) {
     if new != old {
-        errors.invalid("roleRef", json!(new), "cannot change roleRef");
+        // The internal type's own names: it has no others.
+        let shown = json!({"APIGroup": new.api_group, "Kind": new.kind, "Name": new.name});
+        errors.invalid("roleRef", shown, "cannot change roleRef");
     }
 }

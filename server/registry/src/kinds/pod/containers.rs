@@ -25,9 +25,6 @@ pub fn validate<'a>(
     errors: &mut FieldErrors,
 ) {
     checks::required_name(errors, path.child("name"), &container.name, names::dns1123_label);
-    if !container.name.is_empty() && !seen.insert(&container.name) {
-        errors.duplicate(path.child("name"), container.name.as_str());
-    }
     match container.image.as_deref().unwrap_or("") {
         "" => errors.required(path.child("image"), ""),
         image if image.trim() != image => {
@@ -68,6 +65,9 @@ pub fn validate<'a>(
     );
     if let Some(requirements) = &container.resources {
         resources(requirements, path.child("resources"), errors);
+    }
+    if !container.name.is_empty() && !seen.insert(&container.name) {
+        errors.duplicate(path.child("name"), container.name.as_str());
     }
     probes(container, scope, path, errors);
     if let Some(context) = &container.security_context

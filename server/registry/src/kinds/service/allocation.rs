@@ -124,10 +124,8 @@ fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) 
             let refused =
                 |why: String| Err(refuse(service, "spec.clusterIPs", json!([address.to_string()]), &why));
             if !ranges.iter().any(|range| range.contains(*address)) {
-                let list: Vec<String> = ranges.iter().map(ToString::to_string).collect();
                 return refused(format!(
-                    "failed to allocate IP {address}: the provided IP is not in the valid range. The range of valid IPs is {}",
-                    list.join(",")
+                    "failed to allocate IP {address}: the provided network does not match the current range"
                 ));
             }
             if taken(*address) {
