@@ -3,10 +3,13 @@
 //! There are two ways to be allowed. The old one grants a person outright: the verb `impersonate`
 //! on the user, each group and so on. The constrained one (KEP-5284) grants it for certain requests only:
 //! `impersonate:MODE` on the identity *and* `impersonate-on:MODE:VERB` on the request's own
-//! resource. Modes are tried from the narrowest to the widest, and the first refusal is the one
-//! the caller reads.
+//! resource. The mode by which a caller was last allowed is tried first, since most keep to one; then
+//! all from the narrowest to the widest. The first refusal is the one the caller reads.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::{
     attributes::{Attributes, Forbidden, quote, quote_list},
@@ -85,28 +88,52 @@ pub struct Impersonated {
     pub constraint: Option<&'static str>,
 }
 
-/// Decides whether the user of `request` may act as `wanted` in that request.
-pub async fn impersonate(
-    authorization: &Authorization,
-    wanted: &User,
-    request: &Attributes<'_>,
-) -> Result<Impersonated, Forbidden> {
-    let mut first_refusal = None;
-    for mode in MODES {
-        if !mode.applies(wanted, request.user) {
-            continue;
-        }
-        match mode.check(authorization, wanted, request).await {
-            Ok(user) => {
-                let constraint = (mode.kind != Kind::Legacy).then_some(mode.verb);
-                return Ok(Impersonated { user: Arc::new(user), constraint });
+/// Who was allowed by which mode. It only chooses what is asked first, never the decision.
+#[derive(Default)]
+pub struct Impersonation {
+    modes: Mutex<HashMap<String, Kind>>,
+}
+
+/// More callers than this are forgotten together.
+const MAX_REMEMBERED: usize = 10_000;
+
+impl Impersonation {
+    /// Decides whether the user of `request` may act as `wanted` in that request.
+    pub async fn decide(
+        &self,
+        authorization: &Authorization,
+        wanted: &User,
+        request: &Attributes<'_>,
+    ) -> Result<Impersonated, Forbidden> {
+        let remembered = self.modes.lock().get(&request.user.name).copied();
+        let is_first = |mode: &&Mode| Some(mode.kind) == remembered;
+        let first = MODES.iter().filter(is_first);
+        let others = MODES.iter().filter(|mode| !is_first(mode));
+        let mut first_refusal = None;
+        for mode in first.chain(others).filter(|mode| mode.applies(wanted, request.user)) {
+            match mode.check(authorization, wanted, request).await {
+                Ok(user) => {
+                    if remembered != Some(mode.kind) {
+                        self.remember(&request.user.name, mode.kind);
+                    }
+                    let constraint = (mode.kind != Kind::Legacy).then_some(mode.verb);
+                    return Ok(Impersonated { user: Arc::new(user), constraint });
+                }
+                Err(refusal) => {
+                    first_refusal.get_or_insert(refusal);
+                }
             }
-            Err(refusal) => {
-                first_refusal.get_or_insert(refusal);
-            }
         }
+        Err(first_refusal.expect("the last mode applies to every user"))
     }
-    Err(first_refusal.expect("the last mode applies to every user"))
+
+    fn remember(&self, requestor: &str, kind: Kind) {
+        let mut modes = self.modes.lock();
+        if modes.len() >= MAX_REMEMBERED {
+            modes.clear();
+        }
+        modes.insert(requestor.to_owned(), kind);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

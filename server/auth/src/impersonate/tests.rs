@@ -53,7 +53,8 @@ async fn list_pods_as(
     wanted: &User,
 ) -> Result<Impersonated, String> {
     let request = Attributes { namespace: "ns", ..Attributes::resource(requestor, "list", "", "pods") };
-    impersonate(&with_rules(rules), wanted, &request).await.map_err(|refusal| refusal.message)
+    let impersonation = Impersonation::default();
+    impersonation.decide(&with_rules(rules), wanted, &request).await.map_err(|refusal| refusal.message)
 }
 
 fn legacy() -> serde_json::Value {
@@ -177,4 +178,19 @@ async fn odd_groups_and_extras_are_refused_in_constrained_modes() {
         assert!(refusal.contains("in extra is not allowed"), "{key:?}: {refusal}");
     }
     assert!(list_pods_as(everything, &admin, &user("jane", &[""])).await.is_err());
+}
+
+#[tokio::test]
+async fn who_was_allowed_the_old_way_is_refused_in_its_words() {
+    let (authorization, impersonation) = (with_rules(legacy()), Impersonation::default());
+    let admin = user("admin", &[]);
+    let request = Attributes { namespace: "ns", ..Attributes::resource(&admin, "list", "", "pods") };
+    let mut wanted = user("jane", &[]);
+    impersonation.decide(&authorization, &wanted, &request).await.unwrap();
+    wanted.uid = "7".into();
+    let refusal = impersonation.decide(&authorization, &wanted, &request).await.unwrap_err();
+    assert_eq!(
+        refusal.message,
+        r#"uids.authentication.k8s.io "7" is forbidden: User "admin" cannot impersonate resource "uids" in API group "authentication.k8s.io" at the cluster scope"#
+    );
 }
