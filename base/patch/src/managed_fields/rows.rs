@@ -1,6 +1,6 @@
 //! What the field rows say about owning a value: in one piece, field by field, or element by element.
 
-use ferry_api::types::ListType;
+use ferry_api::types::{Field, ListType};
 use ferry_api::{Schema, Shape, Type, Types};
 use serde_json::Value;
 
@@ -40,6 +40,10 @@ impl<'s> Rows<'s> {
     /// The value of a field of a struct. None where the struct has no such field.
     pub fn field(self, ty: &'s Type, name: &str) -> Option<Owned<'s>> {
         match ty.field(name) {
+            // The field's own word counts more than its type's.
+            Some(Field { shape: Shape::Struct(id), granular: true, .. }) => {
+                Some(Owned::Struct(self.types.get(*id)))
+            }
             Some(field) => Some(self.owned(&field.shape, &field.list, field.atomic)),
             None if ty.preserve_unknown => Some(Owned::Free),
             None => None,
