@@ -123,7 +123,16 @@ impl Object {
     /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then
     /// metadata, so that the resourceVersion can be put in without decoding.
     pub fn to_json(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1024);
+        self.write(&[])
+    }
+
+    /// The JSON that is stored: without the resourceVersion, which is the store's revision.
+    pub fn to_stored_json(&self) -> Vec<u8> {
+        self.write(&["resourceVersion"])
+    }
+
+    fn write(&self, left_out_of_metadata: &[&str]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(4096);
         out.push(b'{');
         let mut comma = false;
         let first = ["apiVersion", "kind", "metadata"];
@@ -136,7 +145,12 @@ impl Object {
             comma = true;
             write_json(&mut out, key);
             out.push(b':');
-            write_json(&mut out, value);
+            match value {
+                Value::Object(metadata) if key == "metadata" => {
+                    write_without(&mut out, metadata, left_out_of_metadata);
+                }
+                value => write_json(&mut out, value),
+            }
         }
         out.push(b'}');
         out
@@ -145,6 +159,21 @@ impl Object {
     fn text(&self, field: &str) -> &str {
         self.0.get(field).and_then(Value::as_str).unwrap_or("")
     }
+}
+
+fn write_without(out: &mut Vec<u8>, map: &Map<String, Value>, left_out: &[&str]) {
+    out.push(b'{');
+    let mut comma = false;
+    for (key, value) in map.iter().filter(|(key, _)| !left_out.contains(&key.as_str())) {
+        if comma {
+            out.push(b',');
+        }
+        comma = true;
+        write_json(out, key);
+        out.push(b':');
+        write_json(out, value);
+    }
+    out.push(b'}');
 }
 
 fn write_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
@@ -216,6 +245,19 @@ mod tests {
         let view: k8s_openapi::api::core::v1::Service = object.view().expect("a Service");
         let conditions = view.status.and_then(|status| status.conditions).expect("conditions");
         assert_eq!(conditions[0].type_, "A");
+    }
+
+    #[test]
+    fn the_revision_is_not_stored() {
+        let object =
+            Object::from_value(json!({"metadata": {"name": "a", "resourceVersion": "7", "uid": "u"}}))
+                .expect("an object");
+        assert_eq!(
+            String::from_utf8(object.to_stored_json()).expect("UTF-8"),
+            r#"{"metadata":{"name":"a","uid":"u"}}"#
+        );
+        let bare = Object::from_value(json!({"metadata": {"resourceVersion": "7"}})).expect("an object");
+        assert_eq!(bare.to_stored_json(), br#"{"metadata":{}}"#);
     }
 
     #[test]

@@ -6,6 +6,11 @@
 mod cluster;
 mod roles;
 
+/// Objects are trees of small pieces, made and dropped for every write: a fifth of a write's time is the
+/// allocator's, and this one takes least (docs/performance.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
 //! Keeps deciders up to date from the registry's caches: what RBAC, the Node authorizer and bootstrap tokens
 //! know comes from here. The caches hold every object already, so nothing is kept a second time.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use ferry_api::GroupResource;
+use ferry_api::{GroupResource, GroupVersionKind, kinds};
 use ferry_auth::authenticate::{BootstrapTokens, bootstrap_token};
 use ferry_auth::authorize::rbac::{self, Change as RbacChange};
 use ferry_auth::authorize::{NodeAuthorizer, Rbac};
@@ -139,7 +139,8 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
             for delta in deltas {
                 match delta {
                     Delta::Set { entry, previous } => {
-                        if pod_matters(entry, previous)
+                        if is_bound(entry)
+                            && pod_matters(entry, previous)
                             && let Some(pod) = view(entry)
                         {
                             node.set_pod(&pod);
@@ -163,6 +164,16 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
         node.remove_pod_certificate_request(entry.namespace(), entry.name());
     }),
 ];
+
+/// A pod without a node lets no node read anything.
+fn is_bound(pod: &Entry) -> bool {
+    static NODE_NAME: LazyLock<Option<usize>> = LazyLock::new(|| {
+        let row = kinds::builtin_row(&GroupVersionKind::new("", "v1", "Pod"))?;
+        let selectable = ferry_registry::kinds::strategy(row).selectable();
+        selectable.iter().position(|field| field.field == "spec.nodeName")
+    });
+    NODE_NAME.is_none_or(|at| !pod.fields[at].is_empty())
+}
 
 /// What a pod lets its node read follows from its spec and its claims. A pod's status changes often; finding
 /// out that nothing else did is far cheaper than reading the pod.

@@ -34,7 +34,13 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     /// `validate` ran on the new object already.
     fn validate_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
 
+    /// Called where `judges_status` says so: most statuses are their writers' own matter, and are
+    /// written too often for views that nobody looks at.
     fn validate_status_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
+
+    fn judges_status(&self) -> bool {
+        false
+    }
 
     /// A write through another subresource (binding, approval, finalize, resize): takes from `new` only
     /// what that subresource may change.
@@ -132,8 +138,8 @@ pub struct Traits {
     pub generation: bool,
     /// A new object keeps the status it came with (nodes register with theirs).
     pub created_with_status: bool,
-    /// A delete that removes the object answers with it, not with a Status.
-    pub answers_deleted: bool,
+    /// Addresses or ports are reserved together with the object: it has companions.
+    pub reserves: bool,
     /// Writes need not wait for the disk (leases, events).
     pub relaxed: bool,
     /// Objects go away by themselves after this time (events).
@@ -163,7 +169,7 @@ impl Traits {
         name: NameRule::DnsSubdomain,
         generation: false,
         created_with_status: false,
-        answers_deleted: false,
+        reserves: false,
         relaxed: false,
         ttl: None,
         first_finalizer: None,
@@ -183,7 +189,8 @@ pub trait Strategy: Send + Sync {
     fn prepare_create(&self, object: &mut Object);
     fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>);
     fn prepare_update(&self, new: &mut Object, old: &Object);
-    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<(), Status>;
+    /// Returns what the client should hear though the object is accepted.
+    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<Vec<String>, Status>;
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object);
     fn validate_update(
         &self,
@@ -191,8 +198,7 @@ pub trait Strategy: Send + Sync {
         old: &Object,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
-    ) -> Result<(), Status>;
-    fn warnings(&self, object: &Object) -> Vec<String>;
+    ) -> Result<Vec<String>, Status>;
     fn selectable(&self) -> &'static [Selectable];
     fn columns(&self) -> &'static [Column];
     fn traits(&self) -> Traits;
@@ -272,9 +278,10 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.prepare_action(subresource, new, old);
     }
 
-    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<(), Status> {
-        self.rules.validate(&view(object)?, errors);
-        Ok(())
+    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
+        let view = view(object)?;
+        self.rules.validate(&view, errors);
+        Ok(self.rules.warnings(&view))
     }
 
     fn validate_update(
@@ -283,21 +290,21 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         old: &Object,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
-    ) -> Result<(), Status> {
+    ) -> Result<Vec<String>, Status> {
+        if scope == UpdateScope::Status && !self.rules.judges_status() {
+            return Ok(Vec::new());
+        }
         let (new, old) = (view(new)?, view(old)?);
         match scope {
             UpdateScope::Main => {
                 self.rules.validate(&new, errors);
                 self.rules.validate_update(&new, &old, errors);
+                return Ok(self.rules.warnings(&new));
             }
             UpdateScope::Status => self.rules.validate_status_update(&new, &old, errors),
             UpdateScope::Action(subresource) => self.rules.validate_action(subresource, &new, &old, errors),
         }
-        Ok(())
-    }
-
-    fn warnings(&self, object: &Object) -> Vec<String> {
-        object.view().map(|view| self.rules.warnings(&view)).unwrap_or_else(|_| Vec::new())
+        Ok(Vec::new())
     }
 
     fn selectable(&self) -> &'static [Selectable] {

@@ -85,6 +85,7 @@ async fn serve(flags: Flags) -> anyhow::Result<()> {
     let data_dir = flags.data_dir.clone();
     let running = start_server(flags).await?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
+    running.warm_documents();
     super::component::signalled().await?;
     tracing::info!("stopping");
     running.stop().await;

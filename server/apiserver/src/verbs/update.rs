@@ -1,7 +1,8 @@
 //! PUT: the whole object, as it should be.
 
-use ferry_api::Status;
+use ferry_api::{Object, Status};
 use ferry_registry::verbs::update::Change;
+use parking_lot::Mutex;
 
 use super::Target;
 use crate::body::Response;
@@ -17,8 +18,14 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
     }
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let call = writing.call(target.request, target.kind, target.resource);
+    // It is tried again only when another write came first; then the body is read again.
+    let first = Mutex::new(Some(object));
+    let transform = |_: Option<&Object>| match first.lock().take() {
+        Some(object) => Ok(object),
+        None => target.request.decode(target.kind, target.resource, options.validation),
+    };
     let change = Change {
-        transform: &|_| Ok(object.clone()),
+        transform: &transform,
         tracked: false,
         may_create: target.resource.strategy.traits().create_on_update
             && target.request.info.subresource.is_empty(),

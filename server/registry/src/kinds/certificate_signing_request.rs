@@ -84,6 +84,10 @@ impl Rules<CertificateSigningRequest> for RequestRules {
         }
     }
 
+    fn judges_status(&self) -> bool {
+        true
+    }
+
     fn validate_status_update(
         &self,
         new: &CertificateSigningRequest,

@@ -46,6 +46,10 @@ impl Rules<Namespace> for NamespaceRules {
         }
     }
 
+    fn judges_status(&self) -> bool {
+        true
+    }
+
     fn validate_status_update(&self, new: &Namespace, _old: &Namespace, errors: &mut FieldErrors) {
         let phase = new.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("");
         let deleting = new.metadata.deletion_timestamp.is_some();
@@ -82,7 +86,7 @@ impl Rules<Namespace> for NamespaceRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { name: NameRule::DnsLabel, answers_deleted: true, ..Traits::default() }
+        Traits { name: NameRule::DnsLabel, ..Traits::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::checks::{self, Path};
 use super::persistent_volume_claim::{VOLUME_MODES, validate_access_modes};
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<PersistentVolume, VolumeRules> = Typed::new(VolumeRules);
 
@@ -79,10 +79,6 @@ impl Rules<PersistentVolume> for VolumeRules {
 
     fn columns(&self) -> &'static [Column] {
         super::tables::storage::PERSISTENT_VOLUME
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { answers_deleted: true, ..Traits::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::checks::{self, Path};
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<PersistentVolumeClaim, ClaimRules> = Typed::new(ClaimRules);
 
@@ -85,10 +85,6 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
 
     fn columns(&self) -> &'static [Column] {
         super::tables::storage::PERSISTENT_VOLUME_CLAIM
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { answers_deleted: true, ..Traits::default() }
     }
 }
 

@@ -54,9 +54,6 @@ const NONE: Traits = Traits::PLAIN;
 const COUNTED: Traits = Traits { generation: true, ..NONE };
 const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
 const COUNTED_CONDITIONAL: Traits = Traits { unconditional_update: false, ..COUNTED };
-const ANSWERS: Traits = Traits { answers_deleted: true, ..NONE };
-const COUNTED_ANSWERS: Traits = Traits { answers_deleted: true, ..COUNTED };
-const CONDITIONAL_ANSWERS: Traits = Traits { answers_deleted: true, ..CONDITIONAL };
 const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
 const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
@@ -80,9 +77,9 @@ static ROWS: &[Row] = &[
     row("", "Endpoints", UPSERT, &[], network::ENDPOINTS),
     row("", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
-    row("", "PodTemplate", COUNTED_ANSWERS, &[], pods::POD_TEMPLATE),
-    row("", "ResourceQuota", ANSWERS, &[], cluster::RESOURCE_QUOTA),
-    row("", "ServiceAccount", ANSWERS, &[], cluster::AGED),
+    row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
+    row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
+    row("", "ServiceAccount", NONE, &[], cluster::AGED),
     row(ADMISSION, "MutatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::MUTATING_POLICY),
     row(ADMISSION, "MutatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
     row(ADMISSION, "ValidatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::VALIDATING_POLICY),
@@ -100,19 +97,19 @@ static ROWS: &[Row] = &[
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
     row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
-    row(DRA, "DeviceClass", COUNTED_ANSWERS, &[], cluster::AGED),
-    row(DRA, "DeviceTaintRule", COUNTED_ANSWERS, &[], cluster::DEVICE_TAINT_RULE),
-    row(DRA, "ResourceClaim", ANSWERS, &[], cluster::RESOURCE_CLAIM),
-    row(DRA, "ResourceClaimTemplate", ANSWERS, &[], cluster::AGED),
-    row(DRA, "ResourcePoolStatusRequest", ANSWERS, &[], cluster::POOL_STATUS_REQUEST),
-    row(DRA, "ResourceSlice", COUNTED_ANSWERS, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
+    row(DRA, "DeviceClass", COUNTED, &[], cluster::AGED),
+    row(DRA, "DeviceTaintRule", COUNTED, &[], cluster::DEVICE_TAINT_RULE),
+    row(DRA, "ResourceClaim", NONE, &[], cluster::RESOURCE_CLAIM),
+    row(DRA, "ResourceClaimTemplate", NONE, &[], cluster::AGED),
+    row(DRA, "ResourcePoolStatusRequest", NONE, &[], cluster::POOL_STATUS_REQUEST),
+    row(DRA, "ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
     row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
     row(SCHEDULING, "Workload", COUNTED, &[], workloads::WORKLOAD),
-    row(STORAGE, "CSIDriver", CONDITIONAL_ANSWERS, &[], storage::CSI_DRIVER),
-    row(STORAGE, "CSINode", CONDITIONAL_ANSWERS, &[], storage::CSI_NODE),
+    row(STORAGE, "CSIDriver", CONDITIONAL, &[], storage::CSI_DRIVER),
+    row(STORAGE, "CSINode", CONDITIONAL, &[], storage::CSI_NODE),
     row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
-    row(STORAGE, "VolumeAttachment", CONDITIONAL_ANSWERS, &[], storage::VOLUME_ATTACHMENT),
-    row(STORAGE, "VolumeAttributesClass", ANSWERS, &[], storage::VOLUME_ATTRIBUTES_CLASS),
+    row(STORAGE, "VolumeAttachment", CONDITIONAL, &[], storage::VOLUME_ATTACHMENT),
+    row(STORAGE, "VolumeAttributesClass", NONE, &[], storage::VOLUME_ATTRIBUTES_CLASS),
     row("storagemigration.k8s.io", "StorageVersionMigration", NONE, &[], cluster::STORAGE_MIGRATION),
 ];
 

@@ -5,7 +5,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::checks::{self, Path};
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<StorageClass, StorageClassRules> = Typed::new(StorageClassRules);
 
@@ -53,9 +53,5 @@ impl Rules<StorageClass> for StorageClassRules {
 
     fn columns(&self) -> &'static [Column] {
         super::tables::storage::STORAGE_CLASS
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { answers_deleted: true, ..Traits::default() }
     }
 }

@@ -33,7 +33,7 @@ impl Registry {
         call.admission.validate(Operation::Create, Some(&object), None).await?;
         loop {
             draws += 1;
-            match self.write_new(call, &object).await {
+            match self.write_new(call, &mut object).await {
                 Ok(answer) => return Ok(answer),
                 Err(WriteFailure::Companion) if draws < TRIES => continue,
                 Err(WriteFailure::Exists) if generated && draws < DRAWS => {
@@ -51,21 +51,22 @@ impl Registry {
         }
     }
 
-    async fn write_new(&self, call: &Call<'_>, object: &Object) -> Result<Answer, WriteFailure> {
-        let mut object = object.clone();
+    async fn write_new(&self, call: &Call<'_>, object: &mut Object) -> Result<Answer, WriteFailure> {
         // The name comes before addresses and ports: what exists must not be refused for holding them.
         if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
             return Err(WriteFailure::Exists);
         }
-        let mut companions = call.resource.strategy.companions(self, Some(&mut object), None)?;
-        let charge = call.admission.charge(Operation::Create, &object, None).await?;
+        // What is reserved now is not asked for when another draw is needed.
+        let asked = call.resource.strategy.traits().reserves.then(|| object.clone());
+        let mut companions = call.resource.strategy.companions(self, Some(object), None)?;
+        let charge = call.admission.charge(Operation::Create, object, None).await?;
         companions.extend(charge.companions);
         let key = call.resource.store_key(object.namespace(), object.name());
         if call.dry_run {
-            return Ok(Answer::Object(Box::new(object)));
+            return Ok(Answer::Object(Box::new(object.clone())));
         }
         let txn =
-            transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, &object), companions);
+            transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), companions);
         let committed = self.commit(call, object.namespace(), object.name(), txn).await;
         drop(charge.turn);
         match committed {
@@ -75,7 +76,10 @@ impl Registry {
             }
             Ok(committed) => self.read_back(call, object.namespace(), object.name(), committed.revision),
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
-            Err(Error::Conflict { .. }) => Err(WriteFailure::Companion),
+            Err(Error::Conflict { .. }) => {
+                asked.into_iter().for_each(|asked| *object = asked);
+                Err(WriteFailure::Companion)
+            }
             Err(error) => Err(store_failure(error).into()),
         }
     }
@@ -175,27 +179,17 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
-    strategy.validate(object, &mut errors)?;
+    let warnings = strategy.validate(object, &mut errors)?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
     }
-    call.warn(strategy.warnings(object));
+    call.warn(warnings);
     Ok(())
 }
 
 pub(super) fn put(call: &Call<'_>, key: &std::sync::Arc<str>, object: &Object) -> StoreOperation {
     let traits: Traits = call.resource.strategy.traits();
-    StoreOperation::Put { key: key.clone(), value: stored_bytes(object), ttl: traits.ttl }
-}
-
-/// What goes to the store: the JSON without its resourceVersion, which the store's revision is.
-fn stored_bytes(object: &Object) -> bytes::Bytes {
-    if object.meta("resourceVersion").is_none() {
-        return object.to_json().into();
-    }
-    let mut object = object.clone();
-    object.remove_meta("resourceVersion");
-    object.to_json().into()
+    StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: traits.ttl }
 }
 
 pub(super) fn transaction(

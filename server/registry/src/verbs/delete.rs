@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::{FieldErrors, Object, Status};
+use ferry_api::{FieldErrors, GroupResource, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 use serde::Deserialize;
 use serde_json::Value;
@@ -226,14 +226,19 @@ fn validate_options(options: &DeleteOptions) -> Result<(), Status> {
     if let Some(policy) = options.propagation_policy.as_deref()
         && !["Foreground", "Background", "Orphan"].contains(&policy)
     {
-        errors.not_supported("propagationPolicy", policy, &["Background", "Foreground", "Orphan"]);
+        errors.not_supported("propagationPolicy", policy, &["Foreground", "Background", "Orphan", "nil"]);
+    }
+    if options.dry_run.iter().any(|value| value != "All") {
+        errors.not_supported("dryRun", options.dry_run.clone(), &["All"]);
     }
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
 }
 
 fn check_preconditions(call: &Call<'_>, options: &DeleteOptions, old: &Object) -> Result<(), Status> {
     let Some(preconditions) = &options.preconditions else { return Ok(()) };
-    let refuse = |why: String| Err(Status::conflict(&call.group_resource(), call.name, why));
+    // Named by its kind, where every other conflict names the resource.
+    let kind = GroupResource::new(call.kind.group.clone(), call.kind.kind.clone());
+    let refuse = |why: String| Err(Status::conflict(&kind, call.name, why));
     if let Some(uid) = preconditions.uid.as_deref().filter(|uid| *uid != old.uid()) {
         return refuse(format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",

@@ -67,6 +67,9 @@ impl Registry {
         let mut new = (change.transform)(Some(&old))?;
         let asked = new.resource_version().to_string();
         let insisted = !asked.is_empty() && asked != old.resource_version();
+        if insisted && asked.parse::<u64>().is_err() {
+            return Err(Status::unexpected(format!("strconv.ParseUint: parsing {asked:?}: invalid syntax")));
+        }
         if insisted {
             return Err(Status::modified(&call.group_resource(), call.name));
         }
@@ -82,7 +85,8 @@ impl Registry {
                 &call.group_resource(),
                 call.name,
                 format!(
-                    "Precondition failed: UID in precondition: {wanted}, UID in object meta: {}",
+                    "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {}",
+                    call.resource.store_key(call.namespace, call.name),
                     old.uid()
                 ),
             ));
@@ -162,7 +166,8 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
         UpdateScope::Status => {
             let (metadata, status) = (new.0.remove("metadata"), new.0.remove("status"));
             let keeps_labels = call.resource.strategy.traits().status_keeps_labels;
-            new.0.clone_from(&old.0);
+            let others = old.0.iter().filter(|(field, _)| !["metadata", "status"].contains(&field.as_str()));
+            new.0 = others.map(|(field, value)| (field.clone(), value.clone())).collect();
             if let Some(metadata) = metadata {
                 new.0.insert("metadata".into(), metadata);
             }
@@ -195,18 +200,17 @@ fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'
     }
     let mut errors = FieldErrors::default();
     metadata::validate_update(new, old, &mut errors);
-    if scope == UpdateScope::Main && initialize::pending(old).is_some() {
-        // Nobody has acted on the object yet: it is judged as a new one, not by what may change later.
-        strategy.validate(new, &mut errors)?;
-    } else {
-        strategy.validate_update(new, old, scope, &mut errors)?;
-    }
+    // While others finish it nobody has acted on the object: it is judged as a new one, not by what may
+    // change later.
+    let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();
+    let warnings = match unfinished {
+        true => strategy.validate(new, &mut errors)?,
+        false => strategy.validate_update(new, old, scope, &mut errors)?,
+    };
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));
     }
-    if scope == UpdateScope::Main {
-        call.warn(strategy.warnings(new));
-    }
+    call.warn(warnings);
     Ok(())
 }
 

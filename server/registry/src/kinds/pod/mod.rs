@@ -97,7 +97,7 @@ impl Rules<Pod> for PodRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, answers_deleted: true, ..Traits::default() }
+        Traits { generation: true, ..Traits::default() }
     }
 }
 

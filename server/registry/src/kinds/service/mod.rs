@@ -73,12 +73,7 @@ impl Rules<Service> for ServiceRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits {
-            name: NameRule::Dns1035Label,
-            create_on_update: true,
-            answers_deleted: true,
-            ..Traits::default()
-        }
+        Traits { name: NameRule::Dns1035Label, create_on_update: true, reserves: true, ..Traits::default() }
     }
 }
 
