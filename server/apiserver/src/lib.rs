@@ -18,6 +18,7 @@ mod documents;
 mod escalation;
 pub mod filters;
 mod follow;
+mod gathered;
 pub mod health;
 pub mod in_process;
 mod metrics;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::filters::{self, Connection};
+use crate::gathered::Gathered;
 
 /// A client that does not finish its handshake, or its headers, in this time is not waited for.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -81,20 +83,24 @@ async fn connection(
         let (api, connection) = (api.clone(), connection.clone());
         async move { Ok::<_, std::convert::Infallible>(filters::handle(api, connection, request).await) }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE)
-        .max_headers(MAX_HEADERS)
-        .http2()
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2".as_slice()) {
+        let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_headers(MAX_HEADERS);
+        let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        watcher.watch(serving).await?;
+        return Ok(());
+    }
+    let mut http2 = http2::Builder::new(TokioExecutor::new());
+    http2
         .timer(TokioTimer::new())
         .max_concurrent_streams(250)
         .max_header_list_size(64 * 1024)
         .keep_alive_interval(Some(Duration::from_secs(30)))
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(2 << 20);
-    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    watcher.watch(serving).await?;
+    let stream = Gathered::new(stream);
+    let writer = stream.writer();
+    let serving = watcher.watch(http2.serve_connection(TokioIo::new(stream), service));
+    writer.drive(serving).await?;
     Ok(())
 }
