@@ -7,6 +7,7 @@ use std::time::Duration;
 use ferry_api::Kind;
 use ferry_auth::audit::Audit;
 use ferry_auth::authenticate::{ServiceAccounts, Tokens};
+use ferry_auth::impersonate::Impersonation;
 use ferry_auth::{Authentication, Authorization, Rbac};
 use ferry_registry::Registry;
 use parking_lot::RwLock;
@@ -24,6 +25,7 @@ pub struct Api {
     /// What is written down of requests; nothing without a policy.
     pub audit: Option<Arc<Audit>>,
     pub authorization: Authorization,
+    pub impersonation: Impersonation,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
@@ -116,6 +118,7 @@ impl Api {
             tokens: parts.tokens,
             audit: parts.audit,
             authorization: parts.authorization,
+            impersonation: Impersonation::default(),
             rbac: parts.rbac,
             admission: parts.admission,
             limits: parts.limits,

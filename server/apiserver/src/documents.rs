@@ -23,7 +23,7 @@ pub struct Documents {
 }
 
 #[derive(Clone)]
-struct Document {
+pub struct Document {
     bytes: Bytes,
     content_type: &'static str,
     /// In quotes, as the header wants it.
@@ -45,6 +45,11 @@ impl Documents {
             made: Mutex::default(),
             openapi: openapi::Documents::new(rows.to_vec()),
         }
+    }
+
+    /// The index of OpenAPI v3: the hash of every document, so each is made once for it.
+    pub fn openapi_v3_index(&self) -> Option<Document> {
+        self.document("openapi/v3", JSON, || bytes(self.openapi.v3_index()))
     }
 
     fn document(
@@ -108,7 +113,7 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
             plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, group, version)?))
         }
         (["openapi", "v2"], _) => return openapi_v2(documents, request),
-        (["openapi", "v3"], _) => plain("openapi/v3", &|| bytes(documents.openapi.v3_index())),
+        (["openapi", "v3"], _) => documents.openapi_v3_index(),
         (["openapi", "v3", path @ ..], _) => {
             if !accepts_json(&request.headers) {
                 return Err(Status::not_acceptable(&[JSON]));

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use ferry_api::{GroupResource, Status};
-use ferry_auth::authenticate::Headers;
+use ferry_auth::authenticate::{AuthenticationError, Headers, WebSocketBearer, websocket_bearer};
 use ferry_auth::impersonate::{
     EXTRA_HEADER_PREFIX, GROUP_HEADER, Impersonated, UID_HEADER, USER_HEADER, wanted_user,
 };
@@ -14,7 +14,7 @@ use ferry_auth::{Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderValue, WARNING};
+use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL, WARNING};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
@@ -26,7 +26,7 @@ use crate::body::Response;
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
 use crate::request_info::{Query, RequestInfo};
-use crate::{compress, paths, respond, verbs};
+use crate::{compress, paths, respond, verbs, websocket};
 
 /// What a connection brings to each of its requests.
 #[derive(Clone, Default)]
@@ -163,10 +163,15 @@ async fn authenticate(
         return Ok(identity.clone());
     }
     let mut span = ferry_trace::span("filter.authentication");
-    let websocket_bearer = crate::websocket::bearer(&parts.headers);
+    let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
+        span.fail(error);
+        tracing::debug!(path = %info.path, %error, "unauthorized");
+        Status::unauthorized()
+    };
+    let websocket_bearer = websocket_token(&parts.headers).map_err(|error| refused(&error, &mut span))?;
     let credentials = Credentials {
         authorization: parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()),
-        websocket_bearer: websocket_bearer.as_deref(),
+        websocket_bearer: websocket_bearer.as_ref().map(|bearer| bearer.token.as_str()),
         client_certificates: &connection.client_certificates,
         headers: &PlainHeaders(&parts.headers),
         path: &info.path,
@@ -178,11 +183,15 @@ async fn authenticate(
             span.set("user", identity.user.name.clone());
             Ok(identity.user)
         }
-        Err(unauthorized) => {
-            span.fail(&unauthorized);
-            tracing::debug!(path = %info.path, error = %unauthorized, "unauthorized");
-            Err(Status::unauthorized())
-        }
+        Err(unauthorized) => Err(refused(&unauthorized, &mut span)),
+    }
+}
+
+/// A browser cannot set headers: it hides its token in the subprotocols of a WebSocket's handshake.
+fn websocket_token(headers: &HeaderMap) -> Result<Option<WebSocketBearer>, AuthenticationError> {
+    match websocket::is_upgrade(headers) {
+        true => websocket_bearer(&PlainHeaders(headers).values(SEC_WEBSOCKET_PROTOCOL.as_str())),
+        false => Ok(None),
     }
 }
 
@@ -210,7 +219,7 @@ async fn impersonate(
     let Some(wanted) = wanted else { return Ok(Impersonated { user, constraint: None }) };
     let mut span = ferry_trace::span("filter.impersonation");
     let attributes = info.attributes(&user);
-    ferry_auth::impersonate::impersonate(&api.authorization, &wanted, &attributes).await.map_err(|refusal| {
+    api.impersonation.decide(&api.authorization, &wanted, &attributes).await.map_err(|refusal| {
         span.fail(&refusal);
         forbidden(refusal)
     })
@@ -219,6 +228,11 @@ async fn impersonate(
 /// Nothing behind the filters shall see who somebody wanted to be.
 fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
     headers.remove(AUTHORIZATION);
+    if let Ok(Some(bearer)) = websocket_token(&headers)
+        && let Ok(protocols) = HeaderValue::from_str(&bearer.protocols.join(", "))
+    {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols);
+    }
     let spoken: Vec<http::HeaderName> = headers
         .keys()
         .filter(|name| {

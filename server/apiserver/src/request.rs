@@ -56,9 +56,9 @@ impl Request {
 
     pub fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
         let dry_run: Vec<&str> = self.query.all("dryRun").filter(|value| !value.is_empty()).collect();
-        if let Some(unknown) = dry_run.iter().find(|value| **value != "All") {
+        if dry_run.iter().any(|value| *value != "All") {
             let mut errors = ferry_api::FieldErrors::default();
-            errors.not_supported("dryRun", *unknown, &["All"]);
+            errors.not_supported("dryRun", json!(dry_run), &["All"]);
             return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
         }
         let validation = match self.query.text("fieldValidation") {
@@ -99,7 +99,12 @@ impl Request {
     }
 
     pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
-        self.warnings.lock().extend(warnings);
+        let mut said = self.warnings.lock();
+        for warning in warnings {
+            if !said.contains(&warning) {
+                said.push(warning);
+            }
+        }
     }
 
     /// How long the client is willing to wait: `?timeout=20s`.
@@ -165,23 +170,35 @@ fn check_type(object: &mut Object, kind: &Kind) -> Result<(), Status> {
     let (api_version, wanted) = (kind.api_version(), kind.kind.as_ref());
     let (have_version, have) = (object.api_version(), object.kind());
     let kind_fits = have.is_empty() || have == wanted;
-    if kind_fits && !have_version.is_empty() && have_version != api_version {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({have_version}) does not match the expected API version ({api_version})"
-        )));
+    if kind_fits && (have_version.is_empty() || have_version == api_version) {
+        object.set_type(&api_version, wanted);
+        return Ok(());
     }
-    if !kind_fits {
-        let gvk = ferry_api::GroupVersionKind::from_api_version(have_version, have);
-        let why = match ferry_api::Types::builtin().by_kind(&gvk) {
-            Some(_) => format!("converting ({have}) to ({wanted}): unknown conversion"),
-            None => format!("no kind {have:?} is registered for version {have_version:?}"),
-        };
-        return Err(Status::bad_request(format!(
-            "{have} in version {have_version:?} cannot be handled as a {wanted}: {why}"
-        )));
-    }
-    object.set_type(&api_version, wanted);
-    Ok(())
+    let given = ferry_api::GroupVersionKind::from_api_version(have_version, have);
+    let why = match ferry_api::Types::builtin().by_kind(&given) {
+        Some(_) if kind_fits => {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({have_version}) does not match the expected API version ({api_version})"
+            )));
+        }
+        Some(_) => format!(
+            "converting ({}.{have}) to ({}.{wanted}): unknown conversion",
+            given.version,
+            go_package(&kind.group)
+        ),
+        None => format!("no kind {have:?} is registered for version {have_version:?} in scheme {SCHEME:?}"),
+    };
+    Err(Status::bad_request(format!(
+        "{have} in version {have_version:?} cannot be handled as a {wanted}: {why}"
+    )))
+}
+
+/// Where upstream keeps its kinds: part of a message that clients know.
+const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
+/// `apps` of the group apps, `rbac` of rbac.authorization.k8s.io.
+fn go_package(group: &str) -> &str {
+    if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
 }
 
 /// `kubectl` of `kubectl/v1.36.4 (linux/amd64) …`.
@@ -192,16 +209,29 @@ fn manager_of(user_agent: &str) -> &str {
 }
 
 /// A resourceVersion parameter.
-pub fn revision(text: &str) -> Result<Revision, Status> {
+pub fn revision(text: &str) -> Result<Revision, BadRevision> {
     text.parse::<i64>().ok().filter(|number| *number >= 0).map(Revision).ok_or_else(|| {
         let mut errors = ferry_api::FieldErrors::default();
-        errors.invalid(
-            "resourceVersion",
-            text,
-            &format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
-        );
-        Status::invalid("meta.k8s.io", "ListOptions", "", &errors)
+        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        errors.invalid("resourceVersion", text, &why);
+        BadRevision(errors.0.iter().map(ToString::to_string).collect())
     })
+}
+
+/// Why a resourceVersion is none.
+#[derive(Debug)]
+pub struct BadRevision(String);
+
+impl BadRevision {
+    pub fn in_list(self) -> Status {
+        Status::bad_request(format!("invalid resource version: {}", self.0))
+    }
+}
+
+impl From<BadRevision> for Status {
+    fn from(bad: BadRevision) -> Status {
+        Status::unexpected(bad.0)
+    }
 }
 
 /// What one write needs to hand to the registry; lives as long as the request.

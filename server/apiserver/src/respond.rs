@@ -356,6 +356,6 @@ pub fn patch_failure(error: PatchError, group: &str, kind: &str, name: &str) -> 
             tracing::debug!(%group, %kind, %name, %why, "a patch does not apply");
             Status::new(422, "Invalid", PatchError::UNPROCESSABLE)
         }
-        PatchError::Contradicts(why) => Status::new(500, "InternalError", why),
+        PatchError::Contradicts(why) => Status::unexpected(why),
     }
 }

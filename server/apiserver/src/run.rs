@@ -210,6 +210,16 @@ impl Running {
         ferry_client::connect::over(InProcess::new(self.api.clone(), user))
     }
 
+    /// Makes the documents that clients ask for first, before they ask. For servers that will live; it
+    /// costs a moment of CPU, so it is done apart, when all else is ready.
+    pub fn warm_documents(&self) {
+        let api = self.api.clone();
+        tokio::task::spawn_blocking(move || {
+            let _span = ferry_trace::span("apiserver.documents");
+            api.served().documents.openapi_v3_index();
+        });
+    }
+
     /// Stops taking requests, lets the open ones finish, and makes everything durable.
     pub async fn stop(self) {
         self.stop.cancel();

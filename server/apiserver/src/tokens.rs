@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::body::Response;
 use crate::request::Writing;
-use crate::respond;
 use crate::verbs::Target;
+use crate::{respond, subresources};
 
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
@@ -83,7 +83,7 @@ impl Api {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let asked = texts(review.get(&["spec", "audiences"]));
+        let asked = subresources::texts(review.get(&["spec", "audiences"]));
         let failed = |why: &dyn std::fmt::Display| json!({"error": why.to_string(), "user": {}});
         Ok(match self.tokens.review(token, &asked, SystemTime::now()).await {
             Ok(Outcome::Authenticated(identity)) => {
@@ -113,7 +113,7 @@ impl Api {
         let info = &target.request.info;
         let account = lookup(&self.registry, "serviceaccounts", &info.namespace, &info.name)
             .ok_or_else(|| Status::not_found(&GroupResource::new("", "serviceaccounts"), &info.name))?;
-        let mut audiences = texts(request.get(&["spec", "audiences"]));
+        let mut audiences = subresources::texts(request.get(&["spec", "audiences"]));
         if audiences.is_empty() {
             audiences = self.service_accounts.api_audiences().to_vec();
         }
@@ -251,15 +251,6 @@ fn account_of(pod: &Object) -> &str {
     }
 }
 
-fn texts(value: Option<&Value>) -> Vec<String> {
-    value
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|text| Some(text.as_str()?.to_string()))
-        .collect()
-}
-
 fn user(user: &ferry_auth::User) -> Value {
-    crate::subresources::user_info(user)
+    subresources::user_info(user)
 }

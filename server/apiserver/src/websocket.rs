@@ -1,8 +1,5 @@
-//! WebSocket: watches for browsers, and the token that a browser hides in its subprotocols because it
-//! cannot set headers.
+//! WebSocket: watches for browsers.
 
-use base64::Engine;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use ferry_api::Status;
 use futures::{SinkExt, Stream, StreamExt};
@@ -17,8 +14,6 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use crate::body::{Body, Response};
 use crate::request::Request;
 use crate::respond;
-
-const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     headers
@@ -35,15 +30,6 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(str::trim)
-}
-
-/// The token among the subprotocols of a handshake.
-pub fn bearer(headers: &HeaderMap) -> Option<String> {
-    if !is_upgrade(headers) {
-        return None;
-    }
-    let encoded = protocols(headers).find_map(|protocol| protocol.strip_prefix(BEARER))?;
-    String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
 /// Answers the handshake and sends each line of `stream` as one text message.
@@ -74,7 +60,7 @@ pub fn serve_text(
         .header(CONNECTION, "Upgrade")
         .header(UPGRADE, "websocket")
         .header(SEC_WEBSOCKET_ACCEPT, accept);
-    if let Some(protocol) = protocols(&request.headers).find(|protocol| !protocol.starts_with(BEARER)) {
+    if let Some(protocol) = protocols(&request.headers).next() {
         builder = builder.header(SEC_WEBSOCKET_PROTOCOL, protocol);
     }
     Ok(respond::finish(builder, Body::Empty))
@@ -105,19 +91,4 @@ where
     }
     // The client may be gone already.
     let _ = sink.close().await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_browser_hides_its_token_in_the_subprotocols() {
-        let mut headers = HeaderMap::new();
-        headers.insert(UPGRADE, "WebSocket".parse().expect("a header"));
-        headers.insert(SEC_WEBSOCKET_KEY, "x".parse().expect("a header"));
-        let hidden = format!("v4.channel.k8s.io, {BEARER}{}", BASE64_URL_SAFE_NO_PAD.encode("secret"));
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, hidden.parse().expect("a header"));
-        assert_eq!(bearer(&headers).as_deref(), Some("secret"));
-    }
 }

@@ -38,4 +38,4 @@ pub async fn review(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     }
 }
 
-pub use reviews::user_info;
+pub use reviews::{texts, user_info};

@@ -114,7 +114,8 @@ fn path_asked(review: &Object) -> Option<Value> {
     Some(json!({"Path": text("path"), "Verb": text("verb")}))
 }
 
-fn texts(value: Option<&Value>) -> Vec<String> {
+/// The strings of a list in an object.
+pub fn texts(value: Option<&Value>) -> Vec<String> {
     value
         .and_then(Value::as_array)
         .into_iter()

@@ -1,6 +1,6 @@
 //! DELETE of one object and of many.
 
-use ferry_api::Status;
+use ferry_api::{Status, json};
 use ferry_registry::verbs::delete::{DeleteOptions, Deleted};
 use ferry_registry::verbs::list::{Freshness, Listed};
 use serde_json::Value;
@@ -8,19 +8,16 @@ use serde_json::Value;
 use super::{Target, read};
 use crate::body::Response;
 use crate::negotiate::{self, Encoding};
-use crate::request::Writing;
+use crate::request::{WriteOptions, Writing};
 use crate::respond;
 
 pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
-    let (options, value) = delete_options(target)?;
-    let mut write = target.request.write_options("DeleteOptions")?;
-    write.dry_run |= !options.dry_run.is_empty();
-    write.value = value;
+    let (options, write) = delete_options(target)?;
     let writing = Writing::new(target.api, target.request, target.kind, &write);
     let call = writing.call(target.request, target.kind, target.resource);
     match target.api.registry.delete(&call, &options).await? {
-        Deleted::Gone(answer) if target.resource.strategy.traits().answers_deleted => {
+        Deleted::Gone(answer) if target.kind.returns_deleted => {
             respond::answer(target.request, 200, target.kind, &answer, wanted)
         }
         Deleted::Gone(answer) => {
@@ -39,10 +36,7 @@ pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
 
 pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
-    let (options, value) = delete_options(target)?;
-    let mut write = target.request.write_options("DeleteOptions")?;
-    write.dry_run |= !options.dry_run.is_empty();
-    write.value = value;
+    let (options, write) = delete_options(target)?;
     let writing = Writing::new(target.api, target.request, target.kind, &write);
     let call = writing.call(target.request, target.kind, target.resource);
     let filter = read::filter(target)?;
@@ -52,8 +46,17 @@ pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
     respond::list(target.request, target.kind, listed, wanted)
 }
 
+/// What is asked of the deletion, and what it shares with all writes.
+fn delete_options(target: Target<'_>) -> Result<(DeleteOptions, WriteOptions), Status> {
+    let (options, value) = read_options(target)?;
+    let mut write = target.request.write_options("DeleteOptions")?;
+    write.dry_run |= !options.dry_run.is_empty();
+    write.value = value;
+    Ok((options, write))
+}
+
 /// From the body, or from the query where the body says nothing.
-fn delete_options(target: Target<'_>) -> Result<(DeleteOptions, Value), Status> {
+fn read_options(target: Target<'_>) -> Result<(DeleteOptions, Value), Status> {
     let request = target.request;
     let mut value = if request.body.is_empty() {
         Value::Object(Default::default())
@@ -66,9 +69,8 @@ fn delete_options(target: Target<'_>) -> Result<(DeleteOptions, Value), Status> 
                     .object
                     .into_value()
             }
-            Encoding::Json => {
-                serde_json::from_slice(&request.body).map_err(|error| bad(error.to_string()))?
-            }
+            Encoding::Json => serde_json::from_slice(&request.body)
+                .map_err(|error| bad(json::why_unreadable(&request.body, &error)))?,
         }
     };
     if let Some(kind) = value.get("kind").and_then(Value::as_str).filter(|kind| *kind != "DeleteOptions") {

@@ -13,14 +13,14 @@ use serde_json::Value;
 
 use super::Target;
 use crate::body::Response;
-use crate::request::{WriteOptions, Writing, complete};
+use crate::request::{Request, WriteOptions, Writing, complete};
 use crate::respond;
 
-const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
-const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
-const APPLY_YAML: &str = "application/apply-patch+yaml";
-const APPLY_JSON: &str = "application/apply-patch+json";
+pub(super) const JSON_PATCH: &str = "application/json-patch+json";
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(super) const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+pub(super) const APPLY_YAML: &str = "application/apply-patch+yaml";
+pub(super) const APPLY_JSON: &str = "application/apply-patch+json";
 
 pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
@@ -58,26 +58,23 @@ enum Patch<'a> {
 impl<'a> Patch<'a> {
     fn parse(content_type: &str, target: Target<'a>) -> Result<Patch<'a>, Status> {
         let body = &target.request.body;
-        let value = || -> Result<Value, Status> {
-            serde_json::from_slice(body)
-                .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
-        };
+        let value = || decode_patch(body);
         match content_type {
             JSON_PATCH => Ok(Patch::Json(body)),
             MERGE_PATCH => Ok(Patch::Merge(value()?)),
             STRATEGIC_PATCH if target.kind.schema.as_ref().is_some_and(strategic::is_supported) => {
                 Ok(Patch::Strategic(value()?))
             }
-            _ => {
-                let mut accepted = vec![JSON_PATCH, MERGE_PATCH];
-                if target.kind.schema.as_ref().is_some_and(strategic::is_supported) {
-                    accepted.push(STRATEGIC_PATCH);
-                }
-                accepted.push(APPLY_YAML);
-                Err(Status::unsupported_media_type(&accepted))
-            }
+            STRATEGIC_PATCH => Err(Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_YAML])),
+            _ => Err(Status::unknown_media_type()),
         }
     }
+}
+
+pub(super) fn decode_patch(body: &[u8]) -> Result<Value, Status> {
+    serde_json::from_slice(body).map_err(|error| {
+        Status::bad_request(format!("error decoding patch: {}", json::why_unreadable(body, &error)))
+    })
 }
 
 /// The patch, applied to the object in the version the client speaks.
@@ -120,7 +117,7 @@ fn read_back(target: Target<'_>, value: Value, validation: FieldValidation) -> R
     };
     target.request.warn(decoded.warnings);
     let mut object = decoded.object;
-    if object.name() != target.request.info.name && !object.name().is_empty() && object.name() != "" {
+    if object.name() != target.request.info.name && !object.name().is_empty() {
         let name = object.name().to_string();
         return Err(Status::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
@@ -131,12 +128,18 @@ fn read_back(target: Target<'_>, value: Value, validation: FieldValidation) -> R
     Ok(object)
 }
 
-fn applied_configuration(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
-    if target.request.query.text("fieldManager").is_empty() {
-        let mut errors = ferry_api::FieldErrors::default();
-        errors.required("fieldManager", "is required for apply patch");
-        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", &errors));
+/// Who applies says who they are: the fields are theirs until they let go of them.
+pub(super) fn require_manager(request: &Request) -> Result<(), Status> {
+    if !request.query.text("fieldManager").is_empty() {
+        return Ok(());
     }
+    let mut errors = ferry_api::FieldErrors::default();
+    errors.required("fieldManager", "is required for apply patch");
+    Err(Status::invalid("meta.k8s.io", "PatchOptions", "", &errors))
+}
+
+fn applied_configuration(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
+    require_manager(target.request)?;
     let decoded = match &target.kind.schema {
         Some(schema) => yaml::decode_applied(&target.request.body, schema, options.validation)?,
         None => yaml::decode_untyped(&target.request.body, options.validation)?,
@@ -162,7 +165,7 @@ fn applied_configuration(target: Target<'_>, options: &WriteOptions) -> Result<O
     Ok(object)
 }
 
-fn apply(
+pub(super) fn apply(
     target: Target<'_>,
     options: &WriteOptions,
     applied: &Object,
@@ -208,7 +211,7 @@ fn apply_failure(error: ApplyError) -> Status {
             status
         }
         ApplyError::BadRequest(why) => Status::bad_request(why),
-        ApplyError::Invalid(why) => Status::new(500, "InternalError", why),
+        ApplyError::Invalid(why) => Status::unexpected(why),
     }
 }
 

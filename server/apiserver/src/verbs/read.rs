@@ -8,7 +8,7 @@ use ferry_registry::verbs::list::{Continue, Freshness};
 
 use super::Target;
 use crate::body::Response;
-use crate::request::{Writing, namespace_of, revision};
+use crate::request::{BadRevision, Writing, namespace_of, revision};
 use crate::{continue_token, respond};
 
 pub async fn get(target: Target<'_>) -> Result<Response, Status> {
@@ -91,10 +91,14 @@ fn freshness(version: &str, rule: &str, limit: Option<usize>, continued: bool) -
             Err(invalid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""))
         }
         ("0", _) => Ok(Freshness::Any),
-        (text, "Exact") => Ok(Freshness::Exactly(revision(text)?)),
+        (text, "Exact") => Ok(Freshness::Exactly(revision(text).map_err(BadRevision::in_list)?)),
         // A limit without a match rule means the exact revision, for old clients' sake.
-        (text, "") if limit.is_some() => Ok(Freshness::Exactly(revision(text)?)),
-        (text, "NotOlderThan" | "") => Ok(Freshness::NotOlderThan(revision(text)?)),
+        (text, "") if limit.is_some() => {
+            Ok(Freshness::Exactly(revision(text).map_err(BadRevision::in_list)?))
+        }
+        (text, "NotOlderThan" | "") => {
+            Ok(Freshness::NotOlderThan(revision(text).map_err(BadRevision::in_list)?))
+        }
         (_, other) => {
             let mut errors = ferry_api::FieldErrors::default();
             errors.not_supported("resourceVersionMatch", other, &["Exact", "NotOlderThan", ""]);

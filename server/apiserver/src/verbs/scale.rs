@@ -9,9 +9,9 @@ use ferry_registry::verbs::update::Change;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::Target;
+use super::{Target, patch};
 use crate::body::Response;
-use crate::request::Writing;
+use crate::request::{WriteOptions, Writing};
 use crate::respond;
 
 pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
@@ -20,8 +20,18 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     let options = target.request.write_options(kind)?;
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let call = writing.call(target.request, target.kind, target.resource);
-    let answer = match target.request.info.verb {
-        "get" => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
+    let answer = match (target.request.info.verb, content_type(target)) {
+        ("get", _) => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
+        ("patch", patch::APPLY_YAML | patch::APPLY_JSON) => {
+            let applied = applied_replicas(target, &options)?;
+            let transform = |live: Option<&Object>| {
+                live.ok_or_else(|| call.not_found())?;
+                let merged = patch::apply(target, &options, &applied, live, &call);
+                merged.map_err(|status| in_words_of_scale(status, target))
+            };
+            let change = Change { transform: &transform, tracked: true, may_create: false, uid: None };
+            target.api.registry.update(&call, change).await?.0
+        }
         _ => {
             let transform = |live: Option<&Object>| {
                 let live = live.ok_or_else(|| call.not_found())?;
@@ -33,6 +43,10 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     };
     let object = respond::whole(target.kind, &answer)?;
     Ok(respond::object(200, scale_of(target, &object)?, wanted))
+}
+
+fn content_type(target: Target<'_>) -> &str {
+    target.request.header(CONTENT_TYPE.as_str()).split(';').next().unwrap_or("").trim()
 }
 
 fn schema() -> Schema {
@@ -72,23 +86,77 @@ fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
     Object::from_value(scale).ok_or_else(|| Status::internal("a scale is an object"))
 }
 
+/// An applied Scale, as what it means: a configuration of the object that has its replicas and no other
+/// field. So field ownership is settled where it is kept, and a conflict is one of the object's own.
+fn applied_replicas(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
+    let request = target.request;
+    patch::require_manager(request)?;
+    let paths = target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
+    let decoded = ferry_api::yaml::decode_applied(&request.body, &schema(), options.validation)?;
+    request.warn(decoded.warnings);
+    let scale = decoded.object;
+    if (scale.api_version(), scale.kind()) != ("autoscaling/v1", "Scale") {
+        let given = format!("{}, Kind={}", scale.api_version(), scale.kind());
+        return Err(Status::bad_request(format!("invalid object type: {given}")));
+    }
+    check_name(scale.name(), &request.info.name)?;
+    let mut applied = Object::default();
+    applied.set_type(&target.kind.api_version(), &target.kind.kind);
+    applied.set_meta("name", request.info.name.as_str());
+    if let Some(version) = scale.meta("resourceVersion") {
+        applied.set_meta("resourceVersion", version.clone());
+    }
+    if let Some(replicas) = scale.get(&["spec", "replicas"]).and_then(Value::as_i64) {
+        check_replicas(replicas, &request.info.name)?;
+        set_replicas(&mut applied, paths.replicas, replicas);
+    }
+    Ok(applied)
+}
+
+/// Whoever works with scales knows other managers by the version that a scale has.
+fn in_words_of_scale(mut status: Status, target: Target<'_>) -> Status {
+    let (own, scale) = (format!("using {}", target.kind.api_version()), "using autoscaling/v1");
+    status.message = status.message.replace(&own, scale);
+    for cause in status.details.iter_mut().flat_map(|details| &mut details.causes) {
+        cause.message = cause.message.replace(&own, scale);
+    }
+    status
+}
+
+fn check_replicas(replicas: i64, name: &str) -> Result<(), Status> {
+    if replicas >= 0 {
+        return Ok(());
+    }
+    let mut errors = ferry_api::FieldErrors::default();
+    errors.invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+    Err(Status::invalid("autoscaling", "Scale", name, &errors))
+}
+
+fn check_name(given: &str, name: &str) -> Result<(), Status> {
+    if given.is_empty() || given == name {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "the name of the object ({given}) does not match the name on the URL ({name})"
+    )))
+}
+
+fn set_replicas(object: &mut Object, path: &[&str], replicas: i64) {
+    let (field, sections) = path.split_last().expect("a path has steps");
+    let mut section = &mut object.0;
+    for name in sections {
+        section = ferry_api::object::object_at(section, name);
+    }
+    section.insert((*field).to_string(), replicas.into());
+}
+
 /// The object with the replicas that the request's Scale asks for.
 fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
     let paths = target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
     let asked = asked_scale(target, live)?;
     let replicas = asked.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
-    if replicas < 0 {
-        let mut errors = ferry_api::FieldErrors::default();
-        errors.invalid("spec.replicas", replicas, "must be greater than or equal to 0");
-        return Err(Status::invalid("autoscaling", "Scale", live.name(), &errors));
-    }
-    if !asked.name().is_empty() && asked.name() != live.name() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            asked.name(),
-            live.name()
-        )));
-    }
+    check_replicas(replicas, live.name())?;
+    check_name(asked.name(), live.name())?;
     let mut object = live.clone();
     match asked.resource_version() {
         "" => {
@@ -96,12 +164,7 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
         }
         version => object.set_meta("resourceVersion", version),
     }
-    let (field, sections) = paths.replicas.split_last().expect("a path has steps");
-    let mut section = &mut object.0;
-    for name in sections {
-        section = ferry_api::object::object_at(section, name);
-    }
-    section.insert((*field).to_string(), replicas.into());
+    set_replicas(&mut object, paths.replicas, replicas);
     Ok(object)
 }
 
@@ -113,29 +176,16 @@ fn asked_scale(target: Target<'_>, live: &Object) -> Result<Object, Status> {
         return request.decode_as(&kind, validation);
     }
     let mut value = scale_of(target, live)?.into_value();
-    let content_type = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let patch = || -> Result<Value, Status> {
-        serde_json::from_slice(&request.body)
-            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
-    };
-    match content_type.split(';').next().unwrap_or("").trim() {
-        "application/json-patch+json" => json_patch::apply(&mut value, &request.body),
-        "application/strategic-merge-patch+json" => strategic::apply(&mut value, patch()?, &schema()),
-        "application/merge-patch+json" | "application/apply-patch+yaml" => {
-            let patch = match serde_json::from_slice(&request.body) {
-                Ok(patch) => patch,
-                Err(_) => ferry_api::yaml::decode_untyped(&request.body, validation)?.object.into_value(),
-            };
-            merge::apply(&mut value, &patch);
+    match content_type(target) {
+        patch::JSON_PATCH => json_patch::apply(&mut value, &request.body),
+        patch::STRATEGIC_PATCH => {
+            strategic::apply(&mut value, patch::decode_patch(&request.body)?, &schema())
+        }
+        patch::MERGE_PATCH => {
+            merge::apply(&mut value, &patch::decode_patch(&request.body)?);
             Ok(())
         }
-        _ => {
-            return Err(Status::unsupported_media_type(&[
-                "application/json-patch+json",
-                "application/merge-patch+json",
-                "application/strategic-merge-patch+json",
-            ]));
-        }
+        _ => return Err(Status::unknown_media_type()),
     }
     .map_err(|error| respond::patch_failure(error, "autoscaling", "Scale", &request.info.name))?;
     Ok(codec::decode_value(value, &schema(), validation)?.object)

@@ -1,5 +1,6 @@
 //! WATCH: a stream of events, each written once for all watchers of its sort.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,11 @@ use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::watch::Start;
 use ferry_store::Revision;
 use futures::Stream;
+use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{Target, read};
 use crate::body::{Body, Response};
@@ -25,6 +28,8 @@ use crate::{respond, table, websocket};
 
 /// How often a quiet watch hears how far the server has come.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// It hears of it once more this long before its end, so that its client goes on from there.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
 pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
@@ -54,12 +59,11 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         initial: watching.initial,
         ends_initial,
         watcher: watching.watcher,
-        bookmarks,
-        next_bookmark: Instant::now() + BOOKMARK_EVERY,
+        next_bookmark: bookmarks.then(|| next_bookmark(Instant::now(), deadline)),
         deadline,
+        over: Box::pin(over(deadline, target.api.health.stopping())),
         last_sent: Revision(0),
         ended: false,
-        stopping: target.api.health.stopping(),
     });
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_text(target.request, stream);
@@ -75,25 +79,23 @@ fn start(
     send_initial: Option<bool>,
     bookmarks: bool,
 ) -> Result<(Start, bool), Status> {
-    let invalid = |path: &str, why: &str| {
-        let mut errors = ferry_api::FieldErrors::default();
-        errors.forbidden(path, why);
-        Status::invalid("meta.k8s.io", "ListOptions", "", &errors)
-    };
+    let mut errors = ferry_api::FieldErrors::default();
     match send_initial {
-        Some(_) if rule != "NotOlderThan" => {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            ));
-        }
-        None if !rule.is_empty() => {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-            ));
-        }
+        Some(_) if rule.is_empty() => errors.forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+        None if !rule.is_empty() => errors.forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
         _ => {}
+    }
+    if !["", "NotOlderThan"].contains(&rule) {
+        errors.not_supported("resourceVersionMatch", rule, &["NotOlderThan"]);
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors));
     }
     let at_least = match version {
         "" => Freshness::Current,
@@ -128,12 +130,19 @@ struct EventStream {
     initial: Option<(Snapshot, Revision)>,
     ends_initial: bool,
     watcher: Watcher,
-    bookmarks: bool,
-    next_bookmark: Instant,
+    next_bookmark: Option<Pin<Box<Sleep>>>,
     deadline: Instant,
+    /// Resolves when the watch has lasted long enough, or the server stops.
+    over: BoxFuture<'static, ()>,
     last_sent: Revision,
     ended: bool,
-    stopping: tokio_util::sync::CancellationToken,
+}
+
+async fn over(deadline: Instant, stopping: CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep_until(deadline) => {}
+        () = stopping.cancelled() => {}
+    }
 }
 
 fn events(stream: EventStream) -> impl Stream<Item = Bytes> + Send {
@@ -178,17 +187,33 @@ impl EventStream {
                     }
                     self.frames.batch(&delivered).map(Some)
                 }
-                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                () = passed(&mut self.next_bookmark) => {
+                    self.next_bookmark = Some(next_bookmark(Instant::now(), self.deadline));
                     let applied = self.frames.registry.log.applied();
                     if applied > self.last_sent {
                         self.last_sent = applied;
                     }
                     self.frames.bookmark(self.last_sent, false).map(Some)
                 }
-                () = tokio::time::sleep_until(self.deadline) => Ok(None),
-                () = self.stopping.cancelled() => Ok(None),
+                () = &mut self.over => Ok(None),
         }
+    }
+}
+
+fn next_bookmark(now: Instant, deadline: Instant) -> Pin<Box<Sleep>> {
+    let usual = now + BOOKMARK_EVERY;
+    let at = match deadline.checked_sub(LAST_BOOKMARK) {
+        Some(last) if last > now && last < usual => last,
+        _ => usual,
+    };
+    Box::pin(tokio::time::sleep_until(at))
+}
+
+/// Never, where no time is set. Timers outlive the wait: a busy watch makes no new ones for each event.
+async fn passed(time: &mut Option<Pin<Box<Sleep>>>) {
+    match time {
+        Some(time) => time.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -327,6 +352,19 @@ fn json_frame(change: &str, object: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_watch_hears_of_the_revision_every_minute_and_before_its_end() {
+        let now = Instant::now();
+        let check = |lasts: u64, expected: u64| {
+            let next = next_bookmark(now, now + Duration::from_secs(lasts)).deadline();
+            assert_eq!(next - now, Duration::from_secs(expected), "a watch of {lasts} s");
+        };
+        check(1800, 60);
+        check(30, 28);
+        check(3, 1);
+        check(1, 60);
+    }
 
     #[test]
     fn a_watch_begins_where_its_parameters_say() {
