@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::step;
 
-/// A program that has to be there, and the package that brings it.
+/// A program that has to be there, or a file where there is none, and the package that brings it.
 pub struct Needed {
     pub program: &'static str,
     pub package: &'static str,
@@ -25,6 +25,10 @@ pub const FOR_TESTS: &[Needed] = &[
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "busybox", package: "busybox-static" },
     Needed { program: "docker-registry", package: "docker-registry" },
+    Needed {
+        program: "/usr/lib/python3/dist-packages/kubernetes/__init__.py",
+        package: "python3-kubernetes",
+    },
 ];
 
 pub fn install(needed: &[Needed]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ferry_testkit::TestServer;
 
@@ -129,18 +130,73 @@ spec:
   maxReplicas: 3
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: bound}
+spec: {policyName: none, validationActions: [Deny]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: slice}
+addressType: IPv4
+endpoints: [{addresses: ["192.0.2.1"]}]
+---
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: FlowSchema
+metadata: {name: flow}
+spec: {priorityLevelConfiguration: {name: none}, matchingPrecedence: 9000}
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: runtime}
+handler: runc
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: device.example.com}
+spec: {}
+---
+apiVersion: events.k8s.io/v1
+kind: Event
+metadata: {name: event}
+eventTime: "2026-01-01T00:00:00.000000Z"
+reportingController: example.com/tests
+reportingInstance: one
+action: Testing
+reason: Tested
+type: Normal
+regarding: {apiVersion: v1, kind: ConfigMap, namespace: default, name: settings}
+---
+apiVersion: certificates.k8s.io/v1
+kind: CertificateSigningRequest
+metadata: {name: request}
+spec: {request: REQUEST, signerName: example.com/signer, usages: [client auth]}
 "#;
+
+/// A certificate signing request is checked for being one.
+fn objects() -> String {
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let request = rcgen::CertificateParams::new(vec!["test.example".to_string()])
+        .and_then(|parameters| parameters.serialize_request(&key))
+        .and_then(|request| request.pem())
+        .expect("a request");
+    OBJECTS.replace("REQUEST", &BASE64_STANDARD.encode(request))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_works_over_kinds_of_every_group() {
     let server = TestServer::start().await;
     let Some(kubectl) = Kubectl::new(&server) else { return };
-    kubectl.with("apply -f -", OBJECTS, "deployment.apps/web created").await;
-    kubectl.with("apply -f -", OBJECTS, "deployment.apps/web unchanged").await;
+    let objects = &objects();
+    kubectl.with("apply -f -", objects, "deployment.apps/web created").await;
+    kubectl.with("apply -f -", objects, "deployment.apps/web unchanged").await;
     kubectl
-        .with("apply --server-side --force-conflicts -f -", OBJECTS, "deployment.apps/web serverside-applied")
+        .with("apply --server-side --force-conflicts -f -", objects, "deployment.apps/web serverside-applied")
         .await;
-    let changed = OBJECTS.replace("replicas: 2", "replicas: 5");
+    let changed = objects.replace("replicas: 2", "replicas: 5");
     let (differs, text) = kubectl.run(&["diff", "-f", "-"], &changed).await;
     assert!(!differs && text.contains("+  replicas: 5"), "{text}");
 
@@ -186,10 +242,54 @@ async fn kubectl_works_over_kinds_of_every_group() {
     let strict = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndatum: {}\n";
     let (success, text) = kubectl.run(&["create", "-f", "-"], strict).await;
     assert!(!success && text.contains("unknown field \"datum\""), "{text}");
-    kubectl.with("delete -f -", OBJECTS, "deployment.apps \"web\" deleted").await;
+    let others =
+        "validatingadmissionpolicybindings,endpointslices,flowschemas,runtimeclasses,deviceclasses,csr";
+    for (name, line) in [
+        ("validatingadmissionpolicybinding.admissionregistration.k8s.io/bound", others),
+        ("flowschema.flowcontrol.apiserver.k8s.io/flow", others),
+        ("deviceclass.resource.k8s.io/device.example.com", others),
+        ("certificatesigningrequest.certificates.k8s.io/request", others),
+        ("Tested", "events"),
+    ] {
+        kubectl.ok(&format!("get {line}"), name).await;
+    }
+    kubectl.ok("certificate approve request", "approved").await;
+    kubectl.ok("describe deployment web", "nginx:1.30").await;
+    kubectl.with("delete -f -", objects, "deployment.apps \"web\" deleted").await;
     let (success, text) = kubectl.run(&["get", "cm", "settings"], "").await;
     assert!(
         !success && text.contains("Error from server (NotFound): configmaps \"settings\" not found"),
         "{text}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_watches() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    let server = TestServer::start().await;
+    let Some(kubectl) = Kubectl::new(&server) else { return };
+    kubectl.ok("create configmap first", "created").await;
+    let mut child = tokio::process::Command::new("kubectl")
+        .args(["get", "cm", "-w", "--output-watch-events"])
+        .env("KUBECONFIG", &kubectl.kubeconfig)
+        .env("HOME", kubectl.home.path())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("kubectl starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut next = async || {
+        let line = tokio::time::timeout(Duration::from_secs(60), lines.next_line());
+        let line = line.await.expect("an event comes").expect("a line").expect("kubectl goes on");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[..2].join(" ")
+    };
+    assert_eq!(next().await, "EVENT NAME");
+    assert_eq!(next().await, "ADDED first");
+    kubectl.ok("create configmap seen --from-literal=a=b", "created").await;
+    kubectl.ok("label cm seen x=y", "labeled").await;
+    kubectl.ok("delete cm seen", "deleted").await;
+    for event in ["ADDED seen", "MODIFIED seen", "DELETED seen"] {
+        assert_eq!(next().await, event);
+    }
 }

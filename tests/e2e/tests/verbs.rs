@@ -88,7 +88,7 @@ async fn refusals_say_what_is_wrong() {
         (server.send(Method::PATCH, &format!("{MAPS}/a"), "application/x-unknown", "{}").await, 415),
         (server.send(Method::POST, MAPS, "application/json", vec![b' '; 4 << 20]).await, 413),
         (server.get("/api/v1/nosuchthings").await, 404),
-        (server.get(&format!("{MAPS}?resourceVersion=x")).await, 422),
+        (server.get(&format!("{MAPS}?resourceVersion=x")).await, 400),
         (server.get(&format!("{MAPS}?labelSelector=%21%21")).await, 400),
         (server.get(&format!("{MAPS}?fieldSelector=data.k%3D1")).await, 400),
         (server.get(&format!("{MAPS}?limit=1&continue=zzz")).await, 400),
@@ -221,6 +221,74 @@ async fn apply_merges_owns_and_conflicts() {
     empty["data"] = json!({});
     let cleared = server.patch(&apply("two", false), "apply", &empty).await.expect(200);
     assert!(cleared["data"]["k"].is_null(), "{cleared:#}");
+}
+
+#[tokio::test]
+async fn an_applied_scale_owns_the_replicas_and_nothing_else() {
+    let server = TestServer::start().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {
+        "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    server.post(&format!("{deployments}?fieldManager=creator"), &deployment).await.expect(201);
+    let one = format!("{deployments}/web");
+    let apply = |manager: &str, force: bool| format!("{one}/scale?fieldManager={manager}&force={force}");
+    let scale = |replicas: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": replicas}});
+    let owners = |object: &Value| -> Vec<String> {
+        let rows = object["metadata"]["managedFields"].as_array().expect("managers").clone();
+        let owns = |row: &&Value| !row["fieldsV1"]["f:spec"]["f:replicas"].is_null();
+        let name = |row: &Value| format!("{}/{}/{}", row["manager"], row["operation"], row["subresource"]);
+        rows.iter().filter(owns).map(name).map(|name| name.replace('"', "")).collect()
+    };
+
+    // The same value is owned together; another one is a conflict.
+    server.patch(&apply("scaler", false), "apply", &scale(2)).await.expect(200);
+    assert_eq!(owners(&server.get(&one).await.expect(200)), ["scaler/Apply/scale", "creator/Update/null"]);
+    let conflict = server.patch(&apply("scaler", false), "apply", &scale(3)).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 1 conflict: conflict with \"creator\" using autoscaling/v1: .spec.replicas"
+    );
+    let scaled = server.patch(&apply("scaler", true), "apply", &scale(3)).await.expect(200);
+    assert_eq!((&scaled["kind"], &scaled["spec"]["replicas"]), (&json!("Scale"), &json!(3)));
+    let live = server.get(&one).await.expect(200);
+    assert_eq!(owners(&live), ["scaler/Apply/scale"]);
+    assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "i");
+    let conflict = server.patch(&apply("other", false), "apply", &scale(4)).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 1 conflict: conflict with \"scaler\" with subresource \"scale\": .spec.replicas"
+    );
+
+    // A patch of the scale takes the replicas over, and what is no scale is refused.
+    server
+        .patch(&format!("{one}/scale?fieldManager=patcher"), "merge", &json!({"spec": {"replicas": 5}}))
+        .await
+        .expect(200);
+    assert_eq!(owners(&server.get(&one).await.expect(200)), ["patcher/Update/scale"]);
+    let refused = server.patch(&apply("scaler", true), "apply", &deployment).await.expect(400);
+    assert_eq!(refused["message"], "invalid object type: apps/v1, Kind=Deployment");
+    server.patch(&apply("scaler", true), "apply", &scale(-1)).await.expect(422);
+    server.patch(&format!("{deployments}/none/scale?fieldManager=a"), "apply", &scale(1)).await.expect(400);
+}
+
+#[tokio::test]
+async fn a_volumes_claim_is_owned_field_by_field() {
+    let server = TestServer::start().await;
+    let volume = |claim: Value| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}, "claimRef": claim}})
+    };
+    let one = "/api/v1/persistentvolumes/v";
+    let applied = volume(json!({"namespace": "default", "name": "c"}));
+    server.patch(&format!("{one}?fieldManager=person"), "apply", &applied).await.expect(201);
+    // The binder writes the uid beside it; the person may apply again without taking it away.
+    server
+        .patch(&format!("{one}?fieldManager=binder"), "merge", &json!({"spec": {"claimRef": {"uid": "u"}}}))
+        .await
+        .expect(200);
+    let again = server.patch(&format!("{one}?fieldManager=person"), "apply", &applied).await.expect(200);
+    assert_eq!(again["spec"]["claimRef"]["uid"], "u");
 }
 
 #[tokio::test]

@@ -103,6 +103,22 @@ async fn initial_events_end_with_a_bookmark() {
 }
 
 #[tokio::test]
+async fn a_watch_that_ends_says_where_to_go_on() {
+    let server = TestServer::start().await;
+    let now =
+        server.post(MAPS, &config_map("a", "1")).await.expect(201)["metadata"]["resourceVersion"].clone();
+    let now = now.as_str().expect("a revision");
+    // Something else happens, which this watch does not see but has to know of.
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    let later = server.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
+    let query = format!("resourceVersion={now}&allowWatchBookmarks=true&timeoutSeconds=3");
+    let seen = events(&server, &query, 100).await;
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0]["type"], "BOOKMARK");
+    assert_eq!(seen[0]["object"]["metadata"]["resourceVersion"], later["metadata"]["resourceVersion"]);
+}
+
+#[tokio::test]
 async fn a_watch_ends_after_its_time() {
     let server = TestServer::start().await;
     let seen = events(&server, "timeoutSeconds=1&resourceVersion=0", 100).await;

@@ -1,7 +1,9 @@
 //! A real server for tests, in this process: embedded store in a temporary directory, TLS on a free port,
 //! the whole filter chain. Everything is gone when it is dropped.
 //!
-//! Start reading at [`TestServer`].
+//! Start reading at [`TestServer`]; [`raw`] is for what no client would send.
+
+pub mod raw;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
