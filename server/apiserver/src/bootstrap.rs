@@ -21,6 +21,8 @@ pub struct Bootstrap {
 
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
+const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
+
 impl Bootstrap {
     pub async fn run(&self, client: &Client) -> Result<(), kube::Error> {
         let mut span = ferry_trace::span("apiserver.bootstrap");
@@ -52,6 +54,10 @@ impl Bootstrap {
             trust,
         )
         .await?;
+        // Since when the use of long-lived tokens is noted: their cleaner counts from here.
+        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+        let since = json!({"data": {"since": today}});
+        ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, since).await?;
         span.set("namespaces", NAMESPACES.len() as i64);
         Ok(())
     }
