@@ -16,7 +16,13 @@ use crate::versions::Versioned;
 use crate::webhook::rules::operation_word;
 
 /// Conditions that must all hold, each compiled once.
-pub struct Conditions(Vec<(String, Result<Program, String>)>);
+pub struct Conditions(Vec<Condition>);
+
+struct Condition {
+    name: String,
+    source: String,
+    program: Result<Program, String>,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -35,7 +41,7 @@ impl Conditions {
     ) -> Conditions {
         let compiled = conditions.into_iter().map(|(name, expression)| {
             let program = environment.compile(expression, &[Type::Bool]).map_err(|error| error.to_string());
-            (name.to_string(), program)
+            Condition { name: name.to_string(), source: expression.trim().to_string(), program }
         });
         Conditions(compiled.collect())
     }
@@ -89,25 +95,41 @@ impl<'a> Context<'a> {
     ) -> Verdict {
         let about = request_value(request, versioned);
         let namespace = self.namespace(request);
+        let bindings = self.bindings(request, versioned, &about, &namespace);
+        self.judge_with(conditions, &bindings, request.user).await
+    }
+
+    /// What all expressions about a request may name.
+    pub fn bindings<'v>(
+        &self,
+        request: &Request<'_>,
+        versioned: &'v Versioned,
+        about: &'v Value,
+        namespace: &'v Value,
+    ) -> Bindings<'v> {
         let mut bindings = Bindings::new();
         bindings
             .set("object", &versioned.object)
             .set("oldObject", &versioned.old)
-            .set("request", &about)
-            .set("namespaceObject", &namespace)
+            .set("request", about)
+            .set("namespaceObject", namespace)
             .set_authorizer(self.answers.clone(), request_resource(request));
+        bindings
+    }
+
+    pub async fn judge_with(&self, conditions: &Conditions, bindings: &Bindings<'_>, user: &User) -> Verdict {
         let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET);
         let mut errors = Vec::new();
-        for (name, program) in &conditions.0 {
+        for Condition { name, source, program } in &conditions.0 {
             let outcome = match program {
-                Ok(program) => self.evaluate(program, &bindings, &mut budget, request.user).await,
+                Ok(program) => self.evaluate(program, bindings, &mut budget, user).await,
                 Err(why) => Err(Failure::Error(why.clone())),
             };
             match outcome.map(|outcome| outcome.as_bool()) {
                 Ok(Some(true)) => {}
                 Ok(Some(false)) => return Verdict::Fails { condition: name.clone() },
                 Ok(None) => errors.push(format!("expression of {name:?} did not evaluate to bool")),
-                Err(failure) => errors.push(format!("expression '{name}' resulted in error: {failure}")),
+                Err(failure) => errors.push(format!("expression '{source}' resulted in error: {failure}")),
             }
         }
         match errors.as_slice() {

@@ -21,7 +21,7 @@ use ferry_registry::Registry;
 
 use crate::chain::Plugin;
 use crate::configuration::{BadConfiguration, Configuration};
-use crate::{initializers, webhook};
+use crate::{initializers, policy, webhook};
 
 /// What plugins are made from.
 pub struct Context {
@@ -85,6 +85,7 @@ pub static TABLE: &[Row] = &[
     row("DefaultIngressClass", true, default_class::make_ingress),
     row("Initializers", true, initializers::make),
     row("MutatingAdmissionWebhook", true, webhook::mutating::make),
+    row("ValidatingAdmissionPolicy", true, policy::validating::make),
     row("ValidatingAdmissionWebhook", true, webhook::validating::make),
     configured("ResourceQuota", true, resource_quota::make),
     row("AlwaysDeny", false, always::make_deny),

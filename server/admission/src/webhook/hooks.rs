@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_registry::Registry;
 use ferry_store::Revision;
@@ -12,10 +11,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::call::Endpoint;
-use super::rules::{Asked, Rule};
 use crate::chain::Request;
 use crate::expressions::{self, Conditions, Verdict};
-use crate::versions::{self, Versioned};
+use crate::matching::{Constraints, Matching};
+use crate::versions::Versioned;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -40,8 +39,7 @@ pub struct Hook {
     /// Tells apart webhooks of one name, for reinvocation.
     pub uid: String,
     pub spec: Spec,
-    namespaces: Result<LabelSelector, String>,
-    objects: Result<LabelSelector, String>,
+    matching: Matching,
     conditions: Conditions,
     pub endpoint: Endpoint,
 }
@@ -52,12 +50,9 @@ pub struct Hook {
 pub struct Spec {
     pub name: String,
     pub client_config: ClientConfig,
-    #[serde(default)]
-    pub rules: Vec<Rule>,
+    #[serde(flatten)]
+    pub constraints: Constraints,
     pub failure_policy: Option<String>,
-    pub match_policy: Option<String>,
-    pub namespace_selector: Option<Value>,
-    pub object_selector: Option<Value>,
     pub side_effects: Option<String>,
     pub timeout_seconds: Option<u64>,
     #[serde(default)]
@@ -141,16 +136,10 @@ fn compile(configuration: &Object) -> Vec<Hook> {
             let written = webhook.get("name").and_then(Value::as_str).unwrap_or("");
             let uid = format!("{name}/{written}/{}", seen.iter().filter(|have| **have == written).count());
             seen.push(written);
-            let selector = |value: &Option<Value>| match value {
-                // Absent means everything here, unlike in other places.
-                None => Ok(LabelSelector::everything()),
-                Some(value) => LabelSelector::from_structured(Some(value)).map_err(|error| error.to_string()),
-            };
             Some(Hook {
                 configuration: name.to_string(),
                 uid,
-                namespaces: selector(&spec.namespace_selector),
-                objects: selector(&spec.object_selector),
+                matching: Matching::new(&spec.constraints),
                 conditions: Conditions::compile(
                     spec.match_conditions.iter().map(|one| (one.name.as_str(), one.expression.as_str())),
                     &ferry_cel::admission::environment(false, true),
@@ -175,27 +164,6 @@ impl Hook {
         Duration::from_secs(self.spec.timeout_seconds.unwrap_or(10))
     }
 
-    /// The version of the kind that a rule speaks of: the request's own, or (if the webhook wants that)
-    /// another version of the same resource.
-    fn version_asked_for(&self, request: &Request<'_>) -> Option<Arc<Kind>> {
-        let asked = |kind| Asked {
-            operation: request.operation,
-            kind,
-            subresource: request.subresource,
-            name: request.name,
-        };
-        if self.spec.rules.iter().any(|rule| rule.matches(asked(request.kind))) {
-            return Some(Arc::new(request.kind.clone()));
-        }
-        if self.spec.match_policy.as_deref() == Some("Exact") {
-            return None;
-        }
-        let equivalents = versions::equivalents(request.kind);
-        self.spec.rules.iter().find_map(|rule| {
-            equivalents.iter().find(|kind| rule.matches(asked(kind))).map(|kind| (*kind).clone())
-        })
-    }
-
     /// Whether this webhook is asked about the request, and in which version.
     pub async fn wants(
         self: &Arc<Hook>,
@@ -204,15 +172,7 @@ impl Hook {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<Option<Invocation>, Status> {
-        let Some(kind) = self.version_asked_for(request) else { return Ok(None) };
-        let objects = self.objects.as_ref().map_err(Status::internal)?;
-        if !objects.is_everything() && ![object, old].into_iter().flatten().any(|one| selects(objects, one)) {
-            return Ok(None);
-        }
-        let namespaces = self.namespaces.as_ref().map_err(Status::internal)?;
-        if !namespaces.is_everything() && !context.namespace_matches(namespaces, request, object)? {
-            return Ok(None);
-        }
+        let Some(kind) = self.matching.version(context, request, object, old)? else { return Ok(None) };
         if self.conditions.is_empty() {
             return Ok(Some(Invocation { hook: self.clone(), kind }));
         }
@@ -224,8 +184,4 @@ impl Hook {
             Verdict::Error(why) => Err(request.forbid(why)),
         }
     }
-}
-
-pub fn selects(selector: &LabelSelector, object: &Object) -> bool {
-    selector.matches(|key| object.label(key))
 }

@@ -57,6 +57,9 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
             &admission::webhook_configuration::MUTATING
         }
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            &admission::validating_admission_policy::STRATEGY
+        }
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => {
             &admission::webhook_configuration::VALIDATING
         }

@@ -82,7 +82,6 @@ static ROWS: &[Row] = &[
     row("", "ServiceAccount", NONE, &[], cluster::AGED),
     row(ADMISSION, "MutatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::MUTATING_POLICY),
     row(ADMISSION, "MutatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
-    row(ADMISSION, "ValidatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::VALIDATING_POLICY),
     row(ADMISSION, "ValidatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
     row("apiextensions.k8s.io", "CustomResourceDefinition", COUNTED, &[], AGE_ONLY),
     row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),

@@ -2,4 +2,5 @@
 
 pub mod initializer_configuration;
 pub mod rule;
+pub mod validating_admission_policy;
 pub mod webhook_configuration;

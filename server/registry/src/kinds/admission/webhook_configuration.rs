@@ -3,7 +3,7 @@
 
 use base64::Engine;
 use ferry_api::{FieldErrors, names};
-use ferry_cel::Type;
+use ferry_cel::{Environment, Type};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -224,11 +224,20 @@ fn service(service: &Service, path: Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-pub fn match_conditions(conditions: &[MatchCondition], path: Path<'_>, errors: &mut FieldErrors) {
+fn match_conditions(conditions: &[MatchCondition], path: Path<'_>, errors: &mut FieldErrors) {
+    match_conditions_in(&ferry_cel::admission::environment(false, true), conditions, path, errors);
+}
+
+/// Policies with parameters may name them in their conditions.
+pub fn match_conditions_in(
+    environment: &Environment,
+    conditions: &[MatchCondition],
+    path: Path<'_>,
+    errors: &mut FieldErrors,
+) {
     if conditions.len() > MOST_CONDITIONS {
         errors.too_many(path, conditions.len(), MOST_CONDITIONS);
     }
-    let environment = ferry_cel::admission::environment(false, true);
     for (index, condition) in conditions.iter().enumerate() {
         let place = path.index(index);
         let expression = condition.expression.trim();

@@ -1,0 +1,252 @@
+//! The policies there are, each with its bindings: read from the caches, compiled once, and again when one
+//! of them changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ferry_api::{GroupResource, Object};
+use ferry_cel::{Environment, Program, Type};
+use ferry_registry::Registry;
+use ferry_registry::cache::Cache;
+use ferry_store::Revision;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::expressions::Conditions;
+use crate::matching::{Constraints, Matching};
+
+pub const GROUP: &str = "admissionregistration.k8s.io";
+
+pub struct Policies {
+    registry: Arc<Registry>,
+    compiled: Mutex<Compiled>,
+}
+
+#[derive(Default, Clone)]
+struct Compiled {
+    revisions: (Revision, Revision),
+    policies: Arc<Vec<Policy>>,
+}
+
+pub struct Policy {
+    pub name: String,
+    pub spec: Spec,
+    pub matching: Matching,
+    pub conditions: Conditions,
+    pub variables: Vec<Variable>,
+    pub validations: Vec<Validation>,
+    pub audit_annotations: Vec<(String, Expression)>,
+    pub bindings: Vec<Binding>,
+}
+
+pub struct Variable {
+    pub name: String,
+    pub expression: Expression,
+}
+
+pub struct Validation {
+    pub expression: Expression,
+    pub message: String,
+    pub message_expression: Option<Expression>,
+    pub reason: Option<String>,
+}
+
+/// An expression, and the program it is or why it is none.
+pub struct Expression {
+    pub source: String,
+    pub program: Result<Program, String>,
+}
+
+pub struct Binding {
+    pub name: String,
+    pub spec: BindingSpec,
+    pub matching: Option<Matching>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    pub param_kind: Option<ParamKind>,
+    #[serde(default)]
+    match_constraints: Constraints,
+    #[serde(default)]
+    match_conditions: Vec<Named>,
+    #[serde(default)]
+    variables: Vec<Named>,
+    #[serde(default)]
+    validations: Vec<WrittenValidation>,
+    #[serde(default)]
+    audit_annotations: Vec<WrittenAnnotation>,
+    pub failure_policy: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParamKind {
+    pub api_version: String,
+    pub kind: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Named {
+    name: String,
+    expression: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenValidation {
+    expression: String,
+    #[serde(default)]
+    message: String,
+    message_expression: Option<String>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenAnnotation {
+    key: String,
+    value_expression: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BindingSpec {
+    pub policy_name: String,
+    pub param_ref: Option<ParamRef>,
+    match_resources: Option<Constraints>,
+    #[serde(default)]
+    pub validation_actions: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParamRef {
+    pub name: Option<String>,
+    pub namespace: Option<String>,
+    pub selector: Option<Value>,
+    pub parameter_not_found_action: Option<String>,
+}
+
+impl Policies {
+    pub fn new(registry: Arc<Registry>) -> Policies {
+        Policies { registry, compiled: Mutex::default() }
+    }
+
+    /// The policies as of now. Nothing is read or compiled while they and their bindings stay the same.
+    pub fn current(&self) -> Arc<Vec<Policy>> {
+        let resource = |plural: &'static str| self.registry.resource(&GroupResource::new(GROUP, plural));
+        let (Some(policies), Some(bindings)) =
+            (resource("validatingadmissionpolicies"), resource("validatingadmissionpolicybindings"))
+        else {
+            return Arc::default();
+        };
+        let revisions = (policies.cache.revision(), bindings.cache.revision());
+        let mut compiled = self.compiled.lock();
+        if compiled.revisions == revisions {
+            return compiled.policies.clone();
+        }
+        let _span = ferry_trace::span("admission.policy.compile");
+        let mut all: Vec<Policy> =
+            specs::<Spec>(&policies.cache).into_iter().map(|(name, spec)| compile(name, spec)).collect();
+        for (name, spec) in specs::<BindingSpec>(&bindings.cache) {
+            if let Some(policy) = all.iter_mut().find(|policy| policy.name == spec.policy_name) {
+                let matching = spec.match_resources.as_ref().map(Matching::new);
+                policy.bindings.push(Binding { name, spec, matching });
+            }
+        }
+        all.retain(|policy| !policy.bindings.is_empty());
+        *compiled = Compiled { revisions, policies: Arc::new(all) };
+        compiled.policies.clone()
+    }
+}
+
+/// The name and spec of every object; one that cannot be read is left out and reported.
+fn specs<T: DeserializeOwned>(cache: &Cache) -> Vec<(String, T)> {
+    let read = |entry: &ferry_registry::cache::Entry| -> Result<T, serde_json::Error> {
+        let object: Object = Object(serde_json::from_slice(&entry.json)?);
+        T::deserialize(object.get(&["spec"]).unwrap_or(&Value::Null))
+    };
+    let (snapshot, _) = cache.snapshot();
+    snapshot
+        .values()
+        .filter_map(|entry| {
+            let spec = read(entry).inspect_err(
+                |error| tracing::error!(key = %entry.key, %error, "a policy or binding cannot be read"),
+            );
+            Some((entry.name().to_string(), spec.ok()?))
+        })
+        .collect()
+}
+
+fn compile(name: String, spec: Spec) -> Policy {
+    let has_params = spec.param_kind.is_some();
+    let mut environment = ferry_cel::admission::environment(has_params, true);
+    let conditions = Conditions::compile(
+        spec.match_conditions.iter().map(|one| (one.name.as_str(), one.expression.as_str())),
+        &environment,
+    );
+    let mut variables = Vec::new();
+    for variable in &spec.variables {
+        let expression = Expression::compile(&variable.expression, &environment, &[]);
+        let kind = expression.program.as_ref().map_or(Type::Dyn, |program| program.result().clone());
+        // Each may name those before it.
+        environment = environment.with(&format!("variables.{}", variable.name), kind);
+        variables.push(Variable { name: variable.name.clone(), expression });
+    }
+    let validations = spec.validations.iter().map(|one| Validation {
+        expression: Expression::compile(&one.expression, &environment, &[Type::Bool]),
+        message: one.message.clone(),
+        message_expression: one
+            .message_expression
+            .as_ref()
+            .map(|source| Expression::compile(source, &environment, &[Type::String])),
+        reason: one.reason.clone(),
+    });
+    let annotations = spec.audit_annotations.iter().map(|one| {
+        let types = [Type::String, Type::Null];
+        (one.key.clone(), Expression::compile(&one.value_expression, &environment, &types))
+    });
+    Policy {
+        matching: Matching::new(&spec.match_constraints),
+        conditions,
+        validations: validations.collect(),
+        audit_annotations: annotations.collect(),
+        variables,
+        bindings: Vec::new(),
+        name,
+        spec,
+    }
+}
+
+impl Expression {
+    fn compile(source: &str, environment: &Environment, returns: &[Type]) -> Expression {
+        let program = environment.compile(source, returns).map_err(|error| error.to_string());
+        Expression { source: source.to_string(), program }
+    }
+}
+
+impl Policy {
+    pub fn ignores_failure(&self) -> bool {
+        self.spec.failure_policy.as_deref() == Some("Ignore")
+    }
+
+    /// The variables that an expression needs, those that they need included, in their order.
+    pub fn needed(&self, program: &Program) -> Vec<&Variable> {
+        let mut wanted: BTreeSet<String> = program.references().clone();
+        let mut needed = Vec::new();
+        for variable in self.variables.iter().rev() {
+            if wanted.contains(&format!("variables.{}", variable.name)) {
+                if let Ok(program) = &variable.expression.program {
+                    wanted.extend(program.references().iter().cloned());
+                }
+                needed.push(variable);
+            }
+        }
+        needed.reverse();
+        needed
+    }
+}
