@@ -70,7 +70,7 @@ impl Registry {
         let committed = self.commit(call, object.namespace(), object.name(), txn).await;
         drop(charge.turn);
         match committed {
-            Ok(committed) if initialize::pending(&object).is_some() && !call.include_uninitialized => {
+            Ok(committed) if initialize::pending(object).is_some() && !call.include_uninitialized => {
                 let (namespace, name) = (object.namespace(), object.name());
                 Ok(self.await_initialized(call, namespace, name, committed.revision).await?)
             }
