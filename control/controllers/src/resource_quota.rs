@@ -77,12 +77,16 @@ fn status(quota: &ResourceQuota, used: &Amounts) -> ResourceQuotaStatus {
     ResourceQuotaStatus { hard: Some(hard), used: Some(used) }
 }
 
-/// Does the new status forget some use that the old one tells of?
-fn lowers(new: &ResourceQuotaStatus, old: Option<&ResourceQuotaStatus>) -> bool {
+/// A count that forgets some use is made from fresh lists, and so is the first one under new limits: what came
+/// just before the limits was not charged, and no event of it will wake anyone.
+fn needs_lists(new: &ResourceQuotaStatus, old: Option<&ResourceQuotaStatus>) -> bool {
+    let limits =
+        |status: Option<&ResourceQuotaStatus>| quota::read(status.and_then(|status| status.hard.as_ref()));
     let before = quota::read(old.and_then(|old| old.used.as_ref()));
-    quota::read(new.used.as_ref())
-        .iter()
-        .any(|(name, amount)| before.get(name).is_some_and(|before| amount < before))
+    limits(Some(new)) != limits(old)
+        || quota::read(new.used.as_ref())
+            .iter()
+            .any(|(name, amount)| before.get(name).is_some_and(|before| amount < before))
 }
 
 struct Controller {
@@ -204,7 +208,7 @@ impl Controller {
         let mut next = (*quota).clone();
         next.status = Some(status(&quota, &used(&spec, &known, Timestamp::now())));
         let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
-        if next.status.as_ref().is_some_and(|new| lowers(new, quota.status.as_ref())) {
+        if next.status.as_ref().is_some_and(|new| needs_lists(new, quota.status.as_ref())) {
             let Some(fresh) = api.get_opt(&key.name).await.attempting("read the quota")? else {
                 return Ok(Outcome::Done);
             };
@@ -358,15 +362,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_count_that_forgets_something_lowers_it() {
+    fn a_count_that_forgets_something_or_is_the_first_is_made_from_lists() {
         let told = |pods: &str| ResourceQuotaStatus {
             used: Some(BTreeMap::from([("pods".to_string(), ApiQuantity(pods.into()))])),
             ..Default::default()
         };
-        assert!(lowers(&told("2"), Some(&told("3"))));
-        assert!(!lowers(&told("3"), Some(&told("3"))));
-        assert!(!lowers(&told("4"), Some(&told("3"))));
-        assert!(!lowers(&told("4"), None));
+        assert!(needs_lists(&told("2"), Some(&told("3"))));
+        assert!(!needs_lists(&told("3"), Some(&told("3"))));
+        assert!(!needs_lists(&told("4"), Some(&told("3"))));
+        let limited = ResourceQuotaStatus {
+            hard: Some(BTreeMap::from([("pods".to_string(), ApiQuantity("9".into()))])),
+            ..told("4")
+        };
+        assert!(needs_lists(&limited, None));
+        assert!(needs_lists(&limited, Some(&told("4"))));
     }
 
     #[test]

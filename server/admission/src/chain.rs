@@ -151,6 +151,11 @@ impl Chain {
         Ok(Chain { plugins, charging })
     }
 
+    /// Is this plugin part of the chain?
+    pub fn has(&self, name: &str) -> bool {
+        self.plugins.iter().chain(&self.charging).any(|(known, _)| *known == name)
+    }
+
     /// What someone outside changed, the plugins look at once more.
     pub async fn mutate(
         &self,

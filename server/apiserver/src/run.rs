@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ferry_admission::usage_history::UsageHistory;
 use ferry_admission::{Chain, Configuration, plugins};
 use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
@@ -25,7 +26,7 @@ use crate::bootstrap::Bootstrap;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::tokens::CachedObjects;
-use crate::{access, follow, policy, server};
+use crate::{access, follow, policy, server, usage_samples};
 
 /// How often certificates are looked at, and the host's address with them.
 const RENEWAL: std::time::Duration = std::time::Duration::from_secs(300);
@@ -176,7 +177,8 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         if config.bind.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { config.bind.ip() };
     let url = format!("https://{}", SocketAddr::new(host, address.port()));
     let advertised = SocketAddr::new(advertise, address.port());
-    let (api, x509) = api(&config, &pki, registry.clone(), rows, advertised).await?;
+    let usage = Arc::new(UsageHistory::default());
+    let (api, x509) = api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
     let api = Arc::new(api);
     api.health.caches_filled();
 
@@ -196,6 +198,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     .await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
+    }
+    if api.admission.has(plugins::initial_resources::NAME) {
+        tokio::spawn(usage_samples::follow(client, registry, usage, stop.clone()));
     }
     write_kubeconfig(&config, &pki, &url)?;
     tokio::spawn(keep_certificates_fresh(config, pki.clone(), api.clone(), x509, service_ip, stop.clone()));
@@ -287,6 +292,7 @@ async fn api(
     registry: Arc<Registry>,
     rows: Vec<Arc<ferry_api::Kind>>,
     advertise: SocketAddr,
+    usage: Arc<UsageHistory>,
 ) -> Result<(Api, Arc<X509>), StartError> {
     let issuer = config
         .service_account_issuer
@@ -311,6 +317,7 @@ async fn api(
             registry: registry.clone(),
             authorization: authorization.clone(),
             configuration: admission_configuration(config)?,
+            usage,
         },
         &config.enable_admission_plugins,
         &config.disable_admission_plugins,

@@ -153,3 +153,128 @@ async fn a_pod_runs_as_an_account_that_exists() {
     stranger["spec"]["serviceAccountName"] = "nobody".into();
     server.post(PODS, &stranger).await.expect(403);
 }
+
+#[tokio::test]
+async fn limits_of_the_namespace_are_given_and_held() {
+    let server = TestServer::start().await;
+    let range = json!({
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"},
+        "spec": {"limits": [{
+            "type": "Container", "default": {"memory": "2Gi"}, "defaultRequest": {"memory": "1Gi"}, "max": {"cpu": "1"},
+        }]},
+    });
+    server.post("/api/v1/namespaces/default/limitranges", &range).await.expect(201);
+    let created = server.post(PODS, &pod("a")).await.expect(201);
+    let resources = &created["spec"]["containers"][0]["resources"];
+    assert_eq!(
+        (&resources["requests"]["memory"], &resources["limits"]["memory"]),
+        (&json!("1Gi"), &json!("2Gi"))
+    );
+    assert_eq!(
+        created["metadata"]["annotations"]["kubernetes.io/limit-ranger"],
+        "LimitRanger plugin set: memory request for container c; memory limit for container c"
+    );
+    let mut greedy = pod("b");
+    greedy["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "3".into();
+    assert_eq!(
+        message(&server.post(PODS, &greedy).await, 403),
+        "pods \"b\" is forbidden: maximum cpu usage per Container is 1, but limit is 3"
+    );
+}
+
+#[tokio::test]
+async fn the_level_of_a_namespace_refuses_warns_and_is_told_of() {
+    let server = TestServer::start().await;
+    let label = |value: &str| json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": value}}});
+    server.post(PODS, &pod("old")).await.expect(201);
+    let refused = server.patch("/api/v1/namespaces/default", "merge", &label("strict")).await;
+    assert!(
+        message(&refused, 422).contains("must be one of privileged, baseline, restricted"),
+        "{refused:?}"
+    );
+    // What is there and would be refused now is warned of.
+    let changed = server.patch("/api/v1/namespaces/default", "merge", &label("restricted")).await;
+    changed.expect(200);
+    let warnings: Vec<&str> =
+        changed.headers.get_all("warning").iter().filter_map(|value| value.to_str().ok()).collect();
+    assert_eq!(
+        warnings,
+        [
+            r#"299 - "existing pods in namespace \"default\" violate the new PodSecurity enforce level \"restricted:latest\"""#,
+            r#"299 - "old: allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile""#,
+        ]
+    );
+    assert_eq!(
+        message(&server.post(PODS, &pod("new")).await, 403),
+        "pods \"new\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"c\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+    );
+    // A Deployment is made, with a warning: its pods will be refused.
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": pod("x")["spec"],
+        }},
+    });
+    let made = server.post("/apis/apps/v1/namespaces/default/deployments", &deployment).await;
+    made.expect(201);
+    assert!(
+        made.header("warning").starts_with(r#"299 - "would violate PodSecurity \"restricted:latest\": "#),
+        "{made:?}"
+    );
+}
+
+#[tokio::test]
+async fn signers_are_acted_for_by_those_who_may() {
+    let server = TestServer::start().await;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "root");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let pem = params.serialize_request(&key).expect("a request").pem().expect("PEM");
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let request = |signer: &str| {
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "c"},
+            "spec": {
+                "signerName": signer, "usages": ["client auth"],
+                "request": base64::Engine::encode(&base64::prelude::BASE64_STANDARD, &pem),
+            },
+        })
+    };
+    let refused = server.post(requests, &request("kubernetes.io/kube-apiserver-client")).await;
+    assert_eq!(
+        message(&refused, 403),
+        "certificatesigningrequests.certificates.k8s.io \"c\" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
+    );
+    server.post(requests, &request("example.com/own")).await.expect(201);
+
+    // Eve may approve, but not for this signer.
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = |rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "approver"}, "rules": rules});
+    let approve = json!({
+        "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests", "certificatesigningrequests/approval"],
+        "verbs": ["get", "update", "patch"],
+    });
+    server.post(&format!("{rbac}/clusterroles"), &role(json!([approve]))).await.expect(201);
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "approver"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "approver"},
+        "subjects": [{"kind": "User", "name": "eve", "apiGroup": "rbac.authorization.k8s.io"}],
+    });
+    server.post(&format!("{rbac}/clusterrolebindings"), &binding).await.expect(201);
+    let eve = server.user("eve", &["system:authenticated"]);
+    let approved = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "R"}]}});
+    let approve_it = || {
+        let headers = [("content-type", "application/merge-patch+json")];
+        let path = format!("{requests}/c/approval");
+        let (eve, body) = (eve.clone(), approved.to_string().into_bytes());
+        async move { ferry_testkit::send(&eve, http::Method::PATCH, &path, &headers, body).await }
+    };
+    assert_eq!(
+        message(&approve_it().await, 403),
+        "certificatesigningrequests.certificates.k8s.io \"c\" is forbidden: user not permitted to approve requests with signerName \"example.com/own\""
+    );
+    let signers = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": ["example.com/*"], "verbs": ["approve"]});
+    server.put(&format!("{rbac}/clusterroles/approver"), &role(json!([approve, signers]))).await.expect(200);
+    approve_it().await.expect(200);
+}

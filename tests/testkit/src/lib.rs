@@ -1,8 +1,10 @@
 //! A real server for tests, in this process: embedded store in a temporary directory, TLS on a free port,
 //! the whole filter chain. Everything is gone when it is dropped.
 //!
-//! Start reading at [`TestServer`]; [`raw`] is for what no client would send.
+//! Start reading at [`TestServer`]; [`raw`] is for what no client would send, [`outside`] a client over TLS that need
+//! not behave.
 
+pub mod outside;
 pub mod raw;
 
 use std::net::SocketAddr;
@@ -77,6 +79,18 @@ impl TestServer {
         self.running().client(User::new(name).with_groups(groups.iter().copied()))
     }
 
+    /// A client over the network that says what it likes; `certificate` is a chain and its key.
+    pub fn outside(&self, certificate: Option<(&str, &str)>) -> outside::Outside {
+        let running = self.running();
+        outside::Outside::new(running.address, &running.pki.ca_pem(), certificate)
+    }
+
+    /// A token with these claims, signed with the server's own key: what only the server should be able to make.
+    pub fn sign_token(&self, claims: &Value) -> String {
+        let key = ferry_auth::jws::SigningKey::from_pem(self.running().pki.service_account_key());
+        key.and_then(|key| key.sign(claims)).expect("the server's key signs")
+    }
+
     pub fn url(&self) -> &str {
         &self.running().url
     }
@@ -132,6 +146,11 @@ impl TestServer {
         }
         std::mem::replace(&mut self.directory, tempfile::tempdir().expect("a temporary directory"))
     }
+}
+
+/// An audit log in this file, for a server's configuration.
+pub fn audit_log(path: &std::path::Path) -> ferry_auth::audit::LogFileConfig {
+    ferry_auth::audit::LogFileConfig::new(path)
 }
 
 pub async fn send(

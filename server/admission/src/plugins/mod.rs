@@ -4,9 +4,17 @@ mod always;
 mod certificates;
 mod default_class;
 mod default_toleration_seconds;
+mod event_rate_limit;
+pub mod initial_resources;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod optional_rules;
+mod owner_references;
+mod persistent_volume_claim_resize;
+mod pod_resize_validator;
+mod pod_security;
+mod pod_topology_labels;
 mod priority;
 mod resource_quota;
 mod runtime_class;
@@ -21,6 +29,7 @@ use ferry_registry::Registry;
 
 use crate::chain::Plugin;
 use crate::configuration::{BadConfiguration, Configuration};
+use crate::usage_history::UsageHistory;
 use crate::{initializers, policy, webhook};
 
 /// What plugins are made from.
@@ -28,6 +37,8 @@ pub struct Context {
     pub registry: Arc<Registry>,
     pub authorization: Authorization,
     pub configuration: Configuration,
+    /// What containers used in the past.
+    pub usage: Arc<UsageHistory>,
 }
 
 pub struct Row {
@@ -68,21 +79,36 @@ const fn configured(
 pub static TABLE: &[Row] = &[
     row("AlwaysAdmit", false, always::make_admit),
     row("NamespaceLifecycle", true, namespace_lifecycle::make),
+    row("NamespaceExists", false, optional_rules::make_namespace_exists),
+    row(
+        "LimitPodHardAntiAffinityTopology",
+        false,
+        optional_rules::make_limit_pod_hard_anti_affinity_topology,
+    ),
+    configured(initial_resources::NAME, false, initial_resources::make),
     row("LimitRanger", true, limit_ranger::make),
     row("ServiceAccount", true, service_account::make),
     row("NodeRestriction", true, node_restriction::make),
     row("TaintNodesByCondition", true, taint_nodes_by_condition::make),
     row("AlwaysPullImages", false, always::make_pull_images),
+    configured("PodSecurity", true, pod_security::make),
     row("Priority", true, priority::make),
     row("DefaultTolerationSeconds", true, default_toleration_seconds::make),
+    configured("EventRateLimit", false, event_rate_limit::make),
+    row("ExtendedResourceToleration", false, optional_rules::make_extended_resource_toleration),
     row("DefaultStorageClass", true, default_class::make_storage),
     row("StorageObjectInUseProtection", true, storage_object_in_use_protection::make),
+    row("OwnerReferencesPermissionEnforcement", false, owner_references::make),
+    row("PersistentVolumeClaimResize", true, persistent_volume_claim_resize::make),
     row("RuntimeClass", true, runtime_class::make),
     row("CertificateApproval", true, certificates::make_approval),
     row("CertificateSigning", true, certificates::make_signing),
     row("ClusterTrustBundleAttest", true, certificates::make_attest),
     row("CertificateSubjectRestriction", true, certificates::make_subject_restriction),
     row("DefaultIngressClass", true, default_class::make_ingress),
+    row("DenyServiceExternalIPs", false, optional_rules::make_deny_service_external_ips),
+    row("PodTopologyLabels", true, pod_topology_labels::make),
+    row("PodResizeValidator", true, pod_resize_validator::make),
     row("Initializers", true, initializers::make),
     row("MutatingAdmissionWebhook", true, webhook::mutating::make),
     row("ValidatingAdmissionPolicy", true, policy::validating::make),

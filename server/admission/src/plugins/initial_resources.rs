@@ -1,0 +1,146 @@
+//! InitialResources: a container that asks for nothing gets a request estimated from what containers of its
+//! image used before. Off unless enabled, as it always was.
+//!
+//! The past is what this server has seen itself: while the plugin is enabled the server looks at every node's
+//! `stats/summary` once a minute (CPU in nano-cores, working set in bytes) and keeps it in memory, by image,
+//! for at most a month; a restart forgets it. An estimate needs thirty samples, so the first containers of an
+//! image run without one for half an hour.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ferry_api::quantity::Format;
+use ferry_api::{Object, Quantity, Status};
+use ferry_registry::verbs::Operation;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::chain::{Plugin, Request};
+use crate::configuration::BadConfiguration;
+use crate::usage_history::{Usage, UsageHistory};
+
+pub const NAME: &str = "InitialResources";
+const ANNOTATION: &str = "kubernetes.io/initial-resources";
+
+pub fn make(context: &Context) -> Result<Arc<dyn Plugin>, BadConfiguration> {
+    let configuration: Configuration = context.configuration.of(NAME)?;
+    if !(1..=100).contains(&configuration.percentile) {
+        return Err(BadConfiguration(format!("configuration of {NAME}: percentile must be from 1 to 100")));
+    }
+    Ok(Arc::new(InitialResources { history: context.usage.clone(), configuration }))
+}
+
+/// What were flags once: `ir-percentile` and `ir-namespace-only`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Configuration {
+    percentile: u8,
+    /// Only containers of the pod's own namespace are its past.
+    namespace_only: bool,
+}
+
+impl Default for Configuration {
+    fn default() -> Configuration {
+        Configuration { percentile: 90, namespace_only: false }
+    }
+}
+
+struct InitialResources {
+    history: Arc<UsageHistory>,
+    configuration: Configuration,
+}
+
+#[async_trait]
+impl Plugin for InitialResources {
+    fn handles(&self, request: &Request<'_>) -> bool {
+        request.operation == Operation::Create && request.is_for("", "pods")
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        pod: &mut Object,
+        _old: Option<&Object>,
+    ) -> Result<(), Status> {
+        let namespace = self.configuration.namespace_only.then_some(request.namespace);
+        let now = Timestamp::now();
+        set_requests(pod, |image| {
+            self.history.estimate(image, namespace, self.configuration.percentile, now)
+        });
+        Ok(())
+    }
+}
+
+/// Requests for containers that name neither a request nor a limit of the resource.
+fn set_requests(pod: &mut Object, estimate: impl Fn(&str) -> Option<Usage>) {
+    let mut said: Vec<String> = Vec::new();
+    let spec = pod.section_mut("spec");
+    for (list, word) in [("initContainers", "init container"), ("containers", "container")] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(container) = container.as_object_mut() else { continue };
+            let text = |field: &str| container.get(field).and_then(Value::as_str).unwrap_or("").to_string();
+            let (name, image) = (text("name"), text("image"));
+            let names = |resource: &str| {
+                ["requests", "limits"].iter().any(|side| {
+                    container
+                        .get("resources")
+                        .and_then(|resources| resources.get(side)?.get(resource))
+                        .is_some()
+                })
+            };
+            let wanted: Vec<&str> =
+                ["cpu", "memory"].into_iter().filter(|resource| !names(resource)).collect();
+            let Some(usage) = (!wanted.is_empty()).then(|| estimate(&image)).flatten() else { continue };
+            let resources = ferry_api::object::object_at(container, "resources");
+            let requests = ferry_api::object::object_at(resources, "requests");
+            for resource in &wanted {
+                let amount = match *resource {
+                    "cpu" => Quantity::from_milli(whole(usage.cpu_milli), Format::DecimalSi),
+                    _ => Quantity::from_value(whole(usage.memory_bytes), Format::DecimalSi),
+                };
+                requests.insert((*resource).into(), json!(amount.to_string()));
+            }
+            said.push(format!("{} request for {word} {name}", wanted.join(", ")));
+        }
+    }
+    if !said.is_empty() {
+        let text = format!("Initial Resources plugin set: {}", said.join("; "));
+        ferry_api::object::object_at(pod.metadata_mut(), "annotations")
+            .insert(ANNOTATION.into(), text.into());
+    }
+}
+
+fn whole(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_nothing_gets_what_others_used() {
+        let mut pod = Object::from_value(json!({"spec": {"containers": [
+            {"name": "a", "image": "known"},
+            {"name": "b", "image": "known", "resources": {"limits": {"cpu": "1"}}},
+            {"name": "c", "image": "unknown"},
+        ]}}))
+        .expect("an object");
+        set_requests(&mut pod, |image| {
+            (image == "known").then_some(Usage { cpu_milli: 250, memory_bytes: 64 << 20 })
+        });
+        let resources =
+            |at: usize| pod.get(&["spec", "containers"]).expect("containers")[at]["resources"].clone();
+        assert_eq!(resources(0), json!({"requests": {"cpu": "250m", "memory": "67108864"}}));
+        assert_eq!(resources(1), json!({"limits": {"cpu": "1"}, "requests": {"memory": "67108864"}}));
+        assert_eq!(resources(2), Value::Null);
+        assert_eq!(
+            pod.annotation(ANNOTATION),
+            Some(
+                "Initial Resources plugin set: cpu, memory request for container a; memory request for container b"
+            )
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! `ferry apiserver` as a process of its own, with the flags of a test.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// The binary under test, built by `cargo xtask test` beside these tests.
+pub fn ferry() -> Option<PathBuf> {
+    let mut path = std::env::current_exe().ok()?;
+    path.pop();
+    path.pop();
+    path.push("ferry");
+    path.is_file().then_some(path)
+}
+
+pub struct Process {
+    child: Child,
+    port: u16,
+    directory: tempfile::TempDir,
+}
+
+impl Process {
+    /// Starts `ferry apiserver` in a directory of its own and waits until it is ready. `flags` is told the
+    /// directory, for files that it writes there first.
+    pub async fn apiserver(binary: &Path, flags: impl FnOnce(&Path) -> Vec<String>) -> Process {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it listens").port();
+        drop(listener);
+        let child = Command::new(binary)
+            .args(["apiserver", "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"])
+            .args(["--port", &port.to_string(), "--data-dir"])
+            .arg(directory.path())
+            .args(flags(directory.path()))
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("ferry starts");
+        let mut process = Process { child, port, directory };
+        let give_up = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(client) = process.try_admin().await
+                && client.apiserver_version().await.is_ok()
+            {
+                return process;
+            }
+            assert!(Instant::now() < give_up, "the server does not answer");
+            let ended = process.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the server ended: {ended:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    async fn config(&self) -> Option<Config> {
+        let kubeconfig = Kubeconfig::read_from(self.directory.path().join("admin.kubeconfig")).ok()?;
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.ok()
+    }
+
+    async fn try_admin(&self) -> Option<Client> {
+        Client::try_from(self.config().await?).ok()
+    }
+
+    pub async fn admin(&self) -> Client {
+        self.try_admin().await.expect("the administrator's kubeconfig")
+    }
+
+    /// A client with nothing but this token.
+    pub async fn with_token(&self, token: &str) -> Client {
+        let mut config = self.config().await.expect("the administrator's kubeconfig");
+        config.auth_info =
+            kube::config::AuthInfo { token: Some(token.to_string().into()), ..Default::default() };
+        Client::try_from(config).expect("a client")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

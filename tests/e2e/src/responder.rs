@@ -1,0 +1,113 @@
+//! Somebody whom the server asks: a webhook, an identity provider. It answers on loopback, in this process.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+pub struct Responder {
+    address: SocketAddr,
+    /// The certificate it serves with is its own authority.
+    pub ca_pem: String,
+    asked: tokio::sync::Mutex<mpsc::UnboundedReceiver<Asked>>,
+    task: JoinHandle<()>,
+}
+
+/// What it was asked.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub path: String,
+    pub body: Bytes,
+}
+
+impl Asked {
+    /// The body, or null where it is no JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+impl Responder {
+    /// Answers every request with what `answer` makes of it: a code and JSON.
+    pub async fn start(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Responder {
+        let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_string()]).expect("a certificate");
+        let ca_pem = pair.cert.pem();
+        let chain = CertificateDer::pem_slice_iter(ca_pem.as_bytes()).map(|one| one.expect("PEM")).collect();
+        let key = PrivateKeyDer::from_pem_slice(pair.signing_key.serialize_pem().as_bytes()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("known protocols")
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .expect("a pair");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let (tell, asked) = mpsc::unbounded_channel();
+        let answer = Arc::new(answer);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, tell, answer) = (acceptor.clone(), tell.clone(), answer.clone());
+                connections.spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| async {
+                        let path = request.uri().path().to_string();
+                        let body = request.into_body().collect().await.map(|body| body.to_bytes());
+                        let asked = Asked { path, body: body.unwrap_or_else(|_| Bytes::new()) };
+                        let (code, value) = answer(&asked);
+                        // Whoever listened may have seen enough.
+                        let _ = tell.send(asked);
+                        let response = hyper::Response::builder()
+                            .status(code)
+                            .header("content-type", "application/json")
+                            .body(Full::new(Bytes::from(value.to_string())))
+                            .expect("well formed");
+                        Ok::<_, Infallible>(response)
+                    });
+                    let http = hyper::server::conn::http1::Builder::new();
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Responder { address, ca_pem, asked: tokio::sync::Mutex::new(asked), task }
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The next question, once there is one.
+    pub async fn asked(&self) -> Asked {
+        let mut asked = self.asked.lock().await;
+        let next = tokio::time::timeout(std::time::Duration::from_secs(30), asked.recv()).await;
+        next.expect("it is asked in time").expect("the responder lives")
+    }
+
+    /// A kubeconfig that leads to it, as webhook flags take one.
+    pub fn kubeconfig(&self) -> String {
+        use base64::Engine;
+        let ca = base64::prelude::BASE64_STANDARD.encode(&self.ca_pem);
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: hook\n  cluster:\n    server: {}\n    certificate-authority-data: {ca}\nusers:\n- name: server\n  user: {{}}\ncontexts:\n- name: hook\n  context: {{cluster: hook, user: server}}\ncurrent-context: hook\n",
+            self.url()
+        )
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
