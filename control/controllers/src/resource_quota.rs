@@ -115,10 +115,9 @@ pub fn start(context: &Context) -> Running {
         queue: queue.clone(),
         shutdown: context.shutdown.clone(),
     });
-    // A status that changed was written by admission or from here, and needs no recount.
     let own = queue.clone();
     controller.quotas.handle(move |event: &Event<ResourceQuota>| {
-        if event.old().is_none_or(|old| old.spec != event.object().spec) {
+        if quota_matters(event) {
             own.add_caused(event.key(), event.revision());
         }
     });
@@ -152,6 +151,15 @@ pub fn start(context: &Context) -> Running {
         let controller = controller.clone();
         async move { controller.reconcile(key).await }
     })
+}
+
+/// Use that changed was written by admission or from here, and needs no recount; limits in the status that are
+/// not the quota's own were written by somebody else.
+fn quota_matters(event: &Event<ResourceQuota>) -> bool {
+    let quota = event.object();
+    let wanted = quota::read(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()));
+    let told = quota::read(quota.status.as_ref().and_then(|status| status.hard.as_ref()));
+    event.old().is_none_or(|old| old.spec != quota.spec) || wanted != told
 }
 
 /// The object went, or changed in a way that matters. What is made anew was charged already.
