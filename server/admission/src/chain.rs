@@ -76,8 +76,14 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// The turn of those that change things when an object is about to be deleted.
-    async fn before_delete(&self, _request: &Request<'_>, _old: &Object) -> Result<(), Status> {
+    /// The turn of those that change things when there is nothing to change: an object is about to be
+    /// deleted (`old`), or connected to (`object` says how).
+    async fn before(
+        &self,
+        _request: &Request<'_>,
+        _object: Option<&Object>,
+        _old: Option<&Object>,
+    ) -> Result<(), Status> {
         Ok(())
     }
 
@@ -193,8 +199,8 @@ impl Chain {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        if let (Operation::Delete, Some(old)) = (request.operation, old) {
-            self.before_delete(request, old).await?;
+        if matches!(request.operation, Operation::Delete | Operation::Connect) {
+            self.before(request, object, old).await?;
         }
         for (name, plugin) in &self.plugins {
             if plugin.handles(request) {
@@ -232,10 +238,15 @@ impl Chain {
         Ok(total)
     }
 
-    async fn before_delete(&self, request: &Request<'_>, old: &Object) -> Result<(), Status> {
+    async fn before(
+        &self,
+        request: &Request<'_>,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
         for (_, plugin) in &self.plugins {
             if plugin.handles(request) {
-                plugin.before_delete(request, old).await?;
+                plugin.before(request, object, old).await?;
             }
         }
         Ok(())

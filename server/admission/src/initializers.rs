@@ -49,7 +49,7 @@ struct Initializer {
 #[async_trait]
 impl Plugin for Initializers {
     fn handles(&self, request: &Request<'_>) -> bool {
-        request.operation != Operation::Delete
+        !matches!(request.operation, Operation::Delete | Operation::Connect)
     }
 
     async fn mutate(

@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::api::Api;
 use crate::escalation;
+use crate::request::namespace_of;
+use crate::request_info::Query;
+use crate::verbs::Target;
 
 pub type AdmissionChain = Chain;
 
@@ -85,6 +88,55 @@ impl Admission for Admitting<'_> {
         let name = name_of(self.name, Some(object), old);
         self.api.admission.charge(&self.request(operation, &name, ""), object, old).await
     }
+}
+
+/// Asks about a connection (exec, attach, port-forward, proxy) before it is made. What admission sees of it
+/// are the options that the request's parameters say.
+pub async fn connect(target: Target<'_>) -> Result<(), Status> {
+    let info = &target.request.info;
+    let Some(options) = target.kind.subresource(&info.subresource).filter(|_| info.subresource != "log")
+    else {
+        return Ok(());
+    };
+    let kind = Kind { kind: options.kind.kind.clone(), schema: None, ..(**target.kind).clone() };
+    let admitting = Admitting {
+        api: target.api,
+        kind: &kind,
+        namespace: namespace_of(target.kind, info),
+        name: &info.name,
+        subresource: &info.subresource,
+        user: &target.request.user,
+        dry_run: false,
+        options: &Value::Null,
+        warnings: &target.request.warnings,
+        annotations: &target.request.annotations,
+    };
+    let object = connection_options(&kind, &target.request.query);
+    admitting.validate(Operation::Connect, Some(&object), None).await
+}
+
+fn connection_options(kind: &Kind, query: &Query) -> Object {
+    let mut options = serde_json::Map::new();
+    options.insert("apiVersion".into(), kind.api_version().into());
+    options.insert("kind".into(), kind.kind.to_string().into());
+    for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|flag| query.flag(flag)) {
+        options.insert(flag.into(), true.into());
+    }
+    for text in ["container", "path"] {
+        if let Some(value) = query.get(text).filter(|value| !value.is_empty()) {
+            options.insert(text.into(), value.into());
+        }
+    }
+    let commands: Vec<Value> = query.all("command").map(Value::from).collect();
+    if !commands.is_empty() {
+        options.insert("command".into(), commands.into());
+    }
+    let ports: Vec<Value> =
+        query.all("ports").filter_map(|port| port.parse::<i32>().ok()).map(Value::from).collect();
+    if !ports.is_empty() {
+        options.insert("ports".into(), ports.into());
+    }
+    Object(options)
 }
 
 /// A create names its object in the body, a deletion of many in the object itself.

@@ -51,6 +51,7 @@ impl NodeConnection {
     }
 
     pub async fn connect(&self, target: Target<'_>) -> Result<Response, Status> {
+        crate::admission::connect(target).await?;
         let mut span = ferry_trace::span("apiserver.node");
         let destination = destination(target)?;
         span.set("host", destination.host.clone());

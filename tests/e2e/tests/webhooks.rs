@@ -416,3 +416,38 @@ async fn the_old_review_and_webhooks_behind_a_service() {
     assert_eq!(created["data"]["old"], "review");
     assert_eq!(hook.last()["path"], "/here?timeout=5s");
 }
+
+#[tokio::test]
+async fn a_connection_is_asked_about_before_it_is_made() {
+    let server = TestServer::start().await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    server.post("/api/v1/namespaces/default/serviceaccounts", &account).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i"}]}});
+    server.post("/api/v1/namespaces/default/pods", &pod).await.expect(201);
+    let hook = WebhookServer::start(|_| deny("attaching to pods is not allowed")).await;
+    let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/attach", "pods/exec"]}]);
+    let webhook = with(hook.webhook("attach.example.com"), "rules", rules);
+    validate_with(&server, "attach", vec![webhook.clone()]).await;
+    let attach = "/api/v1/namespaces/default/pods/p/attach?container=c&stdin=true";
+    let refused = server.send(Method::POST, attach, "", "").await.expect(403);
+    assert_eq!(
+        refused["message"],
+        "admission webhook \"attach.example.com\" denied the request: attaching to pods is not allowed"
+    );
+    let request = hook.last()["request"].clone();
+    assert_eq!((&request["operation"], &request["subResource"]), (&json!("CONNECT"), &json!("attach")));
+    assert_eq!(request["kind"]["kind"], "PodAttachOptions");
+    assert_eq!(
+        request["object"],
+        json!({"apiVersion": "v1", "kind": "PodAttachOptions", "container": "c", "stdin": true})
+    );
+    // Mutating webhooks have their say as well.
+    server.delete(&format!("{VALIDATING}/attach")).await.expect(200);
+    mutate_with(&server, "attach", vec![webhook]).await;
+    server.send(Method::POST, attach, "", "").await.expect(403);
+    // Whoever is not denied goes on to the node, which this pod does not have.
+    let other = "/api/v1/namespaces/default/pods/p/portforward?ports=80";
+    let failed = server.send(Method::POST, other, "", "").await.expect(400);
+    assert_eq!(failed["message"], "pod p does not have a host assigned");
+}

@@ -48,7 +48,7 @@ impl Plugin for LimitRanger {
             Operation::Update => {
                 request.is_sub("", "pods", "resize") || request.is_for("", "persistentvolumeclaims")
             }
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

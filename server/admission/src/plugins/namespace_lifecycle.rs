@@ -36,7 +36,7 @@ impl Plugin for NamespaceLifecycle {
         match request.operation {
             Operation::Delete => request.is_for("", "namespaces"),
             Operation::Create => request.kind.is_namespaced() && !is_review(request),
-            Operation::Update => false,
+            Operation::Update | Operation::Connect => false,
         }
     }
 

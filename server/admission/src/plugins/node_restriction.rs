@@ -391,7 +391,7 @@ impl Write<'_> {
         let (slice, doing) = match self.request.operation {
             Operation::Create => (self.object, "create"),
             Operation::Delete => (self.old, "delete"),
-            Operation::Update => return Ok(()),
+            Operation::Update | Operation::Connect => return Ok(()),
         };
         match slice.map_or("", |slice| slice.text_at(&["spec", "nodeName"])) == self.node {
             true => Ok(()),
@@ -418,6 +418,7 @@ fn word(operation: Operation) -> &'static str {
         Operation::Create => "CREATE",
         Operation::Update => "UPDATE",
         Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
     }
 }
 

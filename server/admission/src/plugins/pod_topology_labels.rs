@@ -27,7 +27,7 @@ impl Plugin for PodTopologyLabels {
         match request.operation {
             Operation::Create => request.is_for("", "pods"),
             Operation::Update => request.is_sub("", "pods", "binding"),
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

@@ -69,7 +69,7 @@ impl Plugin for ServiceAccount {
         match request.operation {
             Operation::Create => request.is_for("", "pods"),
             Operation::Update => request.is_sub("", "pods", "ephemeralcontainers"),
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

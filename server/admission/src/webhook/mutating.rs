@@ -85,12 +85,17 @@ impl Plugin for MutatingWebhooks {
         Ok(())
     }
 
-    /// Webhooks are asked about deletions too; there is nothing they could change.
-    async fn before_delete(&self, request: &Request<'_>, old: &Object) -> Result<(), Status> {
+    /// Webhooks are asked about deletions and connections too; there is nothing they could change.
+    async fn before(
+        &self,
+        request: &Request<'_>,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
         for (index, hook) in self.hooks.current().iter().enumerate() {
-            let Some(invocation) = hook.wants(&context, request, None, Some(old)).await? else { continue };
-            let versioned = Versioned::new(&self.registry, request, None, Some(old), &invocation.kind)?;
+            let Some(invocation) = hook.wants(&context, request, object, old).await? else { continue };
+            let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind)?;
             let outcome = ask(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
                 match answered.patch.is_empty() {
                     true => Ok(false),

@@ -59,6 +59,7 @@ pub fn operation_word(operation: Operation) -> &'static str {
         Operation::Create => "CREATE",
         Operation::Update => "UPDATE",
         Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
     }
 }
 

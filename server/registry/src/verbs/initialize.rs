@@ -51,7 +51,7 @@ impl Registry {
         let outcome = tokio::time::timeout(call.patience, followed).await.unwrap_or_else(|_| {
             let resource = &call.kind.plural;
             Err(Status::timeout(format!(
-                "Timeout: server has timed out waiting for the initialization of {resource} {name}"
+                "server has timed out waiting for the initialization of {resource} {name}"
             )))
         });
         outcome.inspect_err(|status| {

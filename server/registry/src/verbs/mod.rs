@@ -96,6 +96,8 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    /// A connection to what the object stands for: exec, attach, port-forward, proxy.
+    Connect,
 }
 
 /// An object as an answer: an entry of the cache, or one that was never stored (dry-run).
