@@ -48,8 +48,10 @@ impl Cluster for Bare {
 
 fn main() {
     let nodes: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(5000);
-    let term = json!({"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"app": "x"}}});
-    let alone = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}});
+    let term =
+        json!({"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"app": "x"}}});
+    let alone =
+        json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}});
     let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["z1", "z2"]});
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let cases = [
@@ -69,7 +71,11 @@ fn main() {
     for (name, spec) in cases {
         let pods = 2000.min(nodes);
         let seconds = measure(nodes, pods, &spec);
-        println!("{nodes} nodes, {name}: {:.0} pods/s, {:.0} us each", pods as f64 / seconds, seconds * 1e6 / pods as f64);
+        println!(
+            "{nodes} nodes, {name}: {:.0} pods/s, {:.0} us each",
+            pods as f64 / seconds,
+            seconds * 1e6 / pods as f64
+        );
     }
 }
 
