@@ -59,6 +59,16 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
+/// The answer was not what its type says. The client takes an event that it cannot read for a status that
+/// says nothing.
+pub fn is_unreadable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::SerdeError(_) => true,
+        kube::Error::Api(status) => status.code == 0 && status.message.is_empty() && status.reason.is_empty(),
+        _ => false,
+    }
+}
+
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict())
 }

@@ -54,6 +54,13 @@ impl TestServer {
         self.state.lock().write(&format!("{CONFIG_MAPS}/{name}"), object);
     }
 
+    /// What no client should have been able to write.
+    pub fn put_unreadable(&self, name: &str) {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": 5,
+            "metadata": {"name": name, "namespace": "default"}});
+        self.state.lock().write(&format!("{CONFIG_MAPS}/{name}"), object);
+    }
+
     pub fn delete(&self, name: &str) {
         self.state.lock().remove(&format!("{CONFIG_MAPS}/{name}"));
     }

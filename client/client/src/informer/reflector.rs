@@ -4,7 +4,7 @@
 //! ```text
 //!   List ──ok──▶ Watch ──ends, connection lost──▶ Watch (from the last revision)
 //!    ▲ ▲ │          │
-//!    │ └─┘ failed   └── 410: the revision is no longer kept
+//!    │ └─┘ failed   └── 410: the revision is no longer kept; or an event that cannot be read
 //!    └──────────────────────┘
 //! ```
 
@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use kube::Api;
 use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
+use kube::core::Request;
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +67,12 @@ async fn follow<K: Object>(api: Api<K>, selection: Selection, informer: Informer
                     tracing::debug!(url = api.resource_url(), "revision expired; listing again");
                     break;
                 }
+                // From the same revision it would come again and again: an object that one client wrote
+                // must not keep all others from being seen.
+                Err(error) if error::is_unreadable(&error) => {
+                    tracing::debug!(url = api.resource_url(), "event cannot be read; listing again");
+                    break;
+                }
                 Err(error) => failures.wait("watch", api.resource_url(), &error).await,
             }
         }
@@ -87,10 +94,35 @@ async fn list<K: Object>(
     if let Freshness::Any = freshness {
         params = params.at("0").matching(VersionMatch::NotOlderThan);
     }
-    let list = api.list(&params).await?;
-    let resource_version = list.metadata.resource_version.unwrap_or_default();
-    informer.change(|store| store.replace(list.items, &resource_version));
+    let (items, resource_version) = match api.list(&params).await {
+        Ok(list) => (list.items, list.metadata.resource_version.unwrap_or_default()),
+        Err(kube::Error::SerdeError(_)) => list_one_by_one(api, &params).await?,
+        Err(error) => return Err(error),
+    };
+    informer.change(|store| store.replace(items, &resource_version));
     Ok(())
+}
+
+/// A list that is not what the type says, item by item: most are, some only write a zero time as `null`, and
+/// what cannot be read at all is left out and said so.
+async fn list_one_by_one<K: Object>(
+    api: &Api<K>,
+    params: &ListParams,
+) -> Result<(Vec<K>, String), kube::Error> {
+    let request = Request::new(api.resource_url()).list(params).map_err(kube::Error::BuildRequest)?;
+    let list: kube::core::ObjectList<serde_json::Value> = api.clone().into_client().request(request).await?;
+    let items = list.items.into_iter().filter_map(|item| {
+        let object = ferry_api::Object::from_value(item)?;
+        let name = object.name().to_owned();
+        match object.view() {
+            Ok(item) => Some(item),
+            Err(error) => {
+                tracing::error!(url = api.resource_url(), name, %error, "object cannot be read; passed over");
+                None
+            }
+        }
+    });
+    Ok((items.collect(), list.metadata.resource_version.unwrap_or_default()))
 }
 
 enum Heard {
@@ -340,6 +372,22 @@ mod tests {
         server.put("b");
         follower.caught_up(&server).await;
         assert_eq!(server.lists(), 1, "the bookmark was newer than what was compacted");
+        follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_cannot_be_read_hides_no_other() {
+        let server = TestServer::new();
+        server.put("a");
+        let follower = Follower::of(&server);
+        follower.informer.synced().await;
+        server.put_unreadable("b");
+        server.put("c");
+        follower.caught_up(&server).await;
+        server.put("d");
+        follower.caught_up(&server).await;
+        assert_eq!(follower.told(), ["added default/a at 1", "added default/c at 3", "added default/d at 4"]);
+        assert_eq!(server.lists(), 3, "one more for the event, read item by item");
         follower.stop().await;
     }
 
