@@ -49,7 +49,8 @@ struct Initializer {
 #[async_trait]
 impl Plugin for Initializers {
     fn handles(&self, request: &Request<'_>) -> bool {
-        !matches!(request.operation, Operation::Delete | Operation::Connect)
+        self.registry.settings.initializers
+            && !matches!(request.operation, Operation::Delete | Operation::Connect)
     }
 
     async fn mutate(
@@ -66,7 +67,7 @@ impl Plugin for Initializers {
 }
 
 impl Initializers {
-    /// Who has to finish this object, in order; nobody where initializers are not served.
+    /// Who has to finish this object, in order.
     fn configured(&self, request: &Request<'_>) -> Result<Vec<String>, Status> {
         let Some(resource) = self.registry.resource(&GroupResource::new(GROUP, PLURAL)) else {
             return Ok(Vec::new());
@@ -92,12 +93,9 @@ impl Initializers {
         Ok(names)
     }
 
-    fn is_served(&self) -> bool {
-        self.registry.resource(&GroupResource::new(GROUP, PLURAL)).is_some()
-    }
-
     async fn begin(&self, request: &Request<'_>, object: &mut Object) -> Result<(), Status> {
-        if !self.is_served() || request.kind.group == GROUP {
+        // What configures admission must not wait for it.
+        if request.kind.group == GROUP {
             object.remove_meta(FIELD);
             return Ok(());
         }

@@ -167,8 +167,11 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
 
     let rows: Vec<_> =
         ferry_api::kinds::builtin().iter().filter(|row| config.runtime_config.serves(row)).cloned().collect();
-    let settings =
-        Settings { service_ranges: vec![service_range], node_ports: config.service_node_ports.clone() };
+    let settings = Settings {
+        service_ranges: vec![service_range],
+        node_ports: config.service_node_ports.clone(),
+        initializers: rows.iter().any(|row| row.kind == "InitializerConfiguration"),
+    };
     let registry = Arc::new(Registry::new(store.clone(), &rows, settings));
     let stop = CancellationToken::new();
     fill_caches(&registry, stop.clone()).await?;

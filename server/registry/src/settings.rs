@@ -10,12 +10,14 @@ pub struct Settings {
     /// Where services get their addresses from; the first is the cluster's own family.
     pub service_ranges: Vec<AddressRange>,
     pub node_ports: RangeInclusive<u16>,
+    /// Objects may wait for others to finish them.
+    pub initializers: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         let range = "10.96.0.0/16".parse().expect("a well-formed range");
-        Settings { service_ranges: vec![range], node_ports: 30_000..=32_767 }
+        Settings { service_ranges: vec![range], node_ports: 30_000..=32_767, initializers: false }
     }
 }
 

@@ -22,6 +22,9 @@ impl Registry {
         let generated = object.name().is_empty() && !object.meta_text("generateName").is_empty();
         let mut draws = 0;
         metadata::begin_create(&mut object, call)?;
+        if !self.settings.initializers {
+            object.remove_meta("initializers");
+        }
         if !tracked {
             track(call, None, &mut object);
         }

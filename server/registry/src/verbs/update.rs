@@ -93,6 +93,9 @@ impl Registry {
         }
         let scope = UpdateScope::of(call.subresource);
         metadata::begin_update(&mut new, &old, call)?;
+        if !self.settings.initializers {
+            metadata::copy(&mut new, &old, "initializers");
+        }
         keep_the_other_side(&mut new, &old, call, scope);
         if !change.tracked {
             track(call, Some(&old), &mut new);
