@@ -210,23 +210,22 @@ impl Controller {
     }
 
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
-        let Some(quota) = self.quotas.get(&key) else { return Ok(Outcome::Done) };
+        if self.quotas.get(&key).is_none() {
+            return Ok(Outcome::Done);
+        }
+        // Read anew: what woke us may be newer than the quota this process has seen, charge included.
+        let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
+        let Some(quota) = api.get_opt(&key.name).await.attempting("read the quota")? else {
+            return Ok(Outcome::Done);
+        };
         let spec = quota.spec.clone().unwrap_or_default();
         let known = self.clone().known(&spec, &key.namespace).await?;
-        let mut next = (*quota).clone();
-        next.status = Some(status(&quota, &used(&spec, &known, Timestamp::now())));
-        let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
-        if next.status.as_ref().is_some_and(|new| needs_lists(new, quota.status.as_ref())) {
-            let Some(fresh) = api.get_opt(&key.name).await.attempting("read the quota")? else {
-                return Ok(Outcome::Done);
-            };
-            let content = self.clone().listed(&spec, &key.namespace).await?;
-            next = fresh.clone();
-            next.status = Some(status(&fresh, &used(&spec, &content, Timestamp::now())));
-            self.write(&api, &next, fresh.status.as_ref()).await?;
-        } else {
-            self.write(&api, &next, quota.status.as_ref()).await?;
+        let mut next = status(&quota, &used(&spec, &known, Timestamp::now()));
+        if needs_lists(&next, quota.status.as_ref()) {
+            let listed = self.clone().listed(&spec, &key.namespace).await?;
+            next = status(&quota, &used(&spec, &listed, Timestamp::now()));
         }
+        self.write(&api, quota, next).await?;
         // A pod that outstays its deletion stops counting without any event.
         let leaving =
             self.pods.list_namespace(&key.namespace).iter().any(|pod| is_deleting(pod) && !is_finished(pod));
@@ -236,14 +235,15 @@ impl Controller {
     async fn write(
         &self,
         api: &Api<ResourceQuota>,
-        quota: &ResourceQuota,
-        old: Option<&ResourceQuotaStatus>,
+        mut quota: ResourceQuota,
+        status: ResourceQuotaStatus,
     ) -> Result<(), Error> {
-        if quota.status.as_ref() == old {
+        if quota.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let name = quota.metadata.name.as_deref().unwrap_or("");
-        let written = api.replace_status(name, &PostParams::default(), quota).await;
+        quota.status = Some(status);
+        let name = quota.metadata.name.clone().unwrap_or_default();
+        let written = api.replace_status(&name, &PostParams::default(), &quota).await;
         error::ignore_not_found(written).attempting("write usage")?;
         Ok(())
     }

@@ -4,12 +4,15 @@ mod always;
 mod certificates;
 mod default_class;
 mod default_toleration_seconds;
+mod deny_service_external_ips;
 mod event_rate_limit;
+mod extended_resource_toleration;
 pub mod initial_resources;
+mod limit_pod_hard_anti_affinity_topology;
 mod limit_ranger;
+mod namespace_exists;
 mod namespace_lifecycle;
 mod node_restriction;
-mod optional_rules;
 mod owner_references;
 mod persistent_volume_claim_resize;
 mod pod_resize_validator;
@@ -79,12 +82,8 @@ const fn configured(
 pub static TABLE: &[Row] = &[
     row("AlwaysAdmit", false, always::make_admit),
     row("NamespaceLifecycle", true, namespace_lifecycle::make),
-    row("NamespaceExists", false, optional_rules::make_namespace_exists),
-    row(
-        "LimitPodHardAntiAffinityTopology",
-        false,
-        optional_rules::make_limit_pod_hard_anti_affinity_topology,
-    ),
+    row("NamespaceExists", false, namespace_exists::make),
+    row("LimitPodHardAntiAffinityTopology", false, limit_pod_hard_anti_affinity_topology::make),
     configured(initial_resources::NAME, false, initial_resources::make),
     row("LimitRanger", true, limit_ranger::make),
     row("ServiceAccount", true, service_account::make),
@@ -95,7 +94,7 @@ pub static TABLE: &[Row] = &[
     row("Priority", true, priority::make),
     row("DefaultTolerationSeconds", true, default_toleration_seconds::make),
     configured("EventRateLimit", false, event_rate_limit::make),
-    row("ExtendedResourceToleration", false, optional_rules::make_extended_resource_toleration),
+    row("ExtendedResourceToleration", false, extended_resource_toleration::make),
     row("DefaultStorageClass", true, default_class::make_storage),
     row("StorageObjectInUseProtection", true, storage_object_in_use_protection::make),
     row("OwnerReferencesPermissionEnforcement", false, owner_references::make),
@@ -106,7 +105,7 @@ pub static TABLE: &[Row] = &[
     row("ClusterTrustBundleAttest", true, certificates::make_attest),
     row("CertificateSubjectRestriction", true, certificates::make_subject_restriction),
     row("DefaultIngressClass", true, default_class::make_ingress),
-    row("DenyServiceExternalIPs", false, optional_rules::make_deny_service_external_ips),
+    row("DenyServiceExternalIPs", false, deny_service_external_ips::make),
     row("PodTopologyLabels", true, pod_topology_labels::make),
     row("PodResizeValidator", true, pod_resize_validator::make),
     row("Initializers", true, initializers::make),

@@ -1,0 +1,38 @@
+//! NamespaceExists: nothing is written in a namespace that is not there. NamespaceLifecycle does this and more.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ferry_api::{GroupResource, Object, Status};
+use ferry_registry::Registry;
+
+use super::Context;
+use crate::chain::{Plugin, Request};
+use crate::lookup::lookup;
+
+pub fn make(context: &Context) -> Arc<dyn Plugin> {
+    Arc::new(NamespaceExists { registry: context.registry.clone() })
+}
+
+struct NamespaceExists {
+    registry: Arc<Registry>,
+}
+
+#[async_trait]
+impl Plugin for NamespaceExists {
+    fn handles(&self, request: &Request<'_>) -> bool {
+        !request.namespace.is_empty() && request.kind.is_namespaced()
+    }
+
+    async fn validate(
+        &self,
+        request: &Request<'_>,
+        _object: Option<&Object>,
+        _old: Option<&Object>,
+    ) -> Result<(), Status> {
+        match lookup(&self.registry, "", "namespaces", "", request.namespace)? {
+            Some(_) => Ok(()),
+            None => Err(Status::not_found(&GroupResource::new("", "namespaces"), request.namespace)),
+        }
+    }
+}
