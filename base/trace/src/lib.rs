@@ -30,6 +30,7 @@
 //! [`timeline`](mod@timeline).
 
 pub mod context;
+pub mod handoff;
 pub mod ring;
 pub mod span;
 pub mod timeline;

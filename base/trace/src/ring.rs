@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::context::{Context, SpanId, TraceId};
-use crate::value::Value;
+use crate::value::{Value, cut};
 
 /// The ring of this process. All its components write here, so in a one-process cluster it
 /// holds the whole chain.
@@ -47,10 +48,15 @@ pub struct Record {
     pub error: Option<Box<str>>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub attributes: Vec<(Cow<'static, str>, Value)>,
+    /// Who sent it, where another process did; this process' own have none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source: Option<Box<str>>,
 }
 
 impl Record {
     pub const MAX_CAUSES: usize = 8;
+    const MAX_NAME: usize = 64;
+    const MAX_ATTRIBUTES: usize = 16;
 
     pub fn attribute(&self, key: &str) -> Option<&Value> {
         self.attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value)
@@ -63,11 +69,37 @@ impl Record {
 
     fn heap(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_deref().map_or(0, str::len);
+        let name = |name: &Cow<'static, str>| match name {
+            Cow::Borrowed(_) => 0,
+            Cow::Owned(name) => name.capacity(),
+        };
         text(&self.object)
             + text(&self.error)
+            + text(&self.source)
+            + name(&self.name)
             + self.causes.capacity() * size_of::<i64>()
             + self.attributes.capacity() * size_of::<(Cow<'static, str>, Value)>()
-            + self.attributes.iter().map(|(_, value)| value.heap()).sum::<usize>()
+            + self.attributes.iter().map(|(key, value)| name(key) + value.heap()).sum::<usize>()
+    }
+
+    /// What another process says, within the bounds that our own spans keep by construction. Only the server
+    /// that commits knows which span wrote a revision, so nobody else is believed about that.
+    fn from_outside(mut self, source: &str) -> Self {
+        let shorten = |name: &mut Cow<'static, str>| {
+            let cut = name[..name.floor_char_boundary(Self::MAX_NAME)].to_owned();
+            *name = Cow::Owned(cut);
+        };
+        shorten(&mut self.name);
+        self.attributes.truncate(Self::MAX_ATTRIBUTES);
+        self.attributes.shrink_to_fit();
+        self.attributes.iter_mut().for_each(|(key, _)| shorten(key));
+        self.causes.truncate(Self::MAX_CAUSES);
+        self.causes.shrink_to_fit();
+        self.object = self.object.map(|object| cut(&object).into());
+        self.error = self.error.map(|error| cut(&error).into());
+        self.committed = None;
+        self.source = Some(cut(source).into());
+        self
     }
 }
 
@@ -83,6 +115,9 @@ pub struct Ring {
     next_sequence: AtomicU64,
     /// Revision → the span that wrote it, for the latest revisions, at `revision % len`.
     writers: Mutex<Vec<Option<(i64, Context)>>>,
+    followers: Mutex<Vec<Waker>>,
+    /// Whether anyone waits in `followers`, so that a push need not lock it to find out.
+    is_followed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -107,6 +142,8 @@ impl Ring {
             heap_per_shard: half_shard,
             next_sequence: AtomicU64::new(1),
             writers: Mutex::new(vec![None; writers]),
+            followers: Mutex::default(),
+            is_followed: AtomicBool::new(false),
         }
     }
 
@@ -114,7 +151,7 @@ impl Ring {
         let heap = record.heap();
         let mut shard = self.shards[shard_of_this_thread()].lock();
         // Taken under the lock, so a shard is always in order.
-        record.sequence = self.next_sequence.fetch_add(1, Ordering::Relaxed);
+        record.sequence = self.next_sequence.fetch_add(1, Ordering::SeqCst);
         while shard.records.len() >= self.slots_per_shard
             || (shard.heap + heap > self.heap_per_shard && !shard.records.is_empty())
         {
@@ -124,6 +161,41 @@ impl Ring {
         }
         shard.heap += heap;
         shard.records.push_back(record);
+        drop(shard);
+        if self.is_followed.load(Ordering::SeqCst) {
+            let mut followers = self.followers.lock();
+            self.is_followed.store(false, Ordering::SeqCst);
+            followers.drain(..).for_each(Waker::wake);
+        }
+    }
+
+    /// Takes in spans that `source`, another process, has recorded. The caller bounds how many.
+    pub fn take_in(&self, records: impl IntoIterator<Item = Record>, source: &str) {
+        for record in records {
+            self.push(record.from_outside(source));
+        }
+    }
+
+    /// The sequence of what ended last; 0 where nothing has.
+    pub fn latest(&self) -> u64 {
+        self.next_sequence.load(Ordering::SeqCst) - 1
+    }
+
+    /// Returns when something has ended after the record with this sequence.
+    pub async fn ended_after(&self, sequence: u64) {
+        std::future::poll_fn(|context| {
+            let mut followers = self.followers.lock();
+            // Said before looking: whoever pushes after our look sees it, and wakes us.
+            self.is_followed.store(true, Ordering::SeqCst);
+            if self.latest() > sequence {
+                return Poll::Ready(());
+            }
+            if !followers.iter().any(|follower| follower.will_wake(context.waker())) {
+                followers.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Remembers which span wrote a revision. Said by [`crate::Span::committed`].
@@ -147,9 +219,14 @@ impl Ring {
 
     /// What ended after the record with this sequence; a follower starts with 0.
     pub fn after(&self, sequence: u64) -> Vec<Record> {
-        let mut records = self.matching(|record| record.sequence > sequence);
-        records.sort_by_key(|record| record.sequence);
-        records
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let first = shard.records.partition_point(|record| record.sequence <= sequence);
+            found.extend(shard.records.range(first..).cloned());
+        }
+        found.sort_by_key(|record| record.sequence);
+        found
     }
 
     pub fn trace(&self, trace: TraceId) -> Vec<Record> {
@@ -213,6 +290,7 @@ pub(crate) mod tests {
             committed: None,
             error: None,
             attributes: Vec::new(),
+            source: None,
         }
     }
 
@@ -254,6 +332,40 @@ pub(crate) mod tests {
         assert_eq!(ring.writer(999), Some(contexts[999]));
         assert_eq!(ring.writer(0), None);
         assert_eq!(ring.writer(-1), None);
+    }
+
+    #[tokio::test]
+    async fn a_follower_hears_of_what_ends() {
+        let ring = std::sync::Arc::new(Ring::new(1 << 20));
+        ring.push(record("before", 1));
+        ring.ended_after(0).await;
+        let latest = ring.latest();
+        let follower = tokio::spawn({
+            let ring = ring.clone();
+            async move {
+                ring.ended_after(latest).await;
+                ring.after(latest)
+            }
+        });
+        while !ring.is_followed.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        ring.push(record("later", 2));
+        assert_eq!(follower.await.unwrap()[0].name, "later");
+    }
+
+    #[test]
+    fn another_process_is_bounded_marked_and_not_believed_about_revisions() {
+        let ring = Ring::new(1 << 20);
+        let mut sent = record("kubectl.command", 1);
+        sent.name = Cow::Owned("n".repeat(5_000));
+        (sent.committed, sent.causes) = (Some(7), (0..100).collect());
+        sent.error = Some("e".repeat(5_000).into());
+        sent.attributes = (0..100).map(|n| (Cow::Owned("k".repeat(500)), Value::from(n))).collect();
+        ring.take_in([sent], "alice");
+        let kept = &ring.all()[0];
+        assert_eq!((kept.committed, kept.source.as_deref()), (None, Some("alice")));
+        assert!(kept.heap() < 4_000, "{} bytes", kept.heap());
     }
 
     #[test]

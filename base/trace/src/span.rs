@@ -80,6 +80,7 @@ impl Span {
             committed: None,
             error: None,
             attributes: Vec::new(),
+            source: None,
         });
         Span { context, cause, opened: Instant::now(), record, ring: ring() }
     }
@@ -95,6 +96,11 @@ impl Span {
         self.context.sampled = false;
         self.record = None;
         self
+    }
+
+    /// Forgets this span: it looked, and there was nothing to do. Steps that were recorded below it stay.
+    pub fn discard(mut self) {
+        self.record = None;
     }
 
     /// Adds a fact. Only names, counts, verdicts and revisions; never a secret.
@@ -145,7 +151,7 @@ impl Span {
             let mut text = String::new();
             // A Display that fails leaves what it wrote so far, which is still the best account.
             let _ = write!(text, "{error}");
-            record.error = Some(cut(&text).into());
+            record.error = Some(cut(&without_values(&text)).into());
         }
         self
     }
@@ -183,6 +189,43 @@ impl Drop for Span {
             self.ring.push(record);
         }
     }
+}
+
+/// A validation error quotes the value it refuses (`spec.x: Invalid value: "…": why`). The field and the why are
+/// an account of what happened; the value may be anything, so it is left out.
+fn without_values(text: &str) -> Cow<'_, str> {
+    const QUOTES: [&str; 2] = ["Invalid value: ", "Unsupported value: "];
+    if !QUOTES.iter().any(|quote| text.contains(quote)) {
+        return Cow::Borrowed(text);
+    }
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((at, quote)) =
+        QUOTES.iter().filter_map(|quote| Some((rest.find(quote)?, *quote))).min_by_key(|(at, _)| *at)
+    {
+        kept.push_str(&rest[..at + quote.len()]);
+        rest = after_value(&rest[at + quote.len()..]);
+        kept.push('…');
+    }
+    kept.push_str(rest);
+    Cow::Owned(kept)
+}
+
+/// What stands behind a quoted or bare value.
+fn after_value(text: &str) -> &str {
+    let Some(quoted) = text.strip_prefix('"') else {
+        return text.find(": ").map_or("", |end| &text[end..]);
+    };
+    let mut escaped = false;
+    for (at, character) in quoted.char_indices() {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return &quoted[at + 1..],
+            _ => {}
+        }
+    }
+    ""
 }
 
 /// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
@@ -346,6 +389,24 @@ mod tests {
             }));
             assert_eq!(current(), Some(outer.context()));
         });
+    }
+
+    #[test]
+    fn an_error_keeps_the_field_and_the_reason_but_not_the_value() {
+        fn check(text: &str, expected: &str) {
+            assert_eq!(without_values(text), expected);
+        }
+        check("not found", "not found");
+        check(r#"a.b: Invalid value: "s3\"cret": must be x"#, "a.b: Invalid value: …: must be x");
+        check(r#"a: Invalid value: 17: too big"#, "a: Invalid value: …: too big");
+        check(
+            r#"a: Unsupported value: "x": supported values: "y""#,
+            r#"a: Unsupported value: …: supported values: "y""#,
+        );
+        check(
+            r#"[a: Invalid value: "x": m, b: Invalid value: "unended"#,
+            "[a: Invalid value: …: m, b: Invalid value: …",
+        );
     }
 
     #[test]

@@ -60,6 +60,11 @@ pub fn timeline(records: &[Record], focus: &Focus) -> Timeline {
     graph.in_causal_order(&chosen)
 }
 
+/// All of `records`, each after what made it happen.
+pub fn in_causal_order(records: &[Record]) -> Timeline {
+    Graph::of(records).in_causal_order(&(0..records.len()).collect())
+}
+
 struct Graph<'a> {
     records: &'a [Record],
     /// What made each span happen: its parent if that is recorded, else the writers of the
@@ -72,8 +77,16 @@ struct Graph<'a> {
 impl<'a> Graph<'a> {
     fn of(records: &'a [Record]) -> Self {
         let by_span: HashMap<SpanId, usize> = records.iter().enumerate().map(|(i, r)| (r.span, i)).collect();
-        let writers: HashMap<i64, usize> =
-            records.iter().enumerate().filter_map(|(i, r)| Some((r.committed?, i))).collect();
+        // The registry's commit and the store's inside it both say the revision: the outer one is the cause.
+        let mut writers: HashMap<i64, usize> = HashMap::new();
+        for (index, record) in records.iter().enumerate() {
+            if let Some(revision) = record.committed {
+                let writer = writers.entry(revision).or_insert(index);
+                if records[index].start < records[*writer].start {
+                    *writer = index;
+                }
+            }
+        }
         let mut graph = Graph { records, origins: Vec::new(), consequences: vec![Vec::new(); records.len()] };
         for (index, record) in records.iter().enumerate() {
             let parent = record.parent.and_then(|parent| by_span.get(&parent));
@@ -237,6 +250,17 @@ mod tests {
         let focus = Focus::Trace(history.0[0].trace);
         assert_eq!(timeline(&history.0, &focus).entries.len(), 9);
         assert!(timeline(&history.0, &Focus::Object("pods/default/none".into())).entries.is_empty());
+    }
+
+    #[test]
+    fn in_causal_order_leaves_nothing_out() {
+        let mut records = rollout().0;
+        records.reverse();
+        let timeline = in_causal_order(&records);
+        assert_eq!(timeline.entries.len(), records.len());
+        let roots: Vec<&str> =
+            timeline.entries.iter().filter(|e| e.depth == 0).map(|e| e.record.name.as_ref()).collect();
+        assert_eq!(roots, ["kubectl", "unrelated"]);
     }
 
     #[test]
