@@ -47,7 +47,12 @@ where
     let wanted =
         wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]).unwrap_or(Wanted::JSON);
     let accept_gzip = compress::accepts(&parts.headers);
-    let span = trace(&parts);
+    let mut span = trace(&parts);
+    let is_traced_write = connection.identity.is_none()
+        && parts.headers.contains_key("traceparent")
+        && parts.method != http::Method::GET;
+    // Who acts is known inside the chain and told by its span, which is outside.
+    let actor: Mutex<Option<Arc<User>>> = Mutex::new(None);
     // Outside the chain, so that it outlives a panic in it.
     let auditing: Mutex<Option<Auditing>> = Mutex::new(None);
     let audit = |note: &dyn Fn(&mut Auditing)| auditing.lock().as_mut().map_or((), note);
@@ -66,6 +71,7 @@ where
             audit(&|auditing| auditing.impersonated(&acting));
         }
         let user = acting.user;
+        *actor.lock() = Some(user.clone());
         let decision = authorize(&api, &info, &user).await;
         audit(&|auditing| auditing.decided(&decision));
         permit(&info, &user, decision)?;
@@ -97,12 +103,21 @@ where
         Ok(response)
     };
     // A panic is a defect of ours; it ends one request and no other.
-    let caught = std::panic::AssertUnwindSafe(span.instrument(chain)).catch_unwind().await;
+    let caught = std::panic::AssertUnwindSafe(span.in_scope(chain)).catch_unwind().await;
     let result = caught.unwrap_or_else(|_| {
         audit(&|auditing| auditing.panicked());
         Err(Status::internal("This request caused apiserver to panic. Look in the logs for details."))
     });
     let mut response = result.unwrap_or_else(|status: Status| respond::status_as(&status, wanted));
+    span.set("code", response.status().as_u16());
+    if let Some(user) = actor.into_inner() {
+        span.set("user", &user.name);
+    }
+    // The W3C draft's answer to `traceparent`: it tells a caller that its own spans are welcome too.
+    if is_traced_write && let Ok(context) = HeaderValue::try_from(span.context().to_string()) {
+        response.headers_mut().insert("traceresponse", context);
+    }
+    drop(span);
     if let Some(auditing) = auditing.into_inner() {
         response = auditing.finish(response);
     }
@@ -130,7 +145,8 @@ fn trace(parts: &http::request::Parts) -> Span {
         span.caused_by(cause);
     }
     // Reads change nothing: they are traced only as part of a trace that someone else began.
-    if remote.is_none() && (parts.method == http::Method::GET || parts.method == http::Method::HEAD) {
+    let is_read = parts.method == http::Method::GET || parts.method == http::Method::HEAD;
+    if (remote.is_none() && is_read) || parts.uri.path() == crate::trace::PATH {
         return span.unsampled();
     }
     span
@@ -178,9 +194,9 @@ async fn authenticate(
         peer: connection.peer,
         now: SystemTime::now(),
     };
-    match api.authentication.authenticate(&credentials).await {
+    match span.in_scope(api.authentication.authenticate(&credentials)).await {
         Ok(identity) => {
-            span.set("user", identity.user.name.clone());
+            span.set("user", &identity.user.name);
             Ok(identity.user)
         }
         Err(unauthorized) => Err(refused(&unauthorized, &mut span)),
@@ -248,8 +264,8 @@ fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
 }
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
-    let _span = ferry_trace::span("filter.authorization");
-    api.authorization.authorize(&info.attributes(user)).await
+    let span = ferry_trace::span("filter.authorization");
+    span.instrument(api.authorization.authorize(&info.attributes(user))).await
 }
 
 /// Only a clear yes lets a request on.

@@ -34,6 +34,7 @@ pub mod server;
 mod subresources;
 mod table;
 mod tokens;
+mod trace;
 mod usage_samples;
 mod verbs;
 pub mod version;

@@ -11,9 +11,12 @@ use serde_json::json;
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::request::Request;
-use crate::{documents, health, respond, version};
+use crate::{documents, health, respond, trace, version};
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    if request.method == Method::POST && request.info.path == trace::PATH {
+        return trace::take_in(request);
+    }
     if ![Method::GET, Method::HEAD].contains(&request.method) {
         return Err(Status::method_not_allowed());
     }
@@ -36,6 +39,8 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["api" | "apis" | "openapi", ..] => documents::answer(api, request, &parts),
         // The whole store: RBAC gives this path to administrators only.
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
+        // Names of everybody's objects: administrators only, too.
+        ["ferry", "v1", "trace"] => trace::answer(api, request),
         [".well-known", "openid-configuration"] => api.openid_configuration(),
         ["openid", "v1", "jwks"] => api.openid_keys(),
         _ => Ok(respond::page_not_found()),

@@ -36,3 +36,10 @@ pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Out
 pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
 pub use outbound::{OutboundError, Retry};
 pub use user::User;
+
+/// `X509` of `ferry_auth::authenticate::x509::X509`: a member's name for people who read a trace.
+pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
+    let path = std::any::type_name::<T>();
+    let path = path.split('<').next().unwrap_or(path);
+    path.rsplit("::").next().unwrap_or(path)
+}

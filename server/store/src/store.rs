@@ -213,9 +213,14 @@ impl Txn {
 }
 
 impl Txn {
+    /// Bytes of the keys and values it writes.
+    pub(crate) fn size(&self) -> usize {
+        self.operations.iter().map(Operation::size).sum()
+    }
+
     /// Refuses what no engine takes.
     pub(crate) fn check(&self, limit: usize) -> Result<()> {
-        let size = self.operations.iter().map(Operation::size).sum();
+        let size = self.size();
         if size > limit {
             return Err(Error::TooLarge { size, limit });
         }

@@ -116,6 +116,11 @@ pub enum Outcome {
 pub struct AuthenticationError(pub String);
 
 pub trait Authenticator: Send + Sync {
+    /// Its name in the trace: what it is called here.
+    fn name(&self) -> &'static str {
+        crate::short_type_name::<Self>()
+    }
+
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
@@ -157,10 +162,21 @@ impl Authentication {
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Identity, Unauthorized> {
         let mut errors = Vec::new();
         for member in &self.members {
-            match member.authenticate(credentials).get().await {
-                Ok(Outcome::Authenticated(identity)) => return Ok(identity),
-                Ok(Outcome::NotMine) => {}
-                Err(error) => errors.push(error),
+            let mut span = ferry_trace::span("auth.authenticator");
+            span.set("name", member.name());
+            match span.in_scope(member.authenticate(credentials).get()).await {
+                Ok(Outcome::Authenticated(identity)) => {
+                    span.set("verdict", "authenticated");
+                    return Ok(identity);
+                }
+                Ok(Outcome::NotMine) => {
+                    span.set("verdict", "not mine");
+                }
+                Err(error) => {
+                    // What it objects to may quote what was shown.
+                    span.set("verdict", "refused");
+                    errors.push(error);
+                }
             }
         }
         let anonymous = self.anonymous.as_ref().filter(|_| errors.is_empty());

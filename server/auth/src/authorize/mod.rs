@@ -35,6 +35,17 @@ pub enum Decision {
 }
 
 impl Decision {
+    fn verdict(&self) -> &'static str {
+        match self {
+            Decision::Allow { .. } => "allow",
+            Decision::Deny { .. } => "deny",
+            Decision::NoOpinion { .. } => "no opinion",
+            Decision::Failed { .. } => "failed",
+        }
+    }
+}
+
+impl Decision {
     pub fn is_allowed(&self) -> bool {
         matches!(self, Decision::Allow { .. })
     }
@@ -96,6 +107,11 @@ impl From<String> for Reason {
 
 /// Decides at once from memory, or later from the network: see [`Answer`].
 pub trait Authorizer: Send + Sync {
+    /// Its name in the trace: what it is called here.
+    fn name(&self) -> &'static str {
+        crate::short_type_name::<Self>()
+    }
+
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision>;
 
     /// What the user may do in a namespace, for SelfSubjectRulesReview.
@@ -174,7 +190,12 @@ impl Authorization {
         let mut reasons: Vec<Reason> = Vec::new();
         let mut errors: Vec<String> = Vec::new();
         for member in &self.members {
-            match member.authorize(attributes).get().await {
+            let mut span = ferry_trace::span("auth.authorizer");
+            span.set("name", member.name());
+            let decision = span.in_scope(member.authorize(attributes).get()).await;
+            span.set("verdict", decision.verdict());
+            drop(span);
+            match decision {
                 decision @ (Decision::Allow { .. } | Decision::Deny { .. }) => return decision,
                 Decision::NoOpinion { reason: Reason::None } => {}
                 Decision::NoOpinion { reason } => reasons.push(reason),

@@ -96,12 +96,13 @@ impl Registry {
         txn: Txn,
     ) -> Result<Committed, Error> {
         let mut span = ferry_trace::span("store.commit");
-        span.object(&call.resource.stored.plural, namespace, name);
-        let committed = self.store.commit(txn).await.inspect_err(|error| {
+        span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
+        let committed = span.in_scope(self.store.commit(txn)).await.inspect_err(|error| {
             span.fail(error);
         })?;
         span.committed(committed.revision.0);
-        self.log.reached(committed.revision).await;
+        let delivery = span.enter(|| ferry_trace::span("watch.cache"));
+        delivery.instrument(self.log.reached(committed.revision)).await;
         Ok(committed)
     }
 

@@ -251,7 +251,8 @@ impl Store for Embedded {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Committed> {
-        let mut span = ferry_trace::span("store.commit");
+        let mut span = ferry_trace::span("store.write");
+        span.set("bytes", txn.size());
         txn.check(self.transaction_limit)?;
         let (answer, outcome) = oneshot::channel();
         self.request(Request::Commit { txn, answer })?;

@@ -175,7 +175,8 @@ impl Store for Etcd {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Committed> {
-        let mut span = ferry_trace::span("store.commit");
+        let mut span = ferry_trace::span("store.write");
+        span.set("bytes", txn.size());
         self.check_open()?;
         txn.check(TRANSACTION_LIMIT)?;
         let request = self.request(&txn).await?;

@@ -1,0 +1,207 @@
+//! `/ferry/v1/trace`: the recorded spans, chosen by object, trace, revision or time, once or as they end; and the
+//! place where programs outside this process hand in their own.
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET ?object=deployment/nginx&namespace=default` | what led to that object, and what came of it |
+//! | `GET ?trace=ID`, `?revision=N` | the same for a trace and for a revision |
+//! | `GET ?last=true` | the same for the latest write that was no component's |
+//! | `GET ?after=SEQUENCE` | everything that ended since |
+//! | `GET ?follow=true[&after=SEQUENCE]` | one record a line, as spans end |
+//! | `POST` a list of records | they are kept, marked with who sent them |
+//!
+//! RBAC gives the path to administrators. Nodes may hand in their spans and read none.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ferry_api::Status;
+use ferry_trace::timeline::{Focus, timeline};
+use ferry_trace::{Record, SpanId, TraceId, ring};
+use http::header::CONTENT_TYPE;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::api::Api;
+use crate::body::{Body, Response};
+use crate::request::Request;
+use crate::respond;
+
+pub const PATH: &str = "/ferry/v1/trace";
+
+/// More than a command of kubectl's ever makes; an agent sends more than one batch.
+const MAX_RECORDS: usize = 512;
+const MAX_BYTES: usize = 512 * 1024;
+
+/// Spans end in bursts; a follower gets a burst at a time.
+const GATHER: Duration = Duration::from_millis(50);
+/// A follower comes back after this; a connection must not outlive everybody's interest in it.
+const FOLLOW: Duration = Duration::from_secs(3600);
+
+#[derive(Serialize)]
+struct Found {
+    /// What `after` may continue from.
+    sequence: u64,
+    records: Vec<Record>,
+}
+
+pub fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
+    let query = &request.query;
+    let sequence = ring().latest();
+    let after = query.get("after").map(number::<u64>).transpose()?;
+    if query.flag("follow") {
+        return Ok(follow(after.unwrap_or(sequence)));
+    }
+    let focus = if let Some(object) = query.get("object") {
+        Some(Focus::Object(object_key(api, object, query.text("namespace"))?))
+    } else if let Some(trace) = query.get("trace") {
+        let trace = trace.parse::<TraceId>();
+        Some(Focus::Trace(trace.map_err(|_| Status::bad_request("trace must be 32 hexadecimal digits"))?))
+    } else if let Some(revision) = query.get("revision") {
+        Some(Focus::Revision(number(revision)?))
+    } else {
+        None
+    };
+    let records = match (focus, after) {
+        (Some(focus), _) => chain(ring().all(), &focus),
+        (None, _) if query.flag("last") => {
+            let records = ring().all();
+            last_command(&records).map_or_else(Vec::new, |trace| chain(records, &Focus::Trace(trace)))
+        }
+        (None, Some(after)) => ring().after(after),
+        (None, None) => ring().all(),
+    };
+    let body = serde_json::to_vec(&Found { sequence, records })
+        .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))?;
+    Ok(respond::json_bytes(200, body.into()))
+}
+
+/// Keeps what the caller recorded.
+pub fn take_in(request: &Request) -> Result<Response, Status> {
+    if request.body.len() > MAX_BYTES {
+        return Err(Status::too_large(MAX_BYTES));
+    }
+    let records: Vec<Record> = serde_json::from_slice(&request.body)
+        .map_err(|error| Status::bad_request(format!("the spans cannot be read: {error}")))?;
+    if records.len() > MAX_RECORDS {
+        return Err(Status::bad_request(format!("at most {MAX_RECORDS} spans at a time")));
+    }
+    let taken = records.len();
+    ring().take_in(records, &request.user.name);
+    Ok(respond::json_bytes(200, json!({ "taken": taken }).to_string().into()))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Status> {
+    text.parse().map_err(|_| Status::bad_request(format!("{text:?} is not a number")))
+}
+
+fn chain(records: Vec<Record>, focus: &Focus) -> Vec<Record> {
+    let chosen = timeline(&records, focus).entries.into_iter().map(|entry| entry.record).collect();
+    with_their_steps(&records, chosen)
+}
+
+/// The chain goes back from a commit to the request and the command that made it, past what they did before: the
+/// filters, the plugins that admitted it. Those belong to it too; only what wrote something else does not.
+fn with_their_steps(records: &[Record], mut chosen: Vec<Record>) -> Vec<Record> {
+    let mut below: HashMap<SpanId, Vec<&Record>> = HashMap::new();
+    for record in records {
+        if let Some(parent) = record.parent.filter(|parent| *parent != record.span) {
+            below.entry(parent).or_default().push(record);
+        }
+    }
+    let mut known: HashSet<SpanId> = chosen.iter().map(|record| record.span).collect();
+    let mut at = 0;
+    while let Some(span) = chosen.get(at).map(|record| record.span) {
+        at += 1;
+        for step in below.get(&span).into_iter().flatten() {
+            if !known.contains(&step.span) && !has_written(step, &below, MAX_DEPTH) {
+                known.insert(step.span);
+                chosen.push((*step).clone());
+            }
+        }
+    }
+    chosen
+}
+
+/// Calls are not nested deeper than this; what claims to be is somebody's invention.
+const MAX_DEPTH: usize = 32;
+
+fn has_written(record: &Record, below: &HashMap<SpanId, Vec<&Record>>, depth: usize) -> bool {
+    record.committed.is_some()
+        || depth == 0
+        || below.get(&record.span).into_iter().flatten().any(|step| has_written(step, below, depth - 1))
+}
+
+/// The trace of the latest write that somebody made who is no part of the cluster.
+fn last_command(records: &[Record]) -> Option<TraceId> {
+    let text = |record: &Record, key: &str| {
+        record.attribute(key).and_then(|value| value.as_str().map(str::to_owned))
+    };
+    let by_someone = |record: &&Record| {
+        record.name == "apiserver.request"
+            && record.causes.is_empty()
+            && text(record, "method").is_some_and(|method| method != "GET" && method != "HEAD")
+            && text(record, "user").is_some_and(|user| !user.starts_with("system:"))
+    };
+    let has_written =
+        |trace: TraceId| records.iter().any(|other| other.trace == trace && other.committed.is_some());
+    let mut commands: Vec<&Record> = records.iter().filter(by_someone).collect();
+    commands.sort_by_key(|record| std::cmp::Reverse(record.start));
+    commands.into_iter().map(|record| record.trace).find(|trace| has_written(*trace))
+}
+
+/// `pods/default/nginx` is what records say; `deployment/nginx`, `deploy/nginx` and `deployments.apps/nginx` are
+/// what people do.
+fn object_key(api: &Api, object: &str, namespace: &str) -> Result<String, Status> {
+    let words: Vec<&str> = object.split('/').collect();
+    let (kind, namespace, name) = match words.as_slice() {
+        [kind, namespace, name] => (*kind, *namespace, *name),
+        [kind, name] => (*kind, if namespace.is_empty() { "default" } else { namespace }, *name),
+        _ => return Err(Status::bad_request("object must be KIND/NAME or RESOURCE/NAMESPACE/NAME")),
+    };
+    let (word, group) = kind.split_once('.').unwrap_or((kind, ""));
+    let word = word.to_ascii_lowercase();
+    let served = api.served();
+    let row = served.rows.iter().find(|row| {
+        let names = [&row.plural, &row.singular];
+        let is_named =
+            names.iter().any(|name| ***name == *word) || row.short_names.iter().any(|name| **name == *word);
+        is_named && (group.is_empty() || *row.group == *group)
+    });
+    let row =
+        row.ok_or_else(|| Status::bad_request(format!("the server doesn't have a resource type {kind:?}")))?;
+    let namespace = if row.is_namespaced() { namespace } else { "" };
+    Ok(ferry_trace::span::object_key(&row.group_resource().to_string(), namespace, name))
+}
+
+fn follow(after: u64) -> Response {
+    let ends = tokio::time::Instant::now() + FOLLOW;
+    let records = futures::stream::unfold((after, true), move |(after, is_first)| async move {
+        // The first look shows that somebody listens, and what is there already.
+        if !is_first {
+            tokio::time::timeout_at(ends, ring().ended_after(after)).await.ok()?;
+            tokio::time::sleep(GATHER).await;
+        }
+        let found = ring().after(after);
+        let latest = found.last().map_or(after, |record| record.sequence);
+        Some((lines(&found), (latest, false)))
+    });
+    let builder = http::Response::builder().header(CONTENT_TYPE, "application/x-ndjson");
+    respond::finish(builder, Body::stream(records))
+}
+
+fn lines(records: &[Record]) -> Bytes {
+    let mut lines = Vec::new();
+    for record in records {
+        // A record is text and numbers, which JSON can say; a failure would leave a line out.
+        if serde_json::to_writer(&mut lines, record).is_ok() {
+            lines.push(b'\n');
+        }
+    }
+    // An empty line is no record, and still tells that the stream is open.
+    if lines.is_empty() {
+        lines.push(b'\n');
+    }
+    lines.into()
+}
