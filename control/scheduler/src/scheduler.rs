@@ -276,15 +276,18 @@ impl Scheduler {
             let choices = cycle.state.volume_choices(&cycle, &self.snapshot, node);
             span.set("node", self.snapshot.name(node).to_string());
             span.set("feasible", nodes.len() as i64);
+            if nodes.len() > 1 {
+                span.set("scores", self.best_scores(&nodes));
+            }
+            if !refused.refused.is_empty() {
+                span.set("refused_nodes", self.refusals(&refused));
+            }
             return span.enter(|| self.place(&pod, node, choices));
         }
         let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
         let summary = refused.summary();
         span.set("refused", summary.clone());
-        let traced = refused.refused.iter().take(Self::TRACED_NODES).map(|(node, plugin, refusal)| {
-            format!("{} {plugin}: {}", self.snapshot.name(*node), refusal.reasons.join(", "))
-        });
-        span.set("refused_nodes", traced.collect::<Vec<_>>().join("; "));
+        span.set("refused_nodes", self.refusals(&refused));
         self.queue.refused(&pod.key, refused.plugins(), Instant::now());
         span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
     }
@@ -295,8 +298,30 @@ impl Scheduler {
         self.tell(at, pod, "SchedulerError", message, None);
     }
 
-    /// How many nodes' reasons a trace keeps.
+    /// How many nodes' reasons and scores a trace keeps.
     const TRACED_NODES: usize = 8;
+
+    /// Which plugin refused which node, and why.
+    fn refusals(&self, refused: &FitError) -> String {
+        let traced = refused.refused.iter().take(Self::TRACED_NODES).map(|(node, plugin, refusal)| {
+            format!("{} {plugin}: {}", self.snapshot.name(*node), refusal.reasons.join(", "))
+        });
+        traced.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The scores of the last pick, the best first.
+    fn best_scores(&self, nodes: &[NodeIndex]) -> String {
+        let mut scores: Vec<(i64, NodeIndex)> =
+            self.search.scores().iter().copied().zip(nodes.iter().copied()).collect();
+        let shown = Self::TRACED_NODES.min(scores.len());
+        if shown < scores.len() {
+            scores.select_nth_unstable_by_key(shown, |(score, _)| std::cmp::Reverse(*score));
+        }
+        scores[..shown].sort_by_key(|(score, _)| std::cmp::Reverse(*score));
+        let named =
+            scores[..shown].iter().map(|(score, node)| format!("{}={score}", self.snapshot.name(*node)));
+        named.collect::<Vec<_>>().join(" ")
+    }
 
     /// Books the node at once, and binds beside the next searches.
     fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices) {
@@ -311,7 +336,8 @@ impl Scheduler {
             self.nominated.put(pod.clone(), &name);
         }
         let write = async move {
-            let span = ferry_trace::span("scheduler.bind");
+            let mut span = ferry_trace::span("scheduler.bind");
+            span.object("pods", &pod.key.namespace, &pod.key.name).set("node", name.as_str());
             let result = span
                 .in_scope(async {
                     match (step, binder) {

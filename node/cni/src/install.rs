@@ -36,6 +36,11 @@ pub fn bridge_name(cluster: &str) -> String {
     names::interface(cluster, "br0")
 }
 
+/// Where a plugin leaves its spans for the kubelet of the sandbox it was called for.
+pub fn trace_dir(lease_dir: &Path) -> PathBuf {
+    lease_dir.join("trace")
+}
+
 /// The network configuration list. Masquerading is not asked for: the node does it once for all pods,
 /// and only for what leaves the cluster, see [`crate::node`].
 pub fn configuration(network: &NodeNetwork) -> Value {
@@ -53,6 +58,7 @@ pub fn configuration(network: &NodeNetwork) -> Value {
         "hairpinMode": true,
         "capabilities": { "portMappings": true },
         "portMapDir": network.lease_dir.join("portmap"),
+        "traceDir": trace_dir(&network.lease_dir),
         "ipam": {
             "type": "host-local",
             "ranges": ranges,

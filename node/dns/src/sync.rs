@@ -20,13 +20,15 @@ pub async fn keep(informers: &Informers, zone: &Arc<RwLock<Zone>>) {
     let refresh = {
         let (services, zone) = (services.clone(), zone.clone());
         Arc::new(move |key: &NamespacedName, revision: Option<i64>| {
-            let mut span = ferry_trace::span("dns.update");
+            // On the informer's task, whose own span is about reading and not recorded.
+            let mut span = ferry_trace::Span::root("dns.update", None);
             span.object("services", &key.namespace, &key.name);
             if let Some(revision) = revision {
                 span.caused_by(revision);
             }
             let records =
                 services.get(key).and_then(|service| records_of(&service, &by_service.get(&key.to_string())));
+            span.set("present", records.is_some());
             zone.write().update(&key.namespace, &key.name, records);
         })
     };

@@ -53,6 +53,8 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub resolv_conf: PathBuf,
+    /// Where CNI plugins leave their spans, if they do.
+    pub cni_trace_dir: Option<PathBuf>,
     /// The range of pod addresses the runtime is told of; otherwise the one
     /// the API gives the node.
     pub pod_cidr: Option<String>,
@@ -124,6 +126,7 @@ impl Config {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             resolv_conf: "/etc/resolv.conf".into(),
+            cni_trace_dir: None,
             pod_cidr: None,
             address: IpAddr::from([0, 0, 0, 0]),
             port: 10250,

@@ -69,7 +69,14 @@ impl Pods {
         }
         let mut orders = Orders::new(pod.clone());
         orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
+        // On the informer's task, whose own span is about reading and not recorded.
+        let mut span = ferry_trace::Span::root("kubelet.admit", None);
+        span.object("pods", pod::namespace(&pod), pod::name(&pod));
+        if let Some(revision) = ferry_client::name::revision(&*pod) {
+            span.caused_by(revision);
+        }
         if let Err(ending) = self.check(&pod, &entries) {
+            span.fail(&ending.message);
             self.shared.context.events.event(
                 &*pod,
                 EventType::Warning,
@@ -79,6 +86,7 @@ impl Pods {
             );
             orders.ending = Some(ending);
         }
+        drop(span);
         // a static pod that changed is a new pod of the old name
         let before = entries
             .values()

@@ -19,6 +19,7 @@ pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<
     let Some(kind) = kind(network) else {
         return Ok(None);
     };
+    let _span = ferry_trace::span("cni.addresses");
     match Plugin::named(kind) {
         Some(Plugin::HostLocal) => host_local::call(network, invocation),
         _ => delegate(kind, network, invocation),

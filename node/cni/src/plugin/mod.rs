@@ -107,13 +107,26 @@ fn call(plugin: Plugin, environment: &dyn Fn(&str) -> Option<String>, input: &[u
         let message = format!("{command:?} is not known in CNI version {}", network.cni_version);
         return Err(Error::new(Code::IncompatibleVersion, message));
     }
-    let result = match plugin {
-        Plugin::Bridge => bridge::call(&network, &invocation)?,
-        Plugin::HostLocal => host_local::call(&network, &invocation)?,
-        Plugin::Loopback => loopback::call(&network, &invocation)?,
-        Plugin::PortMap => port_map::call(&network, &invocation)?,
-    };
+    let mut span = ferry_trace::span("cni.call");
+    span.set("command", format!("{command:?}")).set("plugin", format!("{plugin:?}"));
+    let result = span.enter(|| match plugin {
+        Plugin::Bridge => bridge::call(&network, &invocation),
+        Plugin::HostLocal => host_local::call(&network, &invocation),
+        Plugin::Loopback => loopback::call(&network, &invocation),
+        Plugin::PortMap => port_map::call(&network, &invocation),
+    })?;
+    drop(span);
+    leave_spans(&network, &invocation);
     Ok(result.map_or_else(String::new, |result| result.render(network.cni_version)))
+}
+
+/// For the kubelet, which waits for this pod's network: how long which part of it took.
+fn leave_spans(network: &Network, invocation: &Invocation) {
+    let directory = network.whole.get("traceDir").and_then(|directory| directory.as_str());
+    if let Some(directory) = directory.filter(|_| invocation.command == Command::Add) {
+        // A pod without a trace of its network runs as well as any.
+        let _ = ferry_trace::handoff::leave(Path::new(directory), &invocation.container_id);
+    }
 }
 
 /// What a plugin in the middle of a chain hands on: the result before it.

@@ -192,6 +192,7 @@ impl ProbeTask {
             {
                 continue;
             }
+            let mut span = ferry_trace::Span::root("kubelet.probe", None);
             let outcome = self.ask().await;
             if !outcome.succeeded {
                 let note = format!("{} probe failed: {}", kind.name(), outcome.output);
@@ -201,7 +202,15 @@ impl ProbeTask {
             let verdict = threshold.take(outcome.succeeded);
             let before = self.verdicts.lock().insert(self.key.clone(), verdict);
             if before != Some(verdict) {
+                span.object("pods", pod::namespace(&self.pod), pod::name(&self.pod));
+                span.set("probe", kind.name()).set("container", self.target.container.name.as_str());
+                span.set("verdict", format!("{verdict:?}"));
+                if let Some(revision) = ferry_client::name::revision(&*self.pod) {
+                    span.caused_by(revision);
+                }
                 (self.wake)();
+            } else {
+                span.discard();
             }
             match (kind, verdict) {
                 // a start succeeds once; after a failure the container is replaced

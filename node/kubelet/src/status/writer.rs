@@ -42,6 +42,9 @@ struct Entry {
     version: u64,
     written: watch::Sender<u64>,
     busy: bool,
+    /// The step that computed what is wanted, and the revision that caused it: the write is part of its story.
+    origin: Option<ferry_trace::Context>,
+    cause: Option<i64>,
 }
 
 impl Writer {
@@ -57,20 +60,22 @@ impl Writer {
     }
 
     /// Makes `status` what is shown. `api` is the pod as the API has it, if it
-    /// does: the pod itself, or the mirror of a static one.
-    pub fn set(&self, uid: &str, api: Option<&Pod>, status: &PodStatus) {
+    /// does: the pod itself, or the mirror of a static one. Tells whether that is news.
+    pub fn set(&self, uid: &str, api: Option<&Pod>, status: &PodStatus) -> bool {
         self.shared.latest.lock().insert(uid.into(), status.clone());
-        let Some(api) = api else { return };
+        let Some(api) = api else { return false };
+        let (origin, cause) = (ferry_trace::current(), ferry_trace::current_cause());
         let wanted = Arc::new(patch(status));
         let mut pods = self.shared.pods.lock();
         if let Some(entry) = pods.get_mut(uid)
             && entry.api_uid == pod::uid(api)
         {
             if entry.wanted == wanted {
-                return;
+                return false;
             }
             entry.wanted = wanted;
             entry.version += 1;
+            (entry.origin, entry.cause) = (origin, cause);
         } else {
             // after a restart the API may show all this already
             let shown = api.status.as_ref().is_some_and(|shown| patch(shown) == *wanted);
@@ -82,10 +87,13 @@ impl Writer {
                 version: 1,
                 written: watch::Sender::new(u64::from(shown)),
                 busy: false,
+                origin,
+                cause,
             };
             pods.insert(uid.into(), entry);
         }
         self.shared.changed.notify_one();
+        true
     }
 
     /// Waits until the latest status of a pod is in the API.
@@ -147,8 +155,12 @@ impl Shared {
             let Some((namespace, name, api_uid, wanted, version)) = self.latest(uid) else { return };
             let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
             let body = json!({"metadata": {"uid": api_uid}, "status": &*wanted});
-            let mut span = ferry_trace::span("kubelet.status");
+            let (origin, cause) = self.origin(uid);
+            let mut span = ferry_trace::Span::root("kubelet.status", origin);
             span.object("pods", &namespace, &name);
+            if let Some(revision) = cause {
+                span.caused_by(revision);
+            }
             let result = span
                 .in_scope(api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&body)))
                 .await;
@@ -171,6 +183,10 @@ impl Shared {
             tokio::time::sleep(delay).await;
             delay = (delay * 2).min(MAX_RETRY);
         }
+    }
+
+    fn origin(&self, uid: &str) -> (Option<ferry_trace::Context>, Option<i64>) {
+        self.pods.lock().get(uid).map_or((None, None), |entry| (entry.origin, entry.cause))
     }
 
     fn latest(&self, uid: &str) -> Option<(String, String, String, Arc<Value>, u64)> {

@@ -109,6 +109,8 @@ pub struct Worker {
     /// Containers whose preStop hook has run.
     pre_stopped: HashSet<String>,
     retry: Duration,
+    /// Whether the pass under way has changed anything; one that only looked is not worth a place in the trace.
+    acted: bool,
     /// Set when everything of the pod is off the node.
     done: CancellationToken,
 }
@@ -132,6 +134,7 @@ impl Worker {
             ending: None,
             pre_stopped: HashSet::new(),
             retry: FIRST_RETRY,
+            acted: false,
             done,
         }
     }
@@ -244,7 +247,8 @@ impl Worker {
         let status = status::status(&facts, &self.status);
         self.status = status.clone();
         let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
-        self.context.writer.set(&self.uid, api.filter(|_| !orders.gone).map(AsRef::as_ref), &status);
+        let api = api.filter(|_| !orders.gone).map(AsRef::as_ref);
+        self.acted |= self.context.writer.set(&self.uid, api, &status);
         status
     }
 

@@ -59,6 +59,7 @@ impl Worker {
         };
         let ensured = self.context.images.ensure(&each.container, &secrets, sandbox_config, handler, pulling);
         let image = span.in_scope(ensured).await.map_err(|failure| {
+            span.fail(&failure.reason);
             let kind =
                 if failure.reason == "ImagePullBackOff" { EventType::Normal } else { EventType::Warning };
             let reason = if failure.reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
@@ -76,15 +77,20 @@ impl Worker {
                 self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
                 held("CreateContainerConfigError", message)
             })?;
-        let created =
-            span.in_scope(self.context.runtime.create_container(&sandbox.id, config, sandbox_config.clone()));
+        let step = span.enter(|| ferry_trace::span("kubelet.create"));
+        let created = step.instrument(self.context.runtime.create_container(
+            &sandbox.id,
+            config,
+            sandbox_config.clone(),
+        ));
         let id = created.await.map_err(|error| {
             span.fail(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("CreateContainerError", error.to_string())
         })?;
         self.event(pod, name, EventType::Normal, "Created", format!("Created container: {name}"));
-        span.in_scope(self.context.runtime.start_container(&id)).await.map_err(|error| {
+        let step = span.enter(|| ferry_trace::span("kubelet.start"));
+        step.instrument(self.context.runtime.start_container(&id)).await.map_err(|error| {
             span.fail(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("RunContainerError", error.to_string())
@@ -104,8 +110,12 @@ impl Worker {
                 pod_ip,
                 Duration::from_secs(3600),
             );
-            if let Err(problem) = span.in_scope(ran).await {
-                span.fail(&problem);
+            let mut step = span.enter(|| ferry_trace::span("kubelet.hook"));
+            step.set("hook", "postStart");
+            if let Err(problem) = step.in_scope(ran).await {
+                // What a hook printed is the container's own business and no part of a trace.
+                step.fail(&"the hook failed");
+                drop(step);
                 self.event(
                     pod,
                     name,

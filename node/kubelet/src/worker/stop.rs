@@ -19,14 +19,30 @@ use crate::runtime::view::{Container, PodRuntime, State};
 /// Whatever a hook took, a container gets this to end by itself.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
+/// Names the pod of a step, and the revision that made it due.
+fn about(span: &mut ferry_trace::Span, pod: &Pod) {
+    span.object("pods", pod::namespace(pod), pod::name(pod));
+    if let Some(revision) = ferry_client::name::revision(pod) {
+        span.caused_by(revision);
+    }
+}
+
 impl Worker {
     /// Stops all containers and the sandbox, then takes cgroup and volumes
     /// away. A shorter grace that is ordered meanwhile takes effect at once.
     pub(super) async fn terminate(&mut self) -> Result<(), Error> {
         let mut span = ferry_trace::span("kubelet.terminate");
+        about(&mut span, &self.orders.borrow().pod);
+        let result = span.in_scope(self.termination_steps()).await;
+        if let Err(error) = &result {
+            span.fail(error);
+        }
+        result
+    }
+
+    async fn termination_steps(&mut self) -> Result<(), Error> {
         loop {
             let orders = self.orders.borrow_and_update().clone();
-            span.object("pods", pod::namespace(&orders.pod), pod::name(&orders.pod));
             let runtime = self.runtime().await?;
             let pod_ip = self.pod_ip(&orders.pod, &runtime);
             self.probes.follow(&orders.pod, &runtime, pod_ip, true);
@@ -91,7 +107,7 @@ impl Worker {
             ..DeleteParams::default()
         };
         let mut span = ferry_trace::span("kubelet.delete");
-        span.object("pods", pod::namespace(pod), pod::name(pod));
+        about(&mut span, pod);
         match span.in_scope(api.delete(pod::name(pod), &parameters)).await {
             Ok(_) => Ok(()),
             // gone, or another pod of that name by now

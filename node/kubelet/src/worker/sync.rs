@@ -75,9 +75,14 @@ impl Worker {
         if let Some(revision) = ferry_client::name::revision(&*orders.pod) {
             span.caused_by(revision);
         }
+        self.acted = false;
         let result = span.in_scope(self.sync_steps(orders)).await;
-        if let Err(error) = &result {
-            span.fail(error);
+        match &result {
+            Err(error) => {
+                span.fail(error);
+            }
+            Ok(_) if !self.acted => span.discard(),
+            Ok(_) => {}
         }
         result
     }
@@ -106,7 +111,7 @@ impl Worker {
                 return Err(Error::Network(problem));
             }
             if prepared.is_none() {
-                prepared = Some(self.prepare(pod).await?);
+                prepared = Some(self.prepare(pod, runtime.sandbox().is_none()).await?);
             }
             let Some(volumes) = &prepared else { continue };
 
@@ -121,6 +126,7 @@ impl Worker {
                 self.show(orders, &runtime);
                 return Ok(Synced::Finished);
             }
+            self.acted = true;
             let held = self.carry_out(orders, &runtime, &plan, volumes).await?;
             if let Some(held) = held {
                 // some containers wait; show why, and look again when they may
@@ -131,19 +137,32 @@ impl Worker {
         }
     }
 
-    /// Cgroup, directories and volumes: what must be there before a container.
-    async fn prepare(&mut self, pod: &Arc<Pod>) -> Result<volumes::MountedVolumes, Error> {
-        self.context.cgroups.ensure(pod)?;
+    /// Cgroup, directories and volumes: what must be there before a container. Done in every pass, told in the
+    /// first.
+    async fn prepare(&mut self, pod: &Arc<Pod>, is_first: bool) -> Result<volumes::MountedVolumes, Error> {
+        let step = |name| {
+            let span = ferry_trace::span(name);
+            if is_first { span } else { span.unsampled() }
+        };
+        step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod))?;
+        step("kubelet.directories").enter(|| self.make_directories(pod))?;
+        self.context.objects.register(pod);
+        let mut span = step("kubelet.volumes");
+        span.set("volumes", pod::spec(pod).volumes.as_ref().map_or(0, Vec::len));
+        let mounted = span.in_scope(self.context.volumes.set_up(pod, &self.context.allocatable)).await;
+        Ok(mounted.inspect_err(|error| {
+            span.fail(error);
+        })?)
+    }
+
+    fn make_directories(&self, pod: &Pod) -> Result<(), Error> {
         let directory = self.context.pod_dir(&self.uid);
         for name in ["volumes", "plugins", "containers"] {
             std::fs::create_dir_all(directory.join(name))
                 .map_err(io_error("making the pod's directories"))?;
         }
         let logs = log_directory(&self.context.config.pod_logs_dir, pod);
-        std::fs::create_dir_all(logs).map_err(io_error("making the pod's log directory"))?;
-        self.context.objects.register(pod);
-        let span = ferry_trace::span("kubelet.volumes");
-        Ok(span.in_scope(self.context.volumes.set_up(pod, &self.context.allocatable)).await?)
+        std::fs::create_dir_all(logs).map_err(io_error("making the pod's log directory"))
     }
 
     /// Acts on a plan. `Some` when containers were held back, with the time
@@ -175,10 +194,13 @@ impl Worker {
             span.object("pods", pod::namespace(pod), pod::name(pod));
             let config = self.sandbox_config(pod, attempt);
             let made = span.in_scope(self.context.runtime.run_pod_sandbox(config, &handler)).await;
-            made.inspect_err(|error| {
+            let sandbox = made.inspect_err(|error| {
                 span.fail(error);
-            })
-            .map_err(Error::Sandbox)?;
+            });
+            let sandbox = sandbox.map_err(Error::Sandbox)?;
+            if let Some(directory) = &self.context.config.cni_trace_dir {
+                ferry_trace::handoff::collect(directory, &sandbox, span.context(), "cni");
+            }
             drop(span);
             runtime = self.runtime().await?;
             self.show(orders, &runtime);
