@@ -15,6 +15,7 @@
 //!   which; their identity is configuration. Each request carries the current span.
 //! - [`informer`]: shared list+watch with typed, indexed stores.
 //! - [`queue`], [`reconcile`], [`expectations`]: level-triggered work on keys.
+//! - [`spans`]: what a process of its own did, told to the server.
 //! - [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
 //!
 //! This room knows no controller, no server and no node, and no kind beyond those it writes
@@ -32,6 +33,7 @@ pub mod name;
 pub mod propagate;
 pub mod queue;
 pub mod reconcile;
+pub mod spans;
 #[cfg(test)]
 mod test_server;
 
