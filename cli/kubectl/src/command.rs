@@ -9,6 +9,7 @@ use crate::cli::Cli;
 use crate::commands;
 use crate::error::{Error, Result};
 use crate::flags::{self, Flag, Shape};
+use crate::own_trace;
 
 /// A row of the command table. The flags feed parsing, help and completion.
 pub struct Command {
@@ -124,9 +125,19 @@ fn run(line: &[String]) -> Result<()> {
     args.check_required(&known)?;
     let cli = Cli::new(args);
     let outcome = block_on(async {
-        let span = ferry_trace::span("kubectl.command");
+        let mut span = ferry_trace::Span::root("kubectl.command", own_trace::of_caller());
+        span.set("command", full_name.as_str());
         let outcome = span.in_scope(run(&cli)).await;
-        cli.flush().and(outcome)
+        if let Err(error) = &outcome {
+            span.fail(error);
+        }
+        let trace = span.context().trace;
+        drop(span);
+        let flushed = cli.flush();
+        if let Some(client) = cli.client_if_made().filter(|client| client.is_traced()) {
+            own_trace::hand_in(client, trace).await;
+        }
+        flushed.and(outcome)
     })?;
     outcome?;
     let warnings = cli.client_if_made().map_or(0, |client| client.warnings());

@@ -7,7 +7,7 @@ pub mod query;
 pub mod tls;
 pub mod websocket;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ pub struct Client {
     identity: tokio::sync::OnceCell<Identity>,
     idle: RefCell<Option<SendRequest<Full<Bytes>>>>,
     warned: RefCell<Vec<String>>,
+    is_traced: Cell<bool>,
 }
 
 /// Where the server is, taken apart once.
@@ -125,6 +126,7 @@ impl Client {
             identity: tokio::sync::OnceCell::new(),
             idle: RefCell::new(None),
             warned: RefCell::new(Vec::new()),
+            is_traced: Cell::new(false),
         })
     }
 
@@ -134,6 +136,10 @@ impl Client {
     pub fn authority(&self) -> &str {
         &self.origin.authority
     }
+    /// Whether the server has said of a write that it keeps a trace of it.
+    pub fn is_traced(&self) -> bool {
+        self.is_traced.get()
+    }
     pub fn warnings(&self) -> usize {
         self.warned.borrow().len()
     }
@@ -141,11 +147,14 @@ impl Client {
     /// Sends a request and hands back whatever the server answers, once the headers are here.
     pub async fn send(&self, request: Request<'_>) -> Result<Response> {
         let mut span = ferry_trace::span("kubectl.request");
+        // Without the query: a path holds names, and nothing else.
+        span.set("method", request.method.as_str());
+        span.set("path", request.path.split('?').next().unwrap_or_default());
         let url = format!("{}{}", self.config.server, request.path);
-        let headers = self.headers(&request).await?;
+        let headers = span.in_scope(self.headers(&request)).await?;
         self.log.request(&request.method, &url, &headers, &request.body);
         let started = Instant::now();
-        let exchange = self.exchange(&request, headers);
+        let exchange = span.in_scope(self.exchange(&request, headers));
         let response = match self.config.timeout {
             Some(timeout) => tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_| {
                 Err(Error::plain(
@@ -163,6 +172,10 @@ impl Client {
         };
         self.log.response(&request.method, &url, response.status, &response.headers, started.elapsed());
         self.show_warnings(&response.headers);
+        if response.headers.contains_key("traceresponse") {
+            self.is_traced.set(true);
+        }
+        span.set("code", response.status.as_u16());
         Ok(response)
     }
 

@@ -80,7 +80,7 @@ enum Kind {
 }
 
 async fn run(cli: &Cli) -> Result<()> {
-    let plan = plan(&cli.args)?;
+    let plan = ferry_trace::span("kubectl.generate").enter(|| plan(&cli.args))?;
     let writer = Writer::new(cli)?;
     if plan.attach && writer.dry_run != DryRun::No {
         return Err(cli.args.usage_error("--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)"));
