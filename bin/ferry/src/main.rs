@@ -54,6 +54,8 @@ enum Role {
     },
     /// Measure what this machine gets out of Ferry
     Bench(roles::bench::Flags),
+    /// Show what happened when, and because of what
+    Trace(Box<ferry_timeline::Flags>),
     /// Save the whole store to a file, or make a store out of one
     Snapshot(roles::snapshot::Flags),
 }
@@ -100,6 +102,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Dns(flags) => roles::dns::run(flags),
         Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
+        Role::Trace(flags) => roles::trace::run(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }
 }

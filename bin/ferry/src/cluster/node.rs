@@ -92,6 +92,7 @@ impl Node {
             tls_private_key_file: Some(self.keys.key.clone()),
             client_ca_file: Some(self.keys.client_ca.clone()),
             max_pods: self.options.max_pods,
+            cni_trace_dir: Some(ferry_cni::install::trace_dir(&self.layout.leases())),
             cgroup_driver: self.runtime.cgroup_driver,
             cgroup_root: self.layout.cgroup_root(),
             ..defaults

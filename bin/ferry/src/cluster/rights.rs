@@ -39,15 +39,17 @@ pub async fn grant(client: &Client) -> kube::Result<()> {
     span.in_scope(apply).await
 }
 
-fn roles_of_ferry() -> [(&'static str, Value); 1] {
+fn roles_of_ferry() -> [(&'static str, Value); 2] {
     let publish = json!([
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
     ]);
-    [("system:ferry:dns", publish)]
+    // Nodes tell what they did; only administrators read what everybody did.
+    let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
+    [("system:ferry:dns", publish), ("system:ferry:trace-writer", tell)]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 5] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 6] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
@@ -55,6 +57,7 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 5] {
         ("system:ferry:dns", "system:ferry:dns", user(DNS_USER)),
         // A node's proxy, network and DNS work with the node's own certificate.
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
+        ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
         ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),
         (
             "system:ferry:approve-new-nodes",

@@ -22,7 +22,10 @@ impl Connection {
             context: None,
             user_agent: Some(format!("{component}/{} (ferry)", env!("CARGO_PKG_VERSION"))),
         };
-        ferry_client::connect(&kubeconfig).await.context("reach the API server")
+        let client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
+        // Ends with the process: there is nothing in it that a stop could tear.
+        tokio::spawn(ferry_client::spans::hand_in(client.clone()));
+        Ok(client)
     }
 }
 

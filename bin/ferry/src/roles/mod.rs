@@ -13,3 +13,4 @@ pub mod kubelet;
 pub mod proxy;
 pub mod scheduler;
 pub mod snapshot;
+pub mod trace;

@@ -1,0 +1,616 @@
+//! From records to a story: which steps are worth a line, in which chapter they stand, and in what words.
+//!
+//! The chapters are those of a command's life, from the command line to the name in DNS. A component's own requests
+//! go through the same filters as a person's; shown in full they would drown everything, so each is one line in its
+//! component's chapter. A reconcile that wrote nothing is no line at all.
+
+use std::collections::{BTreeSet, HashMap};
+
+use ferry_trace::timeline::{Entry, Link, in_causal_order};
+use ferry_trace::{Record, SpanId, Value};
+
+/// In the order of a command's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Chapter {
+    Command,
+    Authentication,
+    Authorization,
+    Admission,
+    Storage,
+    Controllers,
+    Scheduling,
+    Pod,
+    Sandbox,
+    Containers,
+    Service,
+    Dns,
+    GarbageCollection,
+    Other,
+}
+
+impl Chapter {
+    pub fn title(self) -> &'static str {
+        match self {
+            Chapter::Command => "Command",
+            Chapter::Authentication => "Authentication",
+            Chapter::Authorization => "Authorization",
+            Chapter::Admission => "Admission",
+            Chapter::Storage => "Storage and watch",
+            Chapter::Controllers => "Controllers",
+            Chapter::Scheduling => "Scheduling",
+            Chapter::Pod => "Pod on its node",
+            Chapter::Sandbox => "Sandbox and network",
+            Chapter::Containers => "Containers",
+            Chapter::Service => "Endpoints and proxy",
+            Chapter::Dns => "DNS",
+            Chapter::GarbageCollection => "Removal",
+            Chapter::Other => "Other",
+        }
+    }
+
+    /// Steps of answering one request.
+    fn is_of_request(self) -> bool {
+        matches!(
+            self,
+            Chapter::Authentication | Chapter::Authorization | Chapter::Admission | Chapter::Storage
+        )
+    }
+}
+
+/// How much is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    Chapters,
+    All,
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub chapter: Chapter,
+    pub indent: usize,
+    pub label: String,
+    /// Small facts, in the order they were recorded.
+    pub facts: String,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    /// Of all times together.
+    pub duration: u64,
+    /// When it was over for the last time.
+    pub end: u64,
+    pub error: Option<String>,
+    /// How often the same was seen.
+    pub times: usize,
+    pub span: SpanId,
+    /// Steps of one chapter that were called one by the other share it.
+    group: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    /// By chapter, and in a chapter by time; what a step called stands below it.
+    pub steps: Vec<Step>,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// All records, shown or not.
+    pub spans: usize,
+    /// Reconciles that looked and found nothing to do.
+    pub idle_reconciles: usize,
+    pods: BTreeSet<(String, String)>,
+}
+
+impl Story {
+    /// Namespace and name of the pods it is about.
+    pub fn pods(&self) -> Vec<(String, String)> {
+        self.pods.iter().cloned().collect()
+    }
+}
+
+/// Tells the story of records that already are one causal chain.
+pub fn story(records: &[Record], detail: Detail) -> Story {
+    let entries = in_causal_order(records).entries;
+    let mut told = Story { spans: entries.len(), ..Story::default() };
+    let commits: HashMap<i64, u64> =
+        records.iter().filter_map(|record| Some((record.committed?, record.end()))).collect();
+    let outcomes = outcomes(&entries);
+    // The path from the first cause to the entry at hand.
+    let mut path: Vec<Place> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        path.truncate(entry.depth);
+        let above = path.last();
+        let called_by = above.filter(|_| entry.link == Link::Child);
+        let chapter = chapter(&entry.record, called_by);
+        let is_hidden = called_by.is_some_and(|above| above.hides_requests && chapter.is_of_request());
+        let is_idle =
+            entry.record.name == "reconcile" && !outcomes[index].has_written && entry.record.error.is_none();
+        let is_shown = detail == Detail::All || !(is_hidden || is_idle || is_noise(entry, called_by));
+        told.idle_reconciles += usize::from(is_idle);
+        let (indent, group) = match called_by.filter(|above| above.chapter == chapter) {
+            Some(above) if above.is_shown => (above.indent + 1, above.group),
+            Some(above) => (above.indent, above.group),
+            None => (0, index),
+        };
+        let hides_requests = is_hidden || hides_requests(entry, called_by);
+        path.push(Place { chapter, indent, group, is_shown, hides_requests });
+        note_pod(&entry.record, &mut told.pods);
+        if is_shown {
+            told.steps.push(Step {
+                chapter,
+                indent,
+                label: label(&entry.record, &outcomes[index]),
+                facts: facts(entry, &commits, &outcomes[index]),
+                start: entry.record.start,
+                duration: entry.record.duration,
+                end: entry.record.end(),
+                error: entry.record.error.as_deref().map(str::to_owned),
+                times: 1,
+                span: entry.record.span,
+                group,
+            });
+        }
+    }
+    told.steps = arrange(told.steps);
+    told.start = told.steps.iter().map(|step| step.start).min().unwrap_or(0);
+    told.end = told.steps.iter().map(|step| step.end).max().unwrap_or(0);
+    told
+}
+
+/// Where an entry of the path stands, for those below it.
+struct Place {
+    chapter: Chapter,
+    indent: usize,
+    group: usize,
+    is_shown: bool,
+    hides_requests: bool,
+}
+
+fn chapter(record: &Record, called_by: Option<&Place>) -> Chapter {
+    let (room, step) = record.name.split_once('.').unwrap_or((&record.name, ""));
+    match (room, step) {
+        ("kubectl", _) => Chapter::Command,
+        // A component's request is a step of the component.
+        ("apiserver", "request") => called_by.map_or(Chapter::Command, |above| above.chapter),
+        ("filter", "authorization") | ("auth", "authorizer" | "webhook_authorize") => Chapter::Authorization,
+        ("filter" | "auth", _) => Chapter::Authentication,
+        ("admission", _) => Chapter::Admission,
+        ("apiserver" | "registry" | "store" | "watch" | "cache", _) => Chapter::Storage,
+        ("reconcile", _) => match controller(record) {
+            name if name.starts_with("endpoint") => Chapter::Service,
+            "garbage-collector" | "pod-garbage-collector" | "namespace" | "ttl-after-finished" => {
+                Chapter::GarbageCollection
+            }
+            _ => Chapter::Controllers,
+        },
+        ("garbage-collector" | "pod-gc" | "namespace", _) => Chapter::GarbageCollection,
+        ("pods" | "statefulset" | "volume" | "taint-eviction", _) => Chapter::Controllers,
+        ("scheduler", _) => Chapter::Scheduling,
+        ("kubelet", "sandbox") | ("cni", _) => Chapter::Sandbox,
+        ("kubelet", "container" | "pull" | "create" | "start" | "hook" | "probe") => Chapter::Containers,
+        ("kubelet", "terminate" | "delete") => Chapter::GarbageCollection,
+        ("kubelet", _) => Chapter::Pod,
+        ("proxy", _) => Chapter::Service,
+        ("dns", _) => Chapter::Dns,
+        _ => Chapter::Other,
+    }
+}
+
+/// A component's request hides its filters; so does a read, whoever makes it.
+fn hides_requests(entry: &Entry, called_by: Option<&Place>) -> bool {
+    entry.record.name == "apiserver.request"
+        && (called_by.is_some_and(|above| above.chapter != Chapter::Command) || is_read(&entry.record))
+}
+
+fn is_read(record: &Record) -> bool {
+    matches!(text(record, "method"), Some("GET" | "HEAD"))
+}
+
+/// Steps that say nothing a reader of chapters asks for.
+fn is_noise(entry: &Entry, called_by: Option<&Place>) -> bool {
+    let record = &entry.record;
+    let is_component_read = record.name == "apiserver.request"
+        && is_read(record)
+        && called_by.is_some_and(|above| above.chapter != Chapter::Command);
+    // The server's side of a request that kubectl's side already shows.
+    let is_other_side = record.name == "apiserver.request" && is_read(record);
+    record.error.is_none() && (is_component_read || is_other_side || record.name == "apiserver.encode")
+}
+
+/// What came of an entry, below it.
+#[derive(Clone, Debug, Default)]
+struct Outcome {
+    has_written: bool,
+    /// The first object that was written, with its revision.
+    written: Option<(String, i64)>,
+}
+
+fn outcomes(entries: &[Entry]) -> Vec<Outcome> {
+    let mut outcomes = vec![Outcome::default(); entries.len()];
+    let mut path: Vec<usize> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        path.truncate(entry.depth);
+        path.push(index);
+        if let (Some(revision), Some(object)) = (entry.record.committed, &entry.record.object) {
+            // Up to what called it; what was only woken by a revision did not write it.
+            for (depth, &above) in path.iter().enumerate().rev() {
+                outcomes[above].has_written = true;
+                outcomes[above].written.get_or_insert_with(|| (object.to_string(), revision));
+                if depth == 0 || entries[above].link != Link::Child {
+                    break;
+                }
+            }
+        }
+    }
+    outcomes
+}
+
+fn label(record: &Record, outcome: &Outcome) -> String {
+    let object = record.object.as_deref().unwrap_or("");
+    match &*record.name {
+        "kubectl.command" => text(record, "command").unwrap_or("kubectl").to_owned(),
+        "kubectl.request" => {
+            format!("{} {}", text(record, "method").unwrap_or(""), text(record, "path").unwrap_or(""))
+        }
+        "apiserver.request" => match &outcome.written {
+            Some((object, _)) => format!("{} {object}{}", verb(record), subresource(record, object)),
+            None => {
+                format!("{} {}", text(record, "method").unwrap_or(""), text(record, "path").unwrap_or(""))
+            }
+        },
+        "auth.authenticator" | "auth.authorizer" => text(record, "name").unwrap_or("").to_owned(),
+        "admission.mutate" | "admission.validate" | "admission.charge" => {
+            let (_, step) = record.name.split_once('.').unwrap_or_default();
+            format!("{} {step}s", text(record, "plugin").unwrap_or("plugin"))
+        }
+        "store.commit" => format!("commit {object}"),
+        "store.write" => "write to disk".to_owned(),
+        "watch.cache" => "watchers have it".to_owned(),
+        "reconcile" => format!("{} {object}", controller(record)),
+        "cni.call" => format!(
+            "CNI {} by {}",
+            text(record, "command").unwrap_or(""),
+            text(record, "plugin").unwrap_or("")
+        ),
+        "kubelet.container" => format!("container {} of {object}", text(record, "container").unwrap_or("")),
+        "kubelet.probe" => format!("{} probe of {object}", text(record, "probe").unwrap_or("")),
+        name => {
+            let step = name.split_once('.').map_or(name, |(_, step)| step).replace('_', " ");
+            format!("{step} {object}").trim_end().to_owned()
+        }
+    }
+}
+
+/// `/binding` of a request to `…/pods/x/binding`.
+fn subresource(record: &Record, object: &str) -> String {
+    let name = object.rsplit('/').next().unwrap_or_default();
+    let path = text(record, "path").unwrap_or("");
+    let behind = path.rsplit_once(&format!("/{name}/")).map(|(_, behind)| behind);
+    behind.map_or_else(String::new, |behind| format!("/{behind}"))
+}
+
+fn verb(record: &Record) -> &'static str {
+    match text(record, "method") {
+        Some("POST") => "create",
+        Some("PUT") => "update",
+        Some("PATCH") => "patch",
+        Some("DELETE") => "delete",
+        _ => "write",
+    }
+}
+
+/// Attributes that the label already says.
+const IN_LABEL: &[&str] =
+    &["method", "path", "command", "name", "plugin", "controller", "container", "probe", "waitMicros"];
+
+fn facts(entry: &Entry, commits: &HashMap<i64, u64>, outcome: &Outcome) -> String {
+    let record = &entry.record;
+    let mut facts: Vec<String> = Vec::new();
+    let waited = record.attribute("waitMicros").and_then(|value| value.as_i64()).unwrap_or(0);
+    let waited = u64::try_from(waited).unwrap_or(0) * 1_000;
+    if let Link::CausedBy(revision) = entry.link {
+        let delivered =
+            commits.get(&revision).map(|committed| record.start.saturating_sub(waited + committed));
+        facts.push(match delivered {
+            Some(delay) => format!("by r{revision} after {}", duration(delay)),
+            None => format!("by r{revision}"),
+        });
+    }
+    if waited > 0 {
+        facts.push(format!("queued {}", duration(waited)));
+    }
+    if record.name == "apiserver.request"
+        && let Some((_, revision)) = &outcome.written
+    {
+        facts.push(format!("r{revision}"));
+    } else if let Some(revision) = record.committed {
+        facts.push(format!("r{revision}"));
+    }
+    // A component's own account says no more than the chapter does.
+    let is_component = |value: &Value| value.as_str().is_some_and(|user| user.starts_with("system:"));
+    let said = |key: &str, value: &Value| IN_LABEL.contains(&key) || (key == "user" && is_component(value));
+    for (key, value) in record.attributes.iter().filter(|(key, value)| !said(key, value)) {
+        let is_plain = matches!(&**key, "verdict" | "code");
+        facts.push(if is_plain { value.to_string() } else { format!("{key}={value}") });
+    }
+    if let Some(source) = &record.source
+        && record.name == "kubectl.command"
+    {
+        facts.push(format!("by {source}"));
+    }
+    facts.join(" ")
+}
+
+fn note_pod(record: &Record, pods: &mut BTreeSet<(String, String)>) {
+    if let Some(object) = &record.object
+        && let Some((namespace, name)) = object.strip_prefix("pods/").and_then(|rest| rest.split_once('/'))
+    {
+        pods.insert((namespace.to_owned(), name.to_owned()));
+    }
+}
+
+/// `deployment` of `deployment-controller`.
+fn controller(record: &Record) -> &str {
+    let name = text(record, "controller").unwrap_or("reconcile");
+    name.strip_suffix("-controller").unwrap_or(name)
+}
+
+fn text<'a>(record: &'a Record, key: &str) -> Option<&'a str> {
+    record.attribute(key).and_then(|value| value.as_str())
+}
+
+/// Chapters in their order; in a chapter each step with what it called, by start; the same again and again is one line.
+fn arrange(steps: Vec<Step>) -> Vec<Step> {
+    let mut groups: Vec<Vec<Step>> = Vec::new();
+    let mut places: HashMap<usize, usize> = HashMap::new();
+    for step in steps {
+        let place = *places.entry(step.group).or_insert_with(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        groups[place].push(step);
+    }
+    groups.sort_by_key(|group| (group[0].chapter, group[0].start));
+    let mut arranged: Vec<Vec<Step>> = Vec::new();
+    for group in groups {
+        if let Some(before) =
+            arranged.iter_mut().rev().take(MERGE_WINDOW).find(|before| is_same(before, &group))
+        {
+            for (step, again) in before.iter_mut().zip(&group) {
+                step.times += 1;
+                step.duration += again.duration;
+                step.end = again.end;
+            }
+        } else {
+            arranged.push(group);
+        }
+    }
+    arranged.into_iter().flatten().collect()
+}
+
+/// How far back the same step is looked for: pods of one set take turns.
+const MERGE_WINDOW: usize = 12;
+
+fn is_same(one: &[Step], other: &[Step]) -> bool {
+    let same = |(one, other): (&Step, &Step)| {
+        one.chapter == other.chapter
+            && one.label == other.label
+            && one.indent == other.indent
+            && one.error == other.error
+    };
+    one.len() == other.len() && one.iter().zip(other).all(same)
+}
+
+/// Three digits and a unit: `412 µs`, `1.84 s`.
+pub fn duration(nanoseconds: u64) -> String {
+    let (value, unit) = match nanoseconds {
+        0..1_000 => return format!("{nanoseconds} ns"),
+        1_000..1_000_000 => (nanoseconds as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (nanoseconds as f64 / 1e6, "ms"),
+        _ => (nanoseconds as f64 / 1e9, "s"),
+    };
+    match value {
+        value if value < 9.995 => format!("{value:.2} {unit}"),
+        value if value < 99.95 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::borrow::Cow;
+
+    use ferry_trace::Context;
+
+    use super::*;
+
+    /// A scripted history, a step a line: `name [^parent] [@object] [>wrote] [<cause] [!error] [key=value]…`.
+    pub(crate) fn history(script: &str) -> Vec<Record> {
+        let mut records: Vec<Record> = Vec::new();
+        for (index, line) in script.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate() {
+            let mut words = line.split_whitespace();
+            let name = words.next().expect("a name").to_owned();
+            let context = Context::generate();
+            let mut record = Record {
+                name: Cow::Owned(name),
+                trace: context.trace,
+                span: context.span,
+                parent: None,
+                start: 1_000_000_000 + index as u64 * 1_000_000,
+                duration: 1_000_000,
+                sequence: index as u64,
+                object: None,
+                causes: Vec::new(),
+                committed: None,
+                error: None,
+                attributes: Vec::new(),
+                source: None,
+            };
+            for word in words {
+                match word.split_at(1) {
+                    ("^", parent) => {
+                        let parent =
+                            records.iter().rev().find(|record| record.name == parent).expect("parent first");
+                        (record.trace, record.parent) = (parent.trace, Some(parent.span));
+                    }
+                    ("@", object) => record.object = Some(object.into()),
+                    (">", revision) => record.committed = Some(revision.parse().expect("a number")),
+                    ("<", revision) => record.causes.push(revision.parse().expect("a number")),
+                    ("!", error) => record.error = Some(error.into()),
+                    _ => {
+                        let (key, value) = word.split_once('=').expect("key=value");
+                        let value = value.parse::<i64>().map_or_else(|_| Value::from(value), Value::from);
+                        record.attributes.push((Cow::Owned(key.to_owned()), value));
+                    }
+                }
+            }
+            records.push(record);
+        }
+        records
+    }
+
+    pub(crate) const COMMAND: &str = "
+        kubectl.command command=kubectl-run
+        kubectl.request ^kubectl.command method=POST path=/apis/apps/v1/namespaces/default/deployments code=201
+        apiserver.request ^kubectl.request method=POST path=/apis/apps/v1/namespaces/default/deployments user=alice
+        filter.authentication ^apiserver.request user=alice
+        auth.authenticator ^filter.authentication name=X509 verdict=authenticated
+        filter.authorization ^apiserver.request
+        admission.mutate ^apiserver.request plugin=LimitRanger
+        store.commit ^apiserver.request @deployments.apps/default/nginx >10
+        store.write ^store.commit >10 bytes=812
+        reconcile <10 @deployments.apps/default/nginx controller=deployment-controller waitMicros=100
+        apiserver.request ^reconcile method=POST path=/apis/apps/v1/namespaces/default/replicasets user=system:x
+        filter.authorization ^apiserver.request
+        store.commit ^apiserver.request @replicasets.apps/default/nginx-1 >11
+        reconcile <11 @deployments.apps/default/nginx controller=deployment
+        scheduler.schedule <11 @pods/default/a node=n1 feasible=1
+        kubelet.sync <11 @pods/default/a
+        kubelet.sandbox ^kubelet.sync @pods/default/a
+        kubelet.container ^kubelet.sync @pods/default/a container=nginx
+        kubelet.create ^kubelet.container
+        reconcile <11 @services/default/nginx controller=endpointslice
+        apiserver.request ^reconcile method=POST path=/apis/discovery.k8s.io/v1/namespaces/default/endpointslices
+        store.commit ^apiserver.request @endpointslices.discovery.k8s.io/default/nginx-x >12
+        proxy.sync <12 services=1
+        dns.update <12 @services/default/nginx
+    ";
+
+    fn check(script: &str, detail: Detail, expected: &[(Chapter, usize, &str)]) {
+        let story = story(&history(script), detail);
+        let seen: Vec<(Chapter, usize, &str)> =
+            story.steps.iter().map(|step| (step.chapter, step.indent, step.label.as_str())).collect();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_command_is_told_in_chapters() {
+        use Chapter::*;
+        check(
+            COMMAND,
+            Detail::Chapters,
+            &[
+                (Command, 0, "kubectl-run"),
+                (Command, 1, "POST /apis/apps/v1/namespaces/default/deployments"),
+                (Command, 2, "create deployments.apps/default/nginx"),
+                (Authentication, 0, "authentication"),
+                (Authentication, 1, "X509"),
+                (Authorization, 0, "authorization"),
+                (Admission, 0, "LimitRanger mutates"),
+                (Storage, 0, "commit deployments.apps/default/nginx"),
+                (Storage, 1, "write to disk"),
+                (Controllers, 0, "deployment deployments.apps/default/nginx"),
+                (Controllers, 1, "create replicasets.apps/default/nginx-1"),
+                (Scheduling, 0, "schedule pods/default/a"),
+                (Pod, 0, "sync pods/default/a"),
+                (Sandbox, 0, "sandbox pods/default/a"),
+                (Containers, 0, "container nginx of pods/default/a"),
+                (Containers, 1, "create"),
+                (Service, 0, "endpointslice services/default/nginx"),
+                (Service, 1, "create endpointslices.discovery.k8s.io/default/nginx-x"),
+                (Service, 0, "sync"),
+                (Dns, 0, "update services/default/nginx"),
+            ],
+        );
+    }
+
+    #[test]
+    fn all_shows_what_the_chapters_leave_out() {
+        let whole = story(&history(COMMAND), Detail::All);
+        let chosen = story(&history(COMMAND), Detail::Chapters);
+        assert_eq!(whole.steps.iter().map(|step| step.times).sum::<usize>(), whole.spans);
+        assert_eq!(chosen.idle_reconciles, 1, "the second reconcile of the deployment wrote nothing");
+        assert!(chosen.steps.len() < whole.steps.len());
+        assert_eq!(chosen.pods(), [("default".to_owned(), "a".to_owned())]);
+    }
+
+    #[test]
+    fn a_write_names_its_subresource() {
+        let script = "
+            scheduler.bind @pods/default/a
+            apiserver.request ^scheduler.bind method=POST path=/api/v1/namespaces/default/pods/a/binding
+            store.commit ^apiserver.request @pods/default/a >1
+        ";
+        let story = story(&history(script), Detail::Chapters);
+        assert_eq!(story.steps[1].label, "create pods/default/a/binding");
+    }
+
+    #[test]
+    fn a_reconcile_tells_how_long_its_revision_took_to_arrive_and_how_long_it_queued() {
+        let story = story(&history(COMMAND), Detail::Chapters);
+        let reconcile = story.steps.iter().find(|step| step.chapter == Chapter::Controllers).expect("one");
+        assert_eq!(reconcile.facts, "by r10 after 0 ns queued 100 µs");
+    }
+
+    #[test]
+    fn what_a_step_called_stays_below_it_whatever_was_woken_in_between() {
+        let script = "
+            reconcile @sets/a controller=set
+            apiserver.request ^reconcile method=POST path=/one
+            store.commit ^apiserver.request @pods/default/one >1
+            reconcile <1 @pods/default/one controller=pod
+            apiserver.request ^reconcile method=PUT path=/api/v1/namespaces/default/pods/one
+            store.commit ^apiserver.request @pods/default/one >2
+        ";
+        let mut records = history(script);
+        // The first reconcile writes again, after its first write has woken another.
+        let mut second = history("apiserver.request method=POST path=/two").remove(0);
+        (second.trace, second.parent, second.start) = (records[0].trace, Some(records[0].span), u64::MAX / 2);
+        records.push(second);
+        let told = story(&records, Detail::Chapters);
+        let labels: Vec<&str> = told.steps.iter().map(|step| step.label.as_str()).collect();
+        assert_eq!(
+            labels[..4],
+            ["set sets/a", "create pods/default/one", "POST /two", "pod pods/default/one"]
+        );
+    }
+
+    #[test]
+    fn the_same_failure_again_and_again_is_one_line() {
+        let script = "
+            kubelet.sync @pods/default/a
+            kubelet.container ^kubelet.sync @pods/default/a container=c !ErrImagePull
+            kubelet.sync @pods/default/a
+            kubelet.container ^kubelet.sync @pods/default/a container=c !ErrImagePull
+            kubelet.sync @pods/default/a
+            kubelet.container ^kubelet.sync @pods/default/a container=c !ErrImagePull
+        ";
+        let story = story(&history(script), Detail::Chapters);
+        let times: Vec<(Chapter, usize)> =
+            story.steps.iter().map(|step| (step.chapter, step.times)).collect();
+        assert_eq!(times, [(Chapter::Pod, 3), (Chapter::Containers, 3)]);
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        for (nanoseconds, expected) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.50 µs"),
+            (41_230, "41.2 µs"),
+            (999_900, "1000 µs"),
+            (1_840_000_000, "1.84 s"),
+        ] {
+            assert_eq!(duration(nanoseconds), expected);
+        }
+    }
+}

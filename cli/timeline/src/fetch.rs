@@ -1,0 +1,126 @@
+//! What is asked of the server: records, and the pods they are about.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use ferry_client::{Client, Kubeconfig};
+use ferry_trace::Record;
+use futures::{AsyncBufRead, AsyncBufReadExt, Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use serde::Deserialize;
+
+use crate::error::Error;
+
+const PATH: &str = "/ferry/v1/trace";
+
+/// Which records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    Object { object: String, namespace: String },
+    Trace(String),
+    Last,
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Selection::Object { object, namespace } => write!(formatter, "{object} in namespace {namespace}"),
+            Selection::Trace(trace) => write!(formatter, "trace {trace}"),
+            Selection::Last => formatter.write_str("a write that somebody made"),
+        }
+    }
+}
+
+impl Selection {
+    fn path(&self) -> String {
+        match self {
+            Selection::Object { object, namespace } => {
+                format!("{PATH}?object={}&namespace={}", escape(object), escape(namespace))
+            }
+            Selection::Trace(trace) => format!("{PATH}?trace={}", escape(trace)),
+            Selection::Last => format!("{PATH}?last=true"),
+        }
+    }
+}
+
+pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
+    let kubeconfig =
+        Kubeconfig { path: kubeconfig, user_agent: Some("ferry-trace".into()), ..Kubeconfig::default() };
+    Ok(ferry_client::connect(&kubeconfig).await?)
+}
+
+pub async fn records(client: &Client, selection: &Selection) -> Result<Vec<Record>, Error> {
+    #[derive(Deserialize)]
+    struct Found {
+        records: Vec<Record>,
+    }
+    let request = http::Request::get(selection.path()).body(Vec::new())?;
+    let text = client.request_text(request).await.map_err(refused)?;
+    Ok(serde_json::from_str::<Found>(&text)?.records)
+}
+
+/// Every record from now on, as its span ends. Returns when the server listens.
+pub async fn follow(client: &Client) -> Result<impl Stream<Item = Result<Record, Error>> + use<>, Error> {
+    let request = http::Request::get(format!("{PATH}?follow=true")).body(Vec::new())?;
+    let mut body = client.request_stream(request).await.map_err(refused)?;
+    // The first, empty line says that the server listens: from here on nothing is missed.
+    read_line(&mut body).await?;
+    let lines = body.lines().filter_map(async |line| match line {
+        Ok(line) if line.is_empty() => None,
+        Ok(line) => Some(serde_json::from_str(&line).map_err(Error::Read)),
+        Err(error) => Some(Err(Error::Follow(error))),
+    });
+    Ok(lines.boxed())
+}
+
+async fn read_line(body: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Error> {
+    let mut line = String::new();
+    body.read_line(&mut line).await.map_err(Error::Follow)?;
+    Ok(line)
+}
+
+/// A pod as it is now, and what was said about it, oldest first; nothing if it is gone.
+pub async fn pod(client: &Client, namespace: &str, name: &str) -> Result<Option<(Pod, Vec<Event>)>, Error> {
+    let failed = |error| Error::Pod(format!("{namespace}/{name}"), error);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let Some(pod) = pods.get_opt(name).await.map_err(failed)? else { return Ok(None) };
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let about = ListParams::default().fields(&format!("involvedObject.name={name},involvedObject.kind=Pod"));
+    let mut events = events.list(&about).await.map_err(failed)?.items;
+    events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
+    Ok(Some((pod, events)))
+}
+
+fn refused(error: kube::Error) -> Error {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Error::NotKept,
+        error => Error::Ask(error),
+    }
+}
+
+/// Names of objects need no more than this; what else is typed must not change the question.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'/' => {
+                escaped.push(char::from(byte))
+            }
+            byte => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_stays_one_question() {
+        let object = Selection::Object { object: "pod/a&last=true".into(), namespace: "x y".into() };
+        assert_eq!(object.path(), "/ferry/v1/trace?object=pod/a%26last%3Dtrue&namespace=x%20y");
+    }
+}

@@ -1,0 +1,173 @@
+//! `ferry trace -- COMMAND`: runs it under a trace of its own, and prints each step of its life as it ends.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ferry_client::Client;
+use ferry_trace::timeline::{Focus, timeline};
+use ferry_trace::{Context, Record, SpanId};
+use futures::{Stream, StreamExt};
+use tokio::time::Instant;
+
+use crate::chapters::{Detail, Step, Story, duration, story};
+use crate::error::Error;
+use crate::fetch::{self, Selection};
+use crate::reason;
+
+pub struct Command {
+    /// `kubectl …` is Ferry's own; anything else is a program.
+    pub words: Vec<OsString>,
+    pub kubeconfig: Option<PathBuf>,
+    /// How long its consequences are waited for.
+    pub patience: Duration,
+    /// Whether steps are printed as they end.
+    pub is_shown: bool,
+}
+
+/// After this long without a further step a story is over, unless a pod of it is still on its way.
+const QUIET: Duration = Duration::from_secs(1);
+/// A pod that is stuck may only look so; this long it gets to prove it.
+const DOUBT: Duration = Duration::from_secs(3);
+
+/// Returns the records of the whole story.
+pub async fn follow(client: &Client, command: Command) -> Result<Vec<Record>, Error> {
+    let context = Context::generate();
+    let mut stream = fetch::follow(client).await?;
+    let mut child = start(&command, context)?;
+    let mut telling = Telling::new(context, command.is_shown);
+    // Gathered while the command runs: the stream has an end, and must not fill up.
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status,
+            record = stream.next() => telling.take(record)?,
+        }
+    };
+    let status = status.map_err(|source| Error::Run { program: command.words[0].clone().into(), source })?;
+    let deadline = Instant::now() + command.patience;
+    while !telling.gather(&mut stream, deadline).await? {
+        if is_over(client, &telling).await? {
+            break;
+        }
+    }
+    if !telling.has_own_records() && status.success() {
+        // A program that hands no trace on; the server knows who wrote last.
+        return fetch::records(client, &Selection::Last).await;
+    }
+    Ok(telling.chain())
+}
+
+fn start(command: &Command, context: Context) -> Result<tokio::process::Child, Error> {
+    let [program, arguments @ ..] = command.words.as_slice() else { return Err(Error::NothingAsked) };
+    let failed = |source| Error::Run { program: program.into(), source };
+    let mut child = if program == "kubectl" {
+        let mut own = tokio::process::Command::new(std::env::current_exe().map_err(failed)?);
+        own.arg("kubectl");
+        own
+    } else {
+        tokio::process::Command::new(program)
+    };
+    child.args(arguments).env("TRACEPARENT", context.to_string()).kill_on_drop(true);
+    if let Some(kubeconfig) = &command.kubeconfig {
+        child.env("KUBECONFIG", kubeconfig);
+    }
+    child.spawn().map_err(failed)
+}
+
+/// All pods are well, or will not be as far as can be seen, or there are none.
+async fn is_over(client: &Client, telling: &Telling) -> Result<bool, Error> {
+    if telling.last_step.elapsed() < QUIET {
+        return Ok(false);
+    }
+    for (namespace, name) in telling.story().pods() {
+        if let Some((pod, _)) = fetch::pod(client, &namespace, &name).await?
+            && !reason::is_well(&pod)
+            && !(reason::is_stuck(&pod) && telling.last_step.elapsed() > DOUBT)
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What was heard so far, and which of it was told.
+struct Telling {
+    context: Context,
+    records: Vec<Record>,
+    told: HashSet<SpanId>,
+    is_shown: bool,
+    last_step: Instant,
+}
+
+impl Telling {
+    fn new(context: Context, is_shown: bool) -> Self {
+        Telling { context, records: Vec::new(), told: HashSet::new(), is_shown, last_step: Instant::now() }
+    }
+
+    fn take(&mut self, record: Option<Result<Record, Error>>) -> Result<(), Error> {
+        match record {
+            Some(record) => self.records.push(record?),
+            None => return Err(Error::Follow(std::io::ErrorKind::UnexpectedEof.into())),
+        }
+        Ok(())
+    }
+
+    /// Listens until the story is quiet for a while; true when its time is up.
+    async fn gather(
+        &mut self,
+        stream: &mut (impl Stream<Item = Result<Record, Error>> + Unpin),
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let quiet = Instant::now() + QUIET;
+        while let Ok(record) = tokio::time::timeout_at(quiet.min(deadline), stream.next()).await {
+            self.take(record)?;
+            // Whatever else ended in the same moment belongs to the same telling.
+            while let Ok(record) = tokio::time::timeout(Duration::from_millis(20), stream.next()).await {
+                self.take(record)?;
+            }
+            self.tell();
+        }
+        self.tell();
+        Ok(Instant::now() >= deadline)
+    }
+
+    fn chain(&self) -> Vec<Record> {
+        let entries = timeline(&self.records, &Focus::Trace(self.context.trace)).entries;
+        entries.into_iter().map(|entry| entry.record).collect()
+    }
+
+    fn story(&self) -> Story {
+        story(&self.chain(), Detail::Chapters)
+    }
+
+    fn has_own_records(&self) -> bool {
+        self.records.iter().any(|record| record.trace == self.context.trace)
+    }
+
+    /// Prints what is new. A step stands in the chain only when what called it has ended too, so some come late; each
+    /// is told once.
+    fn tell(&mut self) {
+        let story = self.story();
+        let mut new: Vec<&Step> = story.steps.iter().filter(|step| self.told.insert(step.span)).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.last_step = Instant::now();
+        new.sort_by_key(|step| step.start);
+        if self.is_shown {
+            new.iter().for_each(|step| eprintln!("{}", line(step, story.start)));
+        }
+    }
+}
+
+fn line(step: &Step, began: u64) -> String {
+    let failed = step.error.as_ref().map(|error| format!("  ✗ {error}")).unwrap_or_default();
+    format!(
+        "+{:<8} {:<20} {}  {}{failed}",
+        duration(step.start.saturating_sub(began)),
+        step.chapter.title(),
+        step.label,
+        duration(step.duration)
+    )
+}
