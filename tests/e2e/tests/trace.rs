@@ -1,0 +1,197 @@
+//! The trace as the server gives it out: who may read it, what is chosen, and that nothing secret is in it.
+
+use std::time::Duration;
+
+use ferry_testkit::{TestServer, send};
+use ferry_trace::Record;
+use futures::{AsyncBufReadExt, TryStreamExt};
+use http::Method;
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const TRACE: &str = "/ferry/v1/trace";
+
+fn config_map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}})
+}
+
+async fn records(server: &TestServer, query: &str) -> Vec<Record> {
+    let answer = server.get(&format!("{TRACE}?{query}")).await.expect(200);
+    serde_json::from_value(answer["records"].clone()).expect("records")
+}
+
+fn names(records: &[Record]) -> Vec<&str> {
+    records.iter().map(|record| record.name.as_ref()).collect()
+}
+
+#[tokio::test]
+async fn a_write_is_found_by_its_object_its_revision_and_as_the_last_one() {
+    let server = TestServer::start().await;
+    let created = server.post(MAPS, &config_map("traced")).await.expect(201);
+    let revision = created["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
+    for query in [
+        "object=configmaps/default/traced".to_owned(),
+        "object=configmap/traced".to_owned(),
+        "object=cm/traced&namespace=default".to_owned(),
+        format!("revision={revision}"),
+        "last=true".to_owned(),
+    ] {
+        let found = records(&server, &query).await;
+        let names = names(&found);
+        for step in [
+            "apiserver.request",
+            "filter.authorization",
+            "admission.mutate",
+            "registry.validate",
+            "store.commit",
+            "store.write",
+            "watch.cache",
+        ] {
+            assert!(names.contains(&step), "{query}: no {step} in {names:?}");
+        }
+        let commit = found.iter().find(|record| record.name == "store.commit").expect("was just seen");
+        assert_eq!(commit.object.as_deref(), Some("configmaps/default/traced"), "{query}");
+        assert_eq!(commit.committed.map(|revision| revision.to_string()), Some(revision.clone()), "{query}");
+        let request = found.iter().find(|record| record.name == "apiserver.request").expect("was just seen");
+        assert_eq!(request.attribute("user").and_then(|user| user.as_str()), Some("admin"), "{query}");
+    }
+    assert!(records(&server, "object=configmap/none").await.is_empty());
+    server.get(&format!("{TRACE}?object=nonsense/x")).await.expect(400);
+    server.get(&format!("{TRACE}?trace=xyz")).await.expect(400);
+}
+
+#[tokio::test]
+async fn a_follower_hears_of_a_write_as_it_happens() {
+    let server = TestServer::start().await;
+    let request = http::Request::get(format!("{TRACE}?follow=true")).body(Vec::new()).expect("a request");
+    let mut lines = server.admin().request_stream(request).await.expect("a stream").lines();
+    assert_eq!(lines.try_next().await.expect("a line").as_deref(), Some(""), "the server listens");
+    server.post(MAPS, &config_map("followed")).await.expect(201);
+    let heard = async {
+        while let Some(line) = lines.try_next().await.expect("a line") {
+            let record: Option<Record> = serde_json::from_str(&line).ok();
+            if record.is_some_and(|record| record.object.as_deref() == Some("configmaps/default/followed")) {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), heard).await.expect("within ten seconds"));
+}
+
+#[tokio::test]
+async fn only_administrators_read_and_hand_in_and_what_is_handed_in_is_marked_and_bounded() {
+    let server = TestServer::start().await;
+    let stranger = server.user("mallory", &["system:authenticated"]);
+    for method in [Method::GET, Method::POST] {
+        let answer = send(&stranger, method.clone(), TRACE, &[], b"[]".to_vec()).await;
+        assert_eq!(answer.code, 403, "{method}");
+    }
+    let span = ferry_trace::span("test.sent");
+    let trace = span.context().trace;
+    drop(span);
+    let mut sent = ferry_trace::ring().trace(trace);
+    sent[0].committed = Some(1);
+    let taken = server.post(TRACE, &json!(sent)).await.expect(200);
+    assert_eq!(taken["taken"], 1);
+    let marked = records(&server, &format!("trace={trace}")).await;
+    let marked = marked.iter().find(|record| record.source.is_some()).expect("the one that was sent");
+    assert_eq!((marked.source.as_deref(), marked.committed), (Some("admin"), None));
+    let many: Vec<&Record> = std::iter::repeat_n(&sent[0], 513).collect();
+    server.post(TRACE, &json!(many)).await.expect(400);
+    server.post(TRACE, &json!("no spans")).await.expect(400);
+    server.post(TRACE, &json!(["x".repeat(600 * 1024)])).await.expect(413);
+    server.delete(TRACE).await.expect(405);
+}
+
+/// What `ferry trace` does, from outside: a kubeconfig, a connection, a question, a picture.
+#[tokio::test]
+async fn a_write_is_shown_as_a_waterfall() {
+    use ferry_timeline::{chapters, fetch, waterfall};
+    let server = TestServer::start().await;
+    server.post(MAPS, &config_map("shown")).await.expect(201);
+    let client = fetch::connect(Some(server.kubeconfig())).await.expect("a client");
+    let shown = fetch::Selection::Object { object: "cm/shown".into(), namespace: "default".into() };
+    let records = fetch::records(&client, &shown).await.expect("records");
+    let story = chapters::story(&records, chapters::Detail::Chapters);
+    let style = waterfall::Style { width: 100, has_color: false };
+    let text = waterfall::render(&story, &[], &style);
+    for words in [
+        "Command",
+        "create configmaps/default/shown",
+        "Authorization",
+        "Admission",
+        "Storage and watch",
+        "commit configmaps/default/shown",
+        "write to disk",
+        "watchers have it",
+    ] {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+    let refused = fetch::Selection::Object { object: "nonsense/x".into(), namespace: "default".into() };
+    let error = fetch::records(&client, &refused).await.expect_err("no such kind").to_string();
+    assert!(error.contains("nonsense"), "{error}");
+}
+
+/// Values that must never be found in the trace: each stands where a user may put a secret.
+const SECRETS: [&str; 6] = [
+    "hunter2-data",
+    "hunter2-env",
+    "hunter2-bearer",
+    "hunter2-query",
+    "hunter2-invalid",
+    "hunter2-annotation",
+];
+
+#[tokio::test]
+async fn nothing_secret_is_ever_in_a_span() {
+    let server = TestServer::start().await;
+    let [data, env, bearer, query, invalid, annotation] = SECRETS;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "annotations": {"a": annotation}},
+        "stringData": {"password": data}});
+    server.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
+    let container =
+        json!({"name": "c", "image": "i", "env": [{"name": "TOKEN", "value": env}], "args": [env]});
+    let pod =
+        |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+    server
+        .post("/api/v1/namespaces/default/pods", &pod(json!({"containers": [container]})))
+        .await
+        .expect(201);
+    // A refused value is quoted to whoever sent it, and to nobody else.
+    let refused =
+        json!({"containers": [container], "restartPolicy": invalid, "hostname": invalid.to_uppercase()});
+    let answer = server.post("/api/v1/namespaces/default/pods", &pod(refused)).await.expect(422);
+    assert!(answer["message"].as_str().is_some_and(|message| message.contains(invalid)), "{answer}");
+    let patch = json!({"stringData": {"password": data}, "data": {"other": invalid}});
+    server.patch("/api/v1/namespaces/default/secrets/s", "merge", &patch).await;
+    server.post(&format!("{MAPS}?fieldManager={query}"), &config_map("q")).await.expect(201);
+    // Over the wire, where credentials are looked at.
+    let mut outside = kube::Config::new(server.url().parse().expect("an address"));
+    outside.accept_invalid_certs = true;
+    outside.auth_info.token = Some(bearer.to_owned().into());
+    let outside = kube::Client::try_from(outside).expect("a client");
+    assert_eq!(send(&outside, Method::POST, MAPS, &[], b"{}".to_vec()).await.code, 401);
+    server
+        .post(
+            "/api/v1/namespaces/default/serviceaccounts",
+            &json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "a"}}),
+        )
+        .await
+        .expect(201);
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+    let issued =
+        server.post("/api/v1/namespaces/default/serviceaccounts/a/token", &request).await.expect(201);
+    let token = issued["status"]["token"].as_str().expect("a token").to_owned();
+    let review =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+    server.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await.expect(201);
+
+    let kept = serde_json::to_string(&ferry_trace::ring().all()).expect("records are JSON");
+    assert!(kept.contains("secrets/default/s"), "the writes themselves are recorded");
+    for secret in SECRETS.iter().copied().chain([token.as_str()]) {
+        assert!(!kept.contains(secret), "{secret} is in the trace");
+    }
+}
