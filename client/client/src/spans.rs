@@ -73,10 +73,12 @@ mod tests {
                 let records: Vec<Record> = serde_json::from_slice(&bytes).unwrap();
                 let is_last = records.iter().any(|record| record.name == "test.last");
                 sender.send(records).await.unwrap();
-                let code = if is_last { 403 } else { 200 };
-                Ok::<_, Infallible>(
-                    http::Response::builder().status(code).body(Body::from(b"{}".to_vec())).unwrap(),
-                )
+                let refusal =
+                    r#"{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}"#;
+                let (code, body) = if is_last { (403, refusal) } else { (200, "{}") };
+                let response =
+                    http::Response::builder().status(code).body(Body::from(body.as_bytes().to_vec()));
+                Ok::<_, Infallible>(response.unwrap())
             }
         });
         let task = tokio::spawn(hand_in(crate::over(service)));
