@@ -93,8 +93,9 @@ pub struct Refused {
 /// The hierarchy mounted on this machine.
 #[derive(Clone, Debug)]
 pub enum Hierarchy {
-    /// One mount per controller.
-    V1(BTreeMap<String, PathBuf>),
+    /// One mount per controller. The others hold no limits of ours, but the
+    /// runtime makes groups in each of them.
+    V1 { controllers: BTreeMap<String, PathBuf>, others: Vec<PathBuf> },
     /// One mount for all.
     V2(PathBuf),
 }
@@ -110,25 +111,33 @@ impl Hierarchy {
     fn from_mountinfo(mountinfo: &str) -> Option<Self> {
         let mut controllers = BTreeMap::new();
         let mut unified = None;
+        let mut others = Vec::new();
         for line in mountinfo.lines() {
             let (before, after) = line.split_once(" - ")?;
             let mount_point = before.split(' ').nth(4)?;
             let mut after = after.split(' ');
             match after.next() {
                 Some("cgroup") => {
-                    for option in after.nth(1).unwrap_or("").split(',') {
-                        if POD_CONTROLLERS.contains(&option) {
-                            controllers
-                                .entry(option.to_string())
-                                .or_insert_with(|| PathBuf::from(mount_point));
-                        }
+                    let options = after.nth(1).unwrap_or("").split(',');
+                    let ours: Vec<&str> = options.filter(|option| POD_CONTROLLERS.contains(option)).collect();
+                    if ours.is_empty() {
+                        others.push(PathBuf::from(mount_point));
+                    }
+                    for controller in ours {
+                        controllers
+                            .entry(controller.to_string())
+                            .or_insert_with(|| PathBuf::from(mount_point));
                     }
                 }
                 Some("cgroup2") if unified.is_none() => unified = Some(PathBuf::from(mount_point)),
                 _ => {}
             }
         }
-        if controllers.is_empty() { unified.map(Self::V2) } else { Some(Self::V1(controllers)) }
+        if controllers.is_empty() {
+            return unified.map(Self::V2);
+        }
+        others.extend(unified);
+        Some(Self::V1 { controllers, others })
     }
 
     pub fn is_v2(&self) -> bool {
@@ -138,7 +147,7 @@ impl Hierarchy {
     /// Whether a controller can be used below the root.
     pub fn has_controller(&self, name: &str) -> bool {
         match self {
-            Self::V1(controllers) => controllers.contains_key(name),
+            Self::V1 { controllers, .. } => controllers.contains_key(name),
             Self::V2(root) => fs::read_to_string(root.join("cgroup.controllers"))
                 .is_ok_and(|list| list.split_whitespace().any(|each| each == name)),
         }
@@ -153,7 +162,7 @@ impl Hierarchy {
     pub fn ensure(&self, path: &Path, limits: &Limits) -> Result<Vec<Refused>, Error> {
         let create = |source| Error::Create { path: path.as_str().into(), source };
         match self {
-            Self::V1(controllers) => {
+            Self::V1 { controllers, .. } => {
                 for (controller, mount) in controllers {
                     let directory = path.below(mount);
                     fs::create_dir_all(&directory).map_err(create)?;
@@ -179,7 +188,7 @@ impl Hierarchy {
     fn files(&self, path: &Path, limits: &Limits) -> Vec<(PathBuf, String)> {
         let mut files = Vec::new();
         match self {
-            Self::V1(controllers) => {
+            Self::V1 { controllers, .. } => {
                 let mut put = |controller: &str, file: &str, value: String| {
                     if let Some(mount) = controllers.get(controller) {
                         files.push((path.below(mount).join(file), value));
@@ -221,9 +230,15 @@ impl Hierarchy {
         files
     }
 
-    /// Removes the group and all below it. Processes must be gone.
+    /// Removes the group and all below it, those of the runtime too.
+    /// Processes must be gone.
     pub fn remove(&self, path: &Path) -> Result<(), Error> {
-        for directory in self.directories(path) {
+        let others = match self {
+            Self::V1 { others, .. } => others.as_slice(),
+            Self::V2(_) => &[],
+        };
+        let others = others.iter().map(|mount| path.below(mount));
+        for directory in self.directories(path).into_iter().chain(others) {
             remove_tree(&directory).map_err(|source| Error::Remove { path: path.as_str().into(), source })?;
         }
         Ok(())
@@ -255,7 +270,7 @@ impl Hierarchy {
     /// What the group has used so far.
     pub fn usage(&self, path: &Path) -> Result<Usage, Error> {
         match self {
-            Self::V1(controllers) => {
+            Self::V1 { controllers, .. } => {
                 let mut usage = Usage::default();
                 if let Some(mount) = controllers.get("cpuacct") {
                     usage.cpu_nanoseconds = read_number(&path.below(mount).join("cpuacct.usage"))?;
@@ -299,7 +314,7 @@ impl Hierarchy {
 
     fn directories(&self, path: &Path) -> Vec<PathBuf> {
         match self {
-            Self::V1(controllers) => {
+            Self::V1 { controllers, .. } => {
                 let mut directories: Vec<_> = controllers.values().map(|mount| path.below(mount)).collect();
                 directories.dedup();
                 directories
