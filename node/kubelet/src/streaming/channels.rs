@@ -5,9 +5,17 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 /// The pseudo-channel whose message names a channel that is closed.
 const CLOSE: u8 = 255;
+
+/// The orderly end of a connection. Without the code, clients take it for a
+/// broken one and fail a command that went well.
+pub fn goodbye() -> Message {
+    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {

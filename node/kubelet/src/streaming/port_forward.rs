@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::channels::{Input, Protocol};
+use super::channels::{Input, Protocol, goodbye};
 use super::spdy::{Headers, Role, Session, Writer};
 use super::upgrade;
 
@@ -26,7 +26,7 @@ where
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "port-forward");
-            let _ = to_client.send(Message::Close(None)).await;
+            let _ = to_client.send(goodbye()).await;
             return;
         }
     };
@@ -72,7 +72,7 @@ where
                 break;
             }
         }
-        let _ = to_client.send(Message::Close(None)).await;
+        let _ = to_client.send(goodbye()).await;
     };
     let inward = async {
         while let Some(Ok(message)) = from_client.next().await {

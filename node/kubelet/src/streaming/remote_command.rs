@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::channels::{Input, Protocol};
+use super::channels::{Input, Protocol, goodbye};
 use super::spdy::{Headers, Role, Session, Stream, Writer};
 use super::upgrade;
 
@@ -72,7 +72,7 @@ where
             }
         }
         // a client that is gone needs no goodbye
-        let _ = to_client.send(Message::Close(None)).await;
+        let _ = to_client.send(goodbye()).await;
     });
 
     let runtime = match open(url, wanted).await {
@@ -221,7 +221,7 @@ where
             let message = Message::binary(Bytes::copy_from_slice(&buffer[..count]));
             to_client.send(message).await.map_err(std::io::Error::other)?;
         }
-        to_client.send(Message::Close(None)).await.map_err(std::io::Error::other)
+        to_client.send(goodbye()).await.map_err(std::io::Error::other)
     };
     let ended: Result<(), std::io::Error> = tokio::select! {
         ended = inward => ended,
