@@ -30,6 +30,9 @@ pub struct Config {
     /// The authority that signs certificate requests, in PEM.
     pub signing_ca: Option<SigningCa>,
     pub certificate_duration: Duration,
+    /// Sign what a node wants to serve with, when it names only the node's own addresses. Upstream leaves
+    /// this to the administrator.
+    pub approve_kubelet_serving: bool,
     /// The key that signs long-lived service account tokens, in PEM; without it none are made.
     pub service_account_key: Option<Vec<u8>>,
     pub node_monitor_period: Duration,
@@ -68,6 +71,7 @@ impl Default for Config {
             root_ca: None,
             signing_ca: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
+            approve_kubelet_serving: false,
             service_account_key: None,
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(50),

@@ -6,17 +6,21 @@ mod sign;
 
 use std::time::Duration;
 
-use ferry_client::{Attempt, Client, Error, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::context::{Context, Running, enqueue_own};
 use request::{Asker, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
+
+/// Until a request to serve is looked at again; the cleaner removes what nobody approves.
+const SERVING_RETRY: Duration = Duration::from_secs(5);
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 
@@ -71,15 +75,35 @@ where
 }
 
 pub fn start_approving(context: &Context) -> Running {
-    run(context, "certificatesigningrequest-approving-controller", approve)
+    let nodes = context.config.approve_kubelet_serving.then(|| context.informers.of::<Node>());
+    run(context, "certificatesigningrequest-approving-controller", move |client, csr| {
+        let nodes = nodes.clone();
+        async move { approve(client, csr, nodes.as_ref()).await }
+    })
 }
 
-/// Approves a kubelet's request where whoever asks is allowed to.
-async fn approve(client: Client, mut csr: CertificateSigningRequest) -> Result<Outcome, Error> {
+/// Approves a kubelet's request where whoever asks is allowed to, and with `nodes` also what a node wants
+/// to serve with under its own addresses.
+async fn approve(
+    client: Client,
+    csr: CertificateSigningRequest,
+    nodes: Option<&Informer<Node>>,
+) -> Result<Outcome, Error> {
     if certificate(&csr).is_some() || holds(&csr, "Approved") || holds(&csr, "Denied") {
         return Ok(Outcome::Done);
     }
     let Ok(parsed) = request::parse(&csr.spec.request.0) else { return Ok(Outcome::Done) };
+    if let (Some(nodes), Some(name)) = (nodes, parsed.node_name()) {
+        let node = nodes.get(&NamespacedName::new("", name));
+        if node.is_some_and(|node| request::serves_itself(&csr, &parsed, &node)) {
+            let message = "Auto approving kubelet serving certificate for the node's own addresses.";
+            return write_approval(client, csr, message).await;
+        }
+        if csr.spec.signer_name == KUBELET_SERVING {
+            // The node may be about to say what its addresses are.
+            return Ok(Outcome::After(SERVING_RETRY));
+        }
+    }
     let (subresource, message) = match request::recognize(&csr, &parsed) {
         None => return Ok(Outcome::Done),
         Some(Asker::SelfNode) => {
@@ -92,6 +116,14 @@ async fn approve(client: Client, mut csr: CertificateSigningRequest) -> Result<O
     if !may_create(&client, &csr, subresource).await? {
         return Ok(Outcome::Done);
     }
+    write_approval(client, csr, message).await
+}
+
+async fn write_approval(
+    client: Client,
+    mut csr: CertificateSigningRequest,
+    message: &str,
+) -> Result<Outcome, Error> {
     let approved = condition("Approved", "AutoApproved", message.into(), Timestamp::now());
     csr.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
     let api: Api<CertificateSigningRequest> = Api::all(client);

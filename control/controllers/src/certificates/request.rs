@@ -1,6 +1,9 @@
 //! What a certificate request asks for, and which of Kubernetes' signers it is for.
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::Pem;
@@ -17,7 +20,7 @@ pub struct Request {
     pub common_name: String,
     pub organizations: Vec<String>,
     pub names: Vec<String>,
-    pub addresses: usize,
+    pub addresses: Vec<IpAddr>,
     /// Mail addresses and URIs.
     pub others: usize,
     /// More than one common name, or attributes beside name and organization.
@@ -56,13 +59,21 @@ pub fn parse(pem: &[u8]) -> Result<Request, Malformed> {
             for name in &alternative.general_names {
                 match name {
                     GeneralName::DNSName(name) => request.names.push(name.to_string()),
-                    GeneralName::IPAddress(_) => request.addresses += 1,
+                    GeneralName::IPAddress(bytes) => match address(bytes) {
+                        Some(address) => request.addresses.push(address),
+                        None => request.others += 1,
+                    },
                     _ => request.others += 1,
                 }
             }
         }
     }
     Ok(request)
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl Request {
@@ -72,8 +83,12 @@ impl Request {
             && self.common_name.len() > "system:node:".len()
     }
 
+    pub fn node_name(&self) -> Option<&str> {
+        self.common_name.strip_prefix("system:node:")
+    }
+
     fn has_no_alternatives(&self) -> bool {
-        self.names.is_empty() && self.addresses == 0 && self.others == 0
+        self.names.is_empty() && self.addresses.is_empty() && self.others == 0
     }
 }
 
@@ -106,7 +121,7 @@ pub fn check(signer: &str, request: &Request, usages: &[String]) -> Result<(), S
             if request.others > 0 {
                 return Err("email and URI subjectAltNames are not allowed".into());
             }
-            if request.names.is_empty() && request.addresses == 0 {
+            if request.names.is_empty() && request.addresses.is_empty() {
                 return Err("DNS or IP subjectAltName is required".into());
             }
             both_forms("server auth")
@@ -140,9 +155,61 @@ pub fn recognize(csr: &CertificateSigningRequest, request: &Request) -> Option<A
     Some(if own { Asker::SelfNode } else { Asker::Node })
 }
 
+/// Is this a node's request for a certificate to serve with, under no names and addresses but the node's own?
+pub fn serves_itself(csr: &CertificateSigningRequest, request: &Request, node: &Node) -> bool {
+    let usages = csr.spec.usages.as_deref().unwrap_or_default();
+    let own = csr.spec.signer_name == KUBELET_SERVING
+        && check(KUBELET_SERVING, request, usages).is_ok()
+        && csr.spec.username.as_deref() == Some(&request.common_name)
+        && csr.spec.groups.iter().flatten().any(|group| group == "system:nodes")
+        && request.node_name() == node.metadata.name.as_deref();
+    let known: Vec<&str> = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten())
+        .map(|address| address.address.as_str())
+        .collect();
+    let is_known = |text: &str| known.contains(&text);
+    own && request.names.iter().all(|name| is_known(name))
+        && request.addresses.iter().all(|address| is_known(&address.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_serves_under_its_own_names_only() {
+        use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+        use k8s_openapi::api::core::v1::{NodeAddress, NodeStatus};
+        let address = |kind: &str, text: &str| NodeAddress { type_: kind.into(), address: text.into() };
+        let mut known = Node::default();
+        known.metadata.name = Some("n1".into());
+        known.status = Some(NodeStatus {
+            addresses: Some(vec![address("InternalIP", "192.0.2.7"), address("Hostname", "n1")]),
+            ..Default::default()
+        });
+        let csr = |user: &str| CertificateSigningRequest {
+            spec: CertificateSigningRequestSpec {
+                signer_name: KUBELET_SERVING.into(),
+                username: Some(user.into()),
+                groups: Some(vec!["system:nodes".into()]),
+                usages: Some(usages(&["digital signature", "server auth"])),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let asked = |names: &[&str], addresses: &[&str]| Request {
+            names: names.iter().map(ToString::to_string).collect(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            ..node()
+        };
+        let own = csr("system:node:n1");
+        assert!(serves_itself(&own, &asked(&["n1"], &["192.0.2.7"]), &known));
+        assert!(!serves_itself(&own, &asked(&["kubernetes"], &["192.0.2.7"]), &known));
+        assert!(!serves_itself(&own, &asked(&["n1"], &["192.0.2.1"]), &known));
+        assert!(!serves_itself(&csr("system:node:n2"), &asked(&["n1"], &[]), &known));
+    }
 
     fn node() -> Request {
         Request {
