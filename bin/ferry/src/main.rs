@@ -5,6 +5,7 @@
 
 mod cluster;
 mod roles;
+mod settings;
 
 /// Objects are trees of small pieces, made and dropped for every write: a fifth of a write's time is the
 /// allocator's, and this one takes least (docs/performance.md).
@@ -14,7 +15,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(name = "ferry", version, about = "A complete Kubernetes in one binary")]
@@ -56,6 +57,12 @@ enum Role {
     Bench(roles::bench::Flags),
     /// Show what happened when, and because of what
     Trace(Box<ferry_timeline::Flags>),
+    /// Run a further node of a cluster
+    Agent(cluster::agent::Flags),
+    /// Let nodes join
+    Token(cluster::token::Flags),
+    /// Bring images into a node without a registry
+    Image(cluster::image::Flags),
     /// Save the whole store to a file, or make a store out of one
     Snapshot(roles::snapshot::Flags),
 }
@@ -73,7 +80,14 @@ fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == "kubectl") {
         return ferry_kubectl::main(arguments.into_iter().skip(2));
     }
-    match run(Cli::parse(), &arguments) {
+    let arguments = match settings::complete(&Cli::command(), arguments, std::env::vars_os()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("ferry: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(Cli::parse_from(&arguments), &arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ferry: {error:#}");
@@ -93,6 +107,9 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Up(options) => cluster::up::run(&options, &arguments[2..]),
         Role::Down(flags) => cluster::down::run(&flags),
         Role::Status(flags) => cluster::status::run(&flags),
+        Role::Agent(flags) => cluster::agent::run(flags),
+        Role::Token(flags) => cluster::token::run(&flags),
+        Role::Image(flags) => cluster::image::run(&flags),
         Role::Server(options) => cluster::server::run(*options),
         Role::ApiServer(flags) => roles::apiserver::run(*flags),
         Role::ControllerManager(flags) => roles::controller_manager::run(flags),
@@ -110,7 +127,6 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_flags_of_all_roles_fit_together() {

@@ -11,6 +11,7 @@ use ferry_client::{CancellationToken, Client, Informers};
 use ferry_controllers::config::SigningCa;
 use tokio_util::task::TaskTracker;
 
+use super::facts::{self, Facts};
 use super::parts::Parts;
 use super::ranges::Ranges;
 use super::rights;
@@ -18,14 +19,19 @@ use super::rights;
 /// Starts everything that needs the API and no node. Ends with `shutdown`.
 pub async fn start(
     running: &Running,
-    ranges: &Ranges,
+    facts: &Facts,
     instance: &str,
     parts: &Parts,
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let ranges = &facts.ranges;
     let owner = running.client(User::new("system:ferry").with_groups([MASTERS, ALL_AUTHENTICATED]));
     rights::grant(&owner).await.context("give the node parts their rights")?;
+    facts::publish(&owner, facts).await?;
+    let dns = component(running, rights::DNS_USER);
+    let informers = Informers::new(component(running, "system:kube-proxy"), shutdown.clone());
+    tasks.spawn(ferry_dns::publish::run(informers, dns, ranges.dns()?, shutdown.clone()));
     start_controllers(running, ranges, instance, parts, tasks, shutdown)?;
 
     let client = component(running, "system:kube-scheduler");
@@ -57,6 +63,7 @@ fn start_controllers(
         root_ca: Some(running.pki.ca_pem().into_bytes()),
         signing_ca: Some(SigningCa { certificate: read(certificate)?, key: read(key)? }),
         service_account_key: Some(running.pki.service_account_key().as_bytes().to_vec()),
+        approve_kubelet_serving: true,
         ..Default::default()
     };
     let client = component(running, "system:kube-controller-manager");

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ferry_cni::overlay;
 use ferry_kubelet::cri;
 use ferry_linux::{cgroup, mount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
-use super::options::{Network, NodeOptions, ProxyMode};
+use super::options::ProxyMode;
 use super::ranges::{self, Ranges};
 use super::runtime::{self, Runtime};
 use super::{kubeconfig, node, status};
@@ -145,12 +146,10 @@ fn remove_network(layout: &Layout, ranges: &Ranges, runtime: Option<&Runtime>) -
         }
     }
     let own = Runtime::own(layout);
-    let options = NodeOptions::for_network(Network::Vxlan);
-    let config = node::network_config(layout, "", ranges, runtime.unwrap_or(&own), &options)?;
-    if let Some(config) = config {
-        ferry_cni::node::remove(&config).context("remove the pods' network")?;
-    }
-    Ok(())
+    // What is removed does not depend on the way between hosts.
+    let any = overlay::Mode::HostGateway;
+    let config = node::network_config(layout, "", ranges, runtime.unwrap_or(&own), any)?;
+    ferry_cni::node::remove(&config).context("remove the pods' network")
 }
 
 fn unmount(layout: &Layout) -> anyhow::Result<()> {

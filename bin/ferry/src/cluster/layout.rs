@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use ferry_linux::net::names;
 use nix::fcntl::{Flock, FlockArg};
 
+const DEFAULT_CLUSTER: &str = "ferry";
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
 
 #[derive(Clone, Debug)]
@@ -26,13 +27,19 @@ impl Layout {
         // One directory under two names is one cluster.
         let data_dir = absolute.canonicalize().unwrap_or(absolute);
         let cluster = if data_dir == Path::new(DEFAULT_DATA_DIR) {
-            "ferry".to_owned()
+            DEFAULT_CLUSTER.to_owned()
         } else {
-            // Short: with a suffix it must fit into the name of an interface.
-            format!("ferry-{}", &names::hex(&data_dir.to_string_lossy())[..4])
+            // Short: with a suffix it must fit into the name of an interface. The digest's end differs most
+            // between directories that lie side by side.
+            format!("ferry-{}", &names::hex(&data_dir.to_string_lossy())[12..])
         };
         let run_dir = Path::new("/run/ferry").join(&cluster);
         Ok(Layout { cluster, data_dir, run_dir })
+    }
+
+    /// The cluster that is meant when no data directory is named.
+    pub fn is_default(&self) -> bool {
+        self.cluster == DEFAULT_CLUSTER
     }
 
     pub fn make(&self) -> anyhow::Result<()> {

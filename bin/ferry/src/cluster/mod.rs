@@ -12,8 +12,12 @@
 //!
 //! Start reading at [`server`].
 
+pub mod agent;
 pub mod control_plane;
 pub mod down;
+pub mod facts;
+pub mod image;
+pub mod join;
 pub mod kubeconfig;
 pub mod layout;
 pub mod node;
@@ -24,4 +28,5 @@ pub mod rights;
 pub mod runtime;
 pub mod server;
 pub mod status;
+pub mod token;
 pub mod up;

@@ -1,13 +1,17 @@
 //! The parts of a node: kubelet, pod network, proxy, DNS.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ferry_client::{CancellationToken, Client, Informers};
+use ferry_cni::overlay;
+use ferry_dns::publish::PORT_LABEL;
 use k8s_openapi::api::core::v1::Node as ApiNode;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
@@ -30,16 +34,44 @@ pub struct Node {
     pub options: NodeOptions,
     pub ranges: Ranges,
     pub domain: String,
+    /// The way to other hosts; `None` where the pods' network is not ours.
+    pub overlay: Option<overlay::Mode>,
     pub runtime: Runtime,
     pub keys: Keys,
     pub clients: Clients,
 }
 
 /// The kubelet's serving certificate, and the authority its callers are believed by.
+#[derive(Clone)]
 pub struct Keys {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub client_ca: PathBuf,
+}
+
+impl Keys {
+    pub fn below(directory: &Path) -> Keys {
+        Keys {
+            certificate: directory.join("kubelet.crt"),
+            key: directory.join("kubelet.key"),
+            client_ca: directory.join("client-ca.crt"),
+        }
+    }
+
+    /// A node that has just joined has no serving certificate yet.
+    pub fn exist(&self) -> bool {
+        self.certificate.exists() && self.key.exists()
+    }
+}
+
+/// A kubelet that runs, and can be started again without its node's other parts. No container notices.
+#[derive(Clone, Default)]
+pub struct KubeletPart(Arc<Mutex<CancellationToken>>);
+
+impl KubeletPart {
+    pub fn restart(&self) {
+        self.0.lock().cancel();
+    }
 }
 
 /// The identities a node's parts act with.
@@ -50,61 +82,90 @@ pub struct Clients {
 }
 
 impl Node {
-    /// Starts all parts, which end with `shutdown`. Returns where the node's DNS listens.
+    /// Starts all parts, which end with `shutdown`.
     pub fn start(
         &self,
         informers: &Informers,
         parts: &Parts,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
-    ) -> anyhow::Result<SocketAddr> {
+    ) -> anyhow::Result<KubeletPart> {
         let span = ferry_trace::span("cluster.node");
         span.enter(|| {
-            self.start_kubelet(parts, tasks, shutdown)?;
+            let dns = self.start_dns(informers, parts, tasks, shutdown)?;
+            let kubelet = self.start_kubelet(dns, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
             self.start_proxy(informers, parts, tasks, shutdown);
-            self.start_dns(informers, parts, tasks, shutdown)
+            Ok(kubelet)
         })
     }
 
     fn start_kubelet(
         &self,
+        dns: SocketAddr,
         parts: &Parts,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
-    ) -> anyhow::Result<()> {
-        let defaults = ferry_kubelet::Config::new(&self.name);
-        let labels = self.options.node_labels.iter().map(|text| {
-            let (key, value) = text.split_once('=').unwrap_or((text, ""));
-            (key.to_owned(), value.to_owned())
+    ) -> anyhow::Result<KubeletPart> {
+        let mut config = self.kubelet_config(dns)?;
+        let keys = self.keys.clone();
+        let client = self.clients.kubelet.clone();
+        let (parts, stop) = (parts.clone(), shutdown.clone());
+        parts.starting("kubelet");
+        let part = KubeletPart::default();
+        let current = part.0.clone();
+        tasks.spawn(async move {
+            // Ended by us, it starts again at once; ended by itself, it is a failure.
+            while !stop.is_cancelled() {
+                let one = stop.child_token();
+                *current.lock() = one.clone();
+                let pair = keys.exist().then(|| (keys.certificate.clone(), keys.key.clone()));
+                (config.tls_cert_file, config.tls_private_key_file) = pair.unzip();
+                let run = || ferry_kubelet::run(Some(client.clone()), config.clone(), one.clone());
+                parts.keep("kubelet", one.clone(), run).await;
+            }
         });
-        let config = ferry_kubelet::Config {
+        Ok(part)
+    }
+
+    fn kubelet_config(&self, dns: SocketAddr) -> anyhow::Result<ferry_kubelet::Config> {
+        let mut labels = BTreeMap::from([(PORT_LABEL.to_owned(), dns.port().to_string())]);
+        for text in &self.options.node_labels {
+            let Some((key, value)) = text.split_once('=') else {
+                bail!("--node-labels: {text:?} is not key=value")
+            };
+            labels.insert(key.to_owned(), value.to_owned());
+        }
+        Ok(ferry_kubelet::Config {
             node_ips: vec![self.address],
-            node_labels: labels.collect(),
+            node_labels: labels,
             root_dir: self.layout.kubelet(),
             pod_logs_dir: self.layout.pod_logs(),
             static_pod_path: Some(self.layout.data_dir.join("manifests")),
             container_runtime_endpoint: self.runtime.endpoint.clone(),
             cluster_dns: vec![self.ranges.dns()?],
             cluster_domain: self.domain.clone(),
-            port: free_port(self.address, KUBELET_PORT),
-            tls_cert_file: Some(self.keys.certificate.clone()),
-            tls_private_key_file: Some(self.keys.key.clone()),
+            port: self.port(KUBELET_PORT),
             client_ca_file: Some(self.keys.client_ca.clone()),
             max_pods: self.options.max_pods,
             cni_trace_dir: Some(ferry_cni::install::trace_dir(&self.layout.leases())),
             cgroup_driver: self.runtime.cgroup_driver,
             cgroup_root: self.layout.cgroup_root(),
-            ..defaults
-        };
-        let client = self.clients.kubelet.clone();
-        let (parts, stop) = (parts.clone(), shutdown.clone());
-        parts.starting("kubelet");
-        tasks.spawn(async move {
-            let run = || ferry_kubelet::run(Some(client.clone()), config.clone(), stop.clone());
-            parts.keep("kubelet", stop.clone(), run).await;
-        });
-        Ok(())
+            // Upstream's shares of the disk are those of a server that does nothing else. A developer's disk is
+            // often fuller, and an image that was loaded by hand must not be collected for it.
+            eviction_hard: [
+                ("memory.available", "100Mi"),
+                ("nodefs.available", "1Gi"),
+                ("nodefs.inodesFree", "2%"),
+                ("imagefs.available", "1Gi"),
+                ("imagefs.inodesFree", "2%"),
+            ]
+            .map(|(signal, limit)| (signal.to_owned(), limit.to_owned()))
+            .into(),
+            image_gc_high_threshold_percent: 97,
+            image_gc_low_threshold_percent: 95,
+            ..ferry_kubelet::Config::new(&self.name)
+        })
     }
 
     fn start_network(
@@ -114,17 +175,14 @@ impl Node {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> anyhow::Result<()> {
-        let Some(config) = self.network_config()? else {
+        let Some(overlay) = self.overlay else {
             parts.running("network", "left to others");
             return Ok(());
         };
+        let config = network_config(&self.layout, &self.name, &self.ranges, &self.runtime, overlay)?;
         parts.starting("network");
         tasks.spawn(ferry_cni::node::run(informers.clone(), config, shutdown.clone()));
         Ok(())
-    }
-
-    fn network_config(&self) -> anyhow::Result<Option<ferry_cni::node::Config>> {
-        network_config(&self.layout, &self.name, &self.ranges, &self.runtime, &self.options)
     }
 
     fn start_proxy(
@@ -147,7 +205,7 @@ impl Node {
         shutdown: &CancellationToken,
     ) -> anyhow::Result<SocketAddr> {
         parts.starting("dns");
-        let listen = SocketAddr::new(self.address, free_port(self.address, DNS_PORT));
+        let listen = SocketAddr::new(self.address, self.port(DNS_PORT));
         let config = ferry_dns::Config {
             domain: self.domain.clone(),
             listen: vec![listen],
@@ -160,6 +218,22 @@ impl Node {
             parts.keep("dns", stop.clone(), run).await;
         });
         Ok(listen)
+    }
+
+    /// The port by custom is the default cluster's. Others take any: several may start at the same moment.
+    fn port(&self, by_custom: u16) -> u16 {
+        free_port(self.address, if self.layout.is_default() { by_custom } else { 0 })
+    }
+
+    /// Returns when the node is known to the API.
+    pub async fn registered(&self, informers: &Informers) {
+        let nodes = informers.of::<ApiNode>();
+        let changed = Arc::new(Notify::new());
+        let wake = changed.clone();
+        nodes.handle(move |_| wake.notify_one());
+        while !nodes.list().iter().any(|node| node.metadata.name.as_ref() == Some(&self.name)) {
+            changed.notified().await;
+        }
     }
 
     /// Returns when the node is registered and Ready, telling the parts as they come.
@@ -212,16 +286,14 @@ pub fn ready_condition(node: &ApiNode) -> Option<&k8s_openapi::api::core::v1::No
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == "Ready")
 }
 
-/// `None` where the pods' network is not ours.
 pub fn network_config(
     layout: &Layout,
     node_name: &str,
     ranges: &Ranges,
     runtime: &Runtime,
-    options: &NodeOptions,
-) -> anyhow::Result<Option<ferry_cni::node::Config>> {
-    let Some(overlay) = options.network.overlay(&layout.cluster) else { return Ok(None) };
-    Ok(Some(ferry_cni::node::Config {
+    overlay: overlay::Mode,
+) -> anyhow::Result<ferry_cni::node::Config> {
+    Ok(ferry_cni::node::Config {
         cluster: layout.cluster.clone(),
         node_name: node_name.to_owned(),
         cluster_cidrs: vec![ranges.cluster_cidr],
@@ -230,7 +302,7 @@ pub fn network_config(
         binary: std::env::current_exe().context("find this program")?,
         lease_dir: layout.leases(),
         overlay: Some(overlay),
-    }))
+    })
 }
 
 pub fn proxy_config(
@@ -252,7 +324,7 @@ pub fn proxy_config(
     }
 }
 
-/// The port by custom, or where another cluster of this host has it, any.
+/// `wanted`, or where somebody has it, any that is free for both protocols.
 fn free_port(address: IpAddr, wanted: u16) -> u16 {
     for port in [wanted, 0] {
         let tcp = std::net::TcpListener::bind((address, port)).and_then(|socket| socket.local_addr());

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use ferry_cni::overlay;
 use ferry_linux::net::names;
 use ipnet::IpNet;
 
+use super::facts::Overlay;
 use crate::roles::apiserver;
 
 #[derive(Args)]
@@ -17,6 +17,9 @@ pub struct ServerOptions {
     /// Addresses of pods; 10.244.0.0/16, or the next range that is free on this host
     #[arg(long)]
     pub cluster_cidr: Option<IpNet>,
+    /// How pods reach other hosts; none leaves the pods' network to somebody else
+    #[arg(long, value_enum, default_value = "vxlan")]
+    pub network: Network,
     #[command(flatten)]
     pub node: NodeOptions,
     /// Where the context of this cluster is added
@@ -36,15 +39,15 @@ pub struct NodeOptions {
     /// The node's address; that of the default route when not given
     #[arg(long)]
     pub node_ip: Option<IpAddr>,
+    /// A YAML file with options, named like the flags
+    #[arg(long)]
+    pub config: Option<PathBuf>,
     /// A container runtime's socket; without it a running one is looked for, then containerd is started
     #[arg(long)]
     pub container_runtime_endpoint: Option<String>,
     /// Where containerd, when started by Ferry, looks up mirrors of registries
     #[arg(long, default_value = "/etc/containerd/certs.d")]
     pub registry_config_dir: PathBuf,
-    /// How pods reach other hosts; none leaves the pods' network to somebody else
-    #[arg(long, value_enum, default_value = "vxlan")]
-    pub network: Network,
     #[arg(long, value_enum, default_value = "nftables")]
     pub proxy_mode: ProxyMode,
     #[arg(long, default_value_t = 110)]
@@ -52,22 +55,6 @@ pub struct NodeOptions {
     /// Labels the node registers with: key=value,…
     #[arg(long, value_delimiter = ',')]
     pub node_labels: Vec<String>,
-}
-
-impl NodeOptions {
-    /// Nothing set but the kind of network, for whoever takes a node down.
-    pub fn for_network(network: Network) -> NodeOptions {
-        NodeOptions {
-            node_name: None,
-            node_ip: None,
-            container_runtime_endpoint: None,
-            registry_config_dir: PathBuf::new(),
-            network,
-            proxy_mode: ProxyMode::Nftables,
-            max_pods: 0,
-            node_labels: Vec::new(),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,12 +71,11 @@ pub enum ProxyMode {
 }
 
 impl Network {
-    /// `None` where the pods' network is not ours.
-    pub fn overlay(self, cluster: &str) -> Option<overlay::Mode> {
+    pub fn overlay(self, cluster: &str) -> Overlay {
         match self {
-            Network::Vxlan => Some(overlay::Mode::Vxlan { id: vxlan_id(cluster), port: 8472 }),
-            Network::HostGw => Some(overlay::Mode::HostGateway),
-            Network::None => None,
+            Network::Vxlan => Overlay::Vxlan { id: vxlan_id(cluster), port: 8472 },
+            Network::HostGw => Overlay::HostGateway,
+            Network::None => Overlay::None,
         }
     }
 }
@@ -99,5 +85,5 @@ fn vxlan_id(cluster: &str) -> u32 {
     if cluster == "ferry" {
         return 1;
     }
-    u32::from_str_radix(&names::hex(cluster)[..5], 16).map_or(1, |id| id + 2)
+    u32::from_str_radix(&names::hex(cluster)[11..], 16).map_or(1, |id| id + 2)
 }

@@ -6,6 +6,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::facts;
+
 /// The group of tokens that `ferry token create` makes.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:ferry:default-node-token";
 
@@ -39,25 +41,41 @@ pub async fn grant(client: &Client) -> kube::Result<()> {
     span.in_scope(apply).await
 }
 
-fn roles_of_ferry() -> [(&'static str, Value); 2] {
+fn roles_of_ferry() -> [(&'static str, Value); 4] {
     let publish = json!([
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
     ]);
+    let facts = json!([
+        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [facts::NAME], "verbs": ["get"] },
+    ]);
+    let approve = json!([{
+        "apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
+        "resourceNames": ["kubernetes.io/kubelet-serving"], "verbs": ["approve"],
+    }]);
     // Nodes tell what they did; only administrators read what everybody did.
     let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
-    [("system:ferry:dns", publish), ("system:ferry:trace-writer", tell)]
+    [
+        ("system:ferry:dns", publish),
+        ("system:ferry:trace-writer", tell),
+        ("system:ferry:node", facts),
+        ("system:ferry:approve-serving-nodes", approve),
+    ]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 6] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 8] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
+    let account =
+        json!({ "kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller" });
     [
+        ("system:ferry:approve-serving-nodes", "system:ferry:approve-serving-nodes", account),
         ("system:ferry:dns", "system:ferry:dns", user(DNS_USER)),
         // A node's proxy, network and DNS work with the node's own certificate.
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
         ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
+        ("system:ferry:node", "system:ferry:node", group("system:nodes")),
         ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),
         (
             "system:ferry:approve-new-nodes",

@@ -14,12 +14,12 @@ use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
 use ferry_client::{CancellationToken, Informers};
 use tokio_util::task::TaskTracker;
 
+use super::facts::Facts;
 use super::layout::Layout;
 use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
-use super::ranges::Ranges;
-use super::{control_plane, kubeconfig, ranges, rights, runtime};
+use super::{control_plane, kubeconfig, ranges, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -32,6 +32,15 @@ pub fn run(options: ServerOptions) -> anyhow::Result<()> {
     layout.make()?;
     let _lock = layout.lock()?;
     component::run(|shutdown| serve(options, layout, shutdown))
+}
+
+pub fn must_be_root() -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!(
+            "a node changes the host's network and starts containers, which takes root: try `sudo ferry …`"
+        );
+    }
+    Ok(())
 }
 
 async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<()> {
@@ -78,15 +87,25 @@ async fn start(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<(Running, TaskTracker)> {
     let ranges = ranges::choose(&layout, options.cluster_cidr, options.api.service_cluster_ip_range)?;
-    let (node_options, domain) = (options.node.clone(), options.api.cluster_domain.clone());
-    let flags = apiserver::Flags { service_cluster_ip_range: Some(ranges.service_cidr), ..options.api };
+    let facts = Facts {
+        ranges: ranges.clone(),
+        domain: options.api.cluster_domain.clone(),
+        overlay: options.network.overlay(&layout.cluster),
+    };
+    let node_options = options.node.clone();
+    let flags = apiserver::Flags {
+        service_cluster_ip_range: Some(ranges.service_cidr),
+        // Where the node is, the API server is too.
+        advertise_address: options.api.advertise_address.or(node_options.node_ip),
+        ..options.api
+    };
     let tasks = TaskTracker::new();
     let control_plane = async {
         parts.starting("apiserver");
         let running = apiserver::start_server(flags).await?;
         parts.running("apiserver", running.url.clone());
         parts.update(|now| now.url.clone_from(&running.url));
-        control_plane::start(&running, &ranges, &name, parts, &tasks, shutdown).await?;
+        control_plane::start(&running, &facts, &name, parts, &tasks, shutdown).await?;
         anyhow::Ok(running)
     };
     let runtime = async {
@@ -105,16 +124,14 @@ async fn start(
         address,
         options: node_options,
         ranges,
-        domain,
+        domain: facts.domain,
+        overlay: facts.overlay.mode(),
         runtime,
         layout: layout.clone(),
     };
     let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
-    let dns = node.start(&informers, parts, &tasks, shutdown)?;
-    let ready = async {
-        publish_dns(&running, &node.ranges, &node.name, dns).await?;
-        tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1
-    };
+    node.start(&informers, parts, &tasks, shutdown)?;
+    let ready = async { tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1 };
     tokio::select! {
         done = ready => done?,
         () = shutdown.cancelled() => {}
@@ -124,29 +141,13 @@ async fn start(
     Ok((running, tasks))
 }
 
-fn node_address() -> IpAddr {
+pub fn node_address() -> IpAddr {
     ferry_kubelet::node::machine::default_address().unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
 fn clients(running: &Running, node: &str) -> Clients {
     let user = User::new(format!("{NODE_PREFIX}{node}")).with_groups([NODES, ALL_AUTHENTICATED]);
     Clients { kubelet: running.client(user), network: control_plane::component(running, "system:kube-proxy") }
-}
-
-async fn publish_dns(
-    running: &Running,
-    ranges: &Ranges,
-    node_name: &str,
-    server: std::net::SocketAddr,
-) -> anyhow::Result<()> {
-    let client = control_plane::component(running, rights::DNS_USER);
-    let place = ferry_dns::publish::Place {
-        cluster_ip: ranges.dns()?,
-        server,
-        node_name: node_name.to_owned(),
-        node_uid: None,
-    };
-    ferry_dns::publish::publish(&client, &place).await.context("write down where the DNS is")
 }
 
 /// The kubelet's serving certificate, made anew at each start.
@@ -158,11 +159,7 @@ fn kubelet_keys(running: &Running, layout: &Layout, name: &str, address: IpAddr)
     let pair = pair.context("make the kubelet's certificate")?;
     let directory = layout.kubelet().join("pki");
     std::fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
-    let keys = Keys {
-        certificate: directory.join("kubelet.crt"),
-        key: directory.join("kubelet.key"),
-        client_ca: directory.join("client-ca.crt"),
-    };
+    let keys = Keys::below(&directory);
     write_private(&keys.certificate, &pair.certificate)?;
     write_private(&keys.key, &pair.key)?;
     write_private(&keys.client_ca, &running.pki.ca_pem())?;
@@ -192,7 +189,7 @@ fn hang_up() -> anyhow::Result<()> {
 }
 
 /// A line for a person.
-fn tell_as_text(part: &Part) -> std::io::Result<()> {
+pub fn tell_as_text(part: &Part) -> std::io::Result<()> {
     if part.state == State::Starting {
         return Ok(());
     }

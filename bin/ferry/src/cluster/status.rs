@@ -1,6 +1,7 @@
 //! `ferry status`: what runs, what it uses, what is wrong and what to do.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -26,6 +27,9 @@ pub struct Flags {
 pub enum Output {
     Json,
 }
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(5);
 
 /// What a process uses, as the kernel counts it.
 struct Usage {
@@ -68,10 +72,23 @@ pub fn snapshot(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
 
 /// The same, if its process lives: it holds the data directory's lock.
 pub fn running(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
-    if !layout.data_dir.is_dir() || layout.lock().is_ok() {
-        return Ok(None);
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        if !layout.data_dir.is_dir() || layout.lock().is_ok() {
+            return Ok(None);
+        }
+        let found = snapshot(layout)?;
+        // One that was killed keeps the lock for the moment that the kernel needs to bury it.
+        let is_dying = found.as_ref().is_some_and(|server| !lives(server.pid));
+        if !is_dying || Instant::now() > give_up {
+            return Ok(found);
+        }
+        std::thread::sleep(STEP);
     }
-    snapshot(layout)
+}
+
+fn lives(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty())
 }
 
 struct Cluster {

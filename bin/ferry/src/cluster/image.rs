@@ -1,0 +1,109 @@
+//! `ferry image load|ls`: images for a machine without a registry.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use ferry_kubelet::cri;
+use ferry_kubelet::images::{containerd, oci};
+use serde_json::json;
+
+use super::layout::{DEFAULT_DATA_DIR, Layout};
+use super::runtime;
+use super::status::Output;
+
+#[derive(Args)]
+pub struct Flags {
+    #[arg(long, default_value = DEFAULT_DATA_DIR, global = true)]
+    data_dir: PathBuf,
+    /// The socket that was given to `ferry up`, if one was
+    #[arg(long, global = true)]
+    container_runtime_endpoint: Option<String>,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Bring an archive (docker save, or an OCI layout as tar) into the node's runtime
+    Load {
+        /// - reads standard input
+        file: PathBuf,
+        /// The name of an image that has none in the archive
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List the images the node has
+    Ls {
+        #[arg(short, long, value_enum)]
+        output: Option<Output>,
+    },
+}
+
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    let layout = Layout::of(&flags.data_dir)?;
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    executor.block_on(async {
+        let found = runtime::find(&layout, flags.container_runtime_endpoint.as_deref()).await?;
+        let Some(found) = found else {
+            bail!("no container runtime runs for {}; `ferry up` starts one", layout.data_dir.display());
+        };
+        match &flags.action {
+            Action::Load { file, name } => load(&found.endpoint, file, name.as_deref()).await,
+            Action::Ls { output } => list(&found.endpoint, *output).await,
+        }
+    })
+}
+
+async fn load(endpoint: &str, file: &Path, name: Option<&str>) -> anyhow::Result<()> {
+    let images = read(file, name)?;
+    if images.is_empty() {
+        bail!("{} holds no image", file.display());
+    }
+    let client = containerd::Client::new(endpoint)?;
+    for image in &images {
+        client.import(image).await.with_context(|| format!("bring {} into the runtime", image.name))?;
+        println!("{}", image.name);
+    }
+    Ok(())
+}
+
+fn read(file: &Path, name: Option<&str>) -> anyhow::Result<Vec<oci::Image>> {
+    let archive: Box<dyn Read> = if file == Path::new("-") {
+        if std::io::stdin().is_terminal() {
+            bail!("standard input is a terminal; an archive is expected");
+        }
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(file).with_context(|| format!("read {}", file.display()))?)
+    };
+    oci::read_archive(archive, name).with_context(|| format!("understand {}", file.display()))
+}
+
+async fn list(endpoint: &str, output: Option<Output>) -> anyhow::Result<()> {
+    let mut images = cri::Client::new(endpoint)?.list_images().await.context("list the images")?;
+    images.sort_by(|one, other| one.repo_tags.cmp(&other.repo_tags));
+    match output {
+        Some(Output::Json) => {
+            let images: Vec<_> = images
+                .iter()
+                .map(|image| json!({"id": image.id, "tags": image.repo_tags, "bytes": image.size}))
+                .collect();
+            println!("{}", serde_json::to_string_pretty(&images)?);
+        }
+        None => {
+            println!("{:<60} {:<14} {:>10}", "IMAGE", "ID", "SIZE");
+            for image in &images {
+                let id = image.id.trim_start_matches("sha256:");
+                let id = &id[..id.len().min(12)];
+                let size = format!("{:.1}MB", image.size as f64 / 1e6);
+                for tag in &image.repo_tags {
+                    println!("{tag:<60} {id:<14} {size:>10}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
