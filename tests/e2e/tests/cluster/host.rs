@@ -1,0 +1,73 @@
+//! The host under the cluster: programs to run, ports to take, and what a cluster may leave behind.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The binary under test, built beside this test; `None`, with a note, where the host cannot run a cluster.
+pub fn ferry() -> Option<PathBuf> {
+    let missing: Vec<&str> = ["containerd", "runc", "nft", "docker-registry", "dpkg"]
+        .into_iter()
+        .filter(|program| !in_path(program))
+        .collect();
+    let root = run(Command::new("id").arg("-u")) == b"0\n";
+    if !missing.is_empty() || !root {
+        println!("passed over: needs root and {missing:?}");
+        return None;
+    }
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.push("ferry");
+    assert!(path.is_file(), "{} is built by `cargo xtask test`", path.display());
+    Some(path)
+}
+
+pub fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|directory| directory.join(program).is_file())
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What a program printed; it must succeed.
+pub fn run(command: &mut Command) -> Vec<u8> {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {said}{}", String::from_utf8_lossy(&output.stdout));
+    output.stdout
+}
+
+/// Everything on the host that belongs to one cluster, by its name or its data directory, and all interfaces.
+/// A `ferry up` and `down` must leave it as it was.
+pub fn belongings(cluster: &str, data_dir: &Path) -> BTreeSet<String> {
+    let data_dir = data_dir.to_str().unwrap();
+    let mut found = BTreeSet::new();
+    let mut keep = |sort: &str, text: String| {
+        for line in text.lines().filter(|line| line.contains(cluster) || line.contains(data_dir)) {
+            found.insert(format!("{sort}: {line}"));
+        }
+    };
+    let text = |command: &mut Command| String::from_utf8(run(command)).unwrap();
+    keep("interface", text(Command::new("ip").args(["-o", "link"])));
+    keep("route", text(Command::new("ip").args(["route", "show", "table", "all"])));
+    keep("rules", text(Command::new("nft").args(["list", "tables"])));
+    keep("mount", std::fs::read_to_string("/proc/self/mounts").unwrap());
+    keep("cgroup", text(Command::new("find").args(["/sys/fs/cgroup", "-maxdepth", "2", "-type", "d"])));
+    keep("namespace", text(Command::new("find").args(["/run/ferry", "-maxdepth", "1"]).current_dir("/")));
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        let Ok(command) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        // The test itself may name the directory.
+        if pid != std::process::id().to_string() {
+            keep("process", command);
+        }
+    }
+    found
+}

@@ -1,0 +1,182 @@
+//! An nginx image assembled from Debian's packages, in a registry of the test's own that stands for
+//! docker.io.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::host::{free_port, run};
+
+/// nginx, the libraries it loads, busybox for small tools, and bash, which opens connections by name: a static
+/// busybox cannot load the libraries that look names up.
+const PACKAGES: [&str; 10] = [
+    "nginx",
+    "nginx-common",
+    "libc6",
+    "libcrypt1",
+    "libpcre2-8-0",
+    "libssl3",
+    "zlib1g",
+    "bash",
+    "libtinfo6",
+    "busybox-static",
+];
+const TOOLS: [&str; 7] = ["sh", "cat", "ls", "nslookup", "sleep", "timeout", "true"];
+
+/// A registry with one image, and the setting that makes containerd ask it for docker.io's.
+pub struct Registry {
+    child: Child,
+    pub config_dir: PathBuf,
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Registry {
+    pub fn start(directory: &Path, root: &Path) -> Registry {
+        let storage = directory.join("registry");
+        put_nginx(&storage, root);
+        let port = free_port();
+        let config = json!({
+            "version": "0.1",
+            "log": {"level": "error", "accesslog": {"disabled": true}},
+            "storage": {"filesystem": {"rootdirectory": storage}},
+            "http": {"addr": format!("127.0.0.1:{port}")},
+        });
+        let file = directory.join("registry.yml");
+        fs::write(&file, config.to_string()).unwrap();
+        let child = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("docker-registry is installed by `cargo xtask test`");
+        let config_dir = directory.join("certs.d");
+        fs::create_dir_all(config_dir.join("docker.io")).unwrap();
+        let url = format!("http://127.0.0.1:{port}");
+        let hosts = format!("server = \"{url}\"\n[host.\"{url}\"]\ncapabilities = [\"pull\", \"resolve\"]\n");
+        fs::write(config_dir.join("docker.io/hosts.toml"), hosts).unwrap();
+        Registry { child, config_dir }
+    }
+}
+
+/// What is in the image.
+pub fn root_file_system(directory: &Path) -> PathBuf {
+    let packages = directory.join("packages");
+    let root = directory.join("root");
+    for path in [&packages, &root] {
+        fs::create_dir_all(path).unwrap();
+    }
+    let download = || {
+        let mut apt = Command::new("apt-get");
+        apt.arg("download").args(PACKAGES).current_dir(&packages);
+        apt
+    };
+    // The list of packages may be missing, or older than what the archive has.
+    if !download().output().is_ok_and(|output| output.status.success()) {
+        run(Command::new("apt-get").args(["update", "--quiet"]));
+        run(&mut download());
+    }
+    for package in fs::read_dir(&packages).unwrap() {
+        run(Command::new("dpkg").arg("-x").arg(package.unwrap().path()).arg(&root));
+    }
+    for directory in ["tmp", "run", "root", "var/log/nginx", "var/lib/nginx", "var/www/html"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    fs::write(root.join("etc/group"), "root:x:0:\n").unwrap();
+    for tool in TOOLS {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(tool)).unwrap();
+    }
+    let settings = root.join("etc/nginx/nginx.conf");
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, text.replace("user www-data;", "user root;")).unwrap();
+    // What the package's installation scripts would have done.
+    let site = "server { listen 80; root /var/www/html; }\n";
+    fs::write(root.join("etc/nginx/conf.d/default.conf"), site).unwrap();
+    fs::write(root.join("var/www/html/index.html"), "welcome to nginx\n").unwrap();
+    root
+}
+
+/// Writes the image where the registry keeps its own.
+fn put_nginx(storage: &Path, root: &Path) {
+    let registry = storage.join("docker/registry/v2");
+    let put = |bytes: &[u8]| -> String {
+        let draft = storage.join("draft");
+        fs::create_dir_all(storage).unwrap();
+        fs::write(&draft, bytes).unwrap();
+        let digest = digest(&draft);
+        let place = registry.join("blobs/sha256").join(&digest[..2]).join(&digest);
+        fs::create_dir_all(&place).unwrap();
+        fs::rename(&draft, place.join("data")).unwrap();
+        format!("sha256:{digest}")
+    };
+    let layer = tar(root);
+    let layer_digest = put(&layer);
+    let config = config(&layer_digest);
+    let config_digest = put(config.as_bytes());
+    let describe = |kind: &str, digest: &str, size: usize| -> Value {
+        json!({"mediaType": format!("application/vnd.docker.{kind}"), "digest": digest, "size": size})
+    };
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": describe("container.image.v1+json", &config_digest, config.len()),
+        "layers": [describe("image.rootfs.diff.tar", &layer_digest, layer.len())],
+    });
+    let manifest_digest = put(manifest.to_string().as_bytes());
+    let repository = registry.join("repositories/library/nginx");
+    let link = |place: &str, digest: &str| {
+        let place = repository.join(place);
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("link"), digest).unwrap();
+    };
+    for blob in [&layer_digest, &config_digest] {
+        link(&format!("_layers/{}", blob.replace(':', "/")), blob);
+    }
+    link(&format!("_manifests/revisions/{}", manifest_digest.replace(':', "/")), &manifest_digest);
+    link(&format!("_manifests/tags/latest/index/{}", manifest_digest.replace(':', "/")), &manifest_digest);
+    link("_manifests/tags/latest/current", &manifest_digest);
+}
+
+/// The same image as `docker save` writes it, for hosts that reach no registry.
+pub fn archive(directory: &Path, root: &Path) -> PathBuf {
+    let content = directory.join("archive");
+    fs::create_dir_all(&content).unwrap();
+    let layer = content.join("layer.tar");
+    fs::write(&layer, tar(root)).unwrap();
+    let config = config(&format!("sha256:{}", digest(&layer)));
+    fs::write(content.join("config.json"), config).unwrap();
+    let manifest = json!([{"Config": "config.json", "RepoTags": ["nginx:latest"], "Layers": ["layer.tar"]}]);
+    fs::write(content.join("manifest.json"), manifest.to_string()).unwrap();
+    let file = directory.join("nginx.tar");
+    fs::write(&file, tar(&content)).unwrap();
+    file
+}
+
+fn tar(directory: &Path) -> Vec<u8> {
+    run(Command::new("tar").args(["--create", "--numeric-owner", "--directory"]).arg(directory).arg("."))
+}
+
+fn config(layer: &str) -> String {
+    json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["nginx", "-g", "daemon off;"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+    })
+    .to_string()
+}
+
+fn digest(file: &Path) -> String {
+    let printed = String::from_utf8(run(Command::new("sha256sum").arg(file))).unwrap();
+    printed.split_whitespace().next().unwrap().to_owned()
+}

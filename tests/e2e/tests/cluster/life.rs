@@ -1,0 +1,153 @@
+//! The life of one command on one node.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::cluster::{Cluster, WELCOME};
+use crate::host::{belongings, ferry, free_port, in_path, run};
+
+#[test]
+fn the_whole_command_on_the_embedded_store() {
+    let Some(binary) = ferry() else { return };
+    the_whole_command(Cluster::new(binary, &[]));
+}
+
+#[test]
+fn the_whole_command_on_etcd() {
+    let Some(binary) = ferry() else { return };
+    if !in_path("etcd") {
+        println!("passed over: needs etcd");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(directory.path());
+    the_whole_command(Cluster::new(binary, &["--datastore-endpoint", &etcd.url]));
+}
+
+struct Etcd {
+    child: Child,
+    url: String,
+}
+
+impl Etcd {
+    fn start(directory: &std::path::Path) -> Etcd {
+        let (client, peer) = (free_port(), free_port());
+        let url = format!("http://127.0.0.1:{client}");
+        let peers = format!("http://127.0.0.1:{peer}");
+        let child = Command::new("etcd")
+            .arg("--data-dir")
+            .arg(directory)
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &format!("default={peers}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Etcd { child, url }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn the_whole_command(cluster: Cluster) {
+    let shown = cluster.up();
+    for part in ["apiserver", "runtime", "controllers", "scheduler", "kubelet", "network", "proxy", "dns"] {
+        assert!(shown.contains(&format!("✓ {part}")), "{part} is not shown: {shown}");
+    }
+    assert!(cluster.up().contains("already up"));
+    let status = cluster.status();
+    assert_eq!((&status["ready"], &status["problems"]), (&true.into(), &serde_json::json!([])), "{status}");
+    let name = status["cluster"].as_str().unwrap().to_owned();
+    assert!(!belongings(&name, &cluster.data_dir()).is_empty());
+
+    // The line as it was always written.
+    let said = cluster.kubectl(&["run", "--image=nginx", "--replicas=3", "--port=80", "--expose"]);
+    assert_eq!(said, "service/nginx created\ndeployment.apps/nginx created\n");
+    cluster.ready_pods("nginx", 3);
+
+    let address = cluster.kubectl(&["get", "service", "nginx", "-o", "jsonpath={.spec.clusterIP}"]);
+    cluster.until("the service answers by its address", || get(&format!("{address}:80")));
+
+    let probe = ["run", "probe", "--image=nginx", "--restart=Never", "--command", "--", "sleep", "3600"];
+    cluster.kubectl(&probe);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/probe", "--timeout=60s"]);
+    let by_name = || cluster.pod_reaches("probe", "nginx.default.svc.cluster.local");
+    cluster.until("the service answers by its name", by_name);
+    let short = cluster.kubectl(&["exec", "probe", "--", "nslookup", "nginx.default.svc.cluster.local"]);
+    assert!(short.contains(&address), "{short}");
+
+    // A pod is killed: another takes its place, and the service goes on.
+    let pods = cluster.kubectl(&["get", "pods", "-l", "run=nginx", "-o", "name"]);
+    let victim = pods.lines().next().unwrap();
+    cluster.kubectl(&["delete", victim, "--wait=true"]);
+    cluster.ready_pods("nginx", 3);
+    cluster.until("the service answers by its name again", by_name);
+
+    uses_upstreams_kubectl(&cluster);
+    a_killed_server_restarts_no_container(&cluster);
+
+    let said = cluster.down();
+    assert!(said.ends_with("down\n"), "{said}");
+    let left = belongings(&name, &cluster.data_dir());
+    assert!(left.is_empty(), "left behind: {left:#?}");
+    // What was written is there again.
+    cluster.up();
+    cluster.ready_pods("nginx", 3);
+}
+
+/// Today's form of the command, with the kubectl that users have.
+fn uses_upstreams_kubectl(cluster: &Cluster) {
+    if !in_path("kubectl") {
+        println!("passed over: no kubectl of upstream's");
+        return;
+    }
+    let kubectl = |words: &[&str]| {
+        let words = [&["--request-timeout=60s"], words].concat();
+        String::from_utf8(run(cluster.command("kubectl".as_ref()).args(words))).unwrap()
+    };
+    kubectl(&["create", "deployment", "web", "--image=nginx", "--replicas=2", "--port=80"]);
+    kubectl(&["expose", "deployment", "web"]);
+    cluster.ready_pods("web", 2);
+    let pod = kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.name}"]);
+    assert_eq!(kubectl(&["exec", &pod, "--", "cat", "/var/www/html/index.html"]).trim(), WELCOME);
+    kubectl(&["delete", "deployment,service", "web"]);
+}
+
+fn a_killed_server_restarts_no_container(cluster: &Cluster) {
+    let containers = || {
+        let words = ["get", "pods", "-l", "run=nginx", "--sort-by=.metadata.name", "-o"];
+        let path = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[0].containerID} \
+                    {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
+        cluster.kubectl(&[&words[..], &[path]].concat())
+    };
+    let before = containers();
+    assert_eq!(before.lines().count(), 3, "{before}");
+    let pid = cluster.status()["pid"].to_string();
+    run(Command::new("kill").args(["-KILL", &pid]));
+    cluster.until("the server is gone", || {
+        (!std::path::Path::new(&format!("/proc/{pid}/cmdline")).exists()
+            || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| text.is_empty()))
+        .then_some(())
+    });
+    cluster.up();
+    cluster.ready_pods("nginx", 3);
+    assert_eq!(containers(), before);
+}
+
+/// One page over plain HTTP, from the host.
+fn get(address: &str) -> Option<()> {
+    use std::io::{Read, Write};
+    let address = address.parse().unwrap();
+    let timeout = std::time::Duration::from_secs(2);
+    let mut stream = std::net::TcpStream::connect_timeout(&address, timeout).ok()?;
+    stream.set_read_timeout(Some(timeout)).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).ok()?;
+    page.contains(WELCOME).then_some(())
+}
