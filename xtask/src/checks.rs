@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 
-use crate::{packages, planes, step};
+use crate::{links, packages, planes, step};
 
 pub fn everything() -> Result<()> {
     packages::install(packages::FOR_TESTS)?;
     planes::check()?;
+    links::check()?;
     step::cargo(&["fmt", "--all", "--check"])?;
     step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
     // After the first build, which has brought every crate onto the machine.

@@ -2,6 +2,7 @@
 //! passes. Each step prints what it does, so that a log without a terminal can be read.
 
 mod checks;
+mod links;
 mod packages;
 mod planes;
 mod step;
@@ -15,17 +16,18 @@ fn main() -> Result<()> {
         ["up", flags @ ..] => up(flags),
         ["test"] => checks::everything(),
         ["planes"] => planes::check(),
+        ["links"] => links::check(),
         ["packages"] => packages::install(packages::FOR_TESTS),
-        _ => bail!("usage: cargo xtask up [flags of ferry apiserver] | test | planes | packages"),
+        _ => bail!("usage: cargo xtask up [flags of ferry up] | test | planes | links | packages"),
     }
 }
 
-/// Installs what is missing, builds, and starts. What runs in the foreground ends with Ctrl-C.
+/// Installs what is missing, builds, and starts a cluster in the background; `ferry down` ends it.
 fn up(flags: &[&str]) -> Result<()> {
     packages::install(packages::TO_RUN)?;
     step::cargo(&["build", "--release", "--package", "ferry"])?;
     let binary = step::target_directory()?.join("release/ferry");
-    let mut words: Vec<&str> = vec!["apiserver"];
+    let mut words: Vec<&str> = vec!["up"];
     words.extend(flags);
     step::run(binary.to_str().unwrap_or("ferry"), &words)
 }

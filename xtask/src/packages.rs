@@ -11,7 +11,12 @@ pub struct Needed {
 }
 
 /// To run a cluster.
-pub const TO_RUN: &[Needed] = &[];
+pub const TO_RUN: &[Needed] = &[
+    Needed { program: "containerd", package: "containerd" },
+    Needed { program: "runc", package: "runc" },
+    Needed { program: "nft", package: "nftables" },
+    Needed { program: "conntrack", package: "conntrack" },
+];
 
 /// To pass the tests: the real parts that Ferry works with.
 pub const FOR_TESTS: &[Needed] = &[
