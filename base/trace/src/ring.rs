@@ -84,7 +84,7 @@ impl Record {
 
     /// What another process says, within the bounds that our own spans keep by construction. Only the server
     /// that commits knows which span wrote a revision, so nobody else is believed about that.
-    fn from_outside(mut self, source: &str) -> Self {
+    fn received(mut self, source: &str) -> Self {
         let shorten = |name: &mut Cow<'static, str>| {
             let cut = name[..name.floor_char_boundary(Self::MAX_NAME)].to_owned();
             *name = Cow::Owned(cut);
@@ -172,7 +172,7 @@ impl Ring {
     /// Takes in spans that `source`, another process, has recorded. The caller bounds how many.
     pub fn take_in(&self, records: impl IntoIterator<Item = Record>, source: &str) {
         for record in records {
-            self.push(record.from_outside(source));
+            self.push(record.received(source));
         }
     }
 
