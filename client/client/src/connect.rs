@@ -2,16 +2,26 @@
 //! processes without knowing.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use kube::client::{Body, ClientBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig as KubeconfigFile};
 use kube::{Client, Config};
 use tower::buffer::Buffer;
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::propagate::PropagateLayer;
+
+/// A connection that says nothing is asked after this long whether it lives, and then this often.
+const IDLE: Duration = Duration::from_secs(15);
+const PROBE: Duration = Duration::from_secs(5);
+/// Without an answer for this long a connection is given up and a new one made.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Where a component's kubeconfig is and which part of it holds.
 #[derive(Clone, Debug, Default)]
@@ -52,9 +62,42 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
 
 /// A client over HTTPS, for those who have the parts of a configuration at hand.
 pub fn connect_with(config: Config) -> Result<Client, ConnectError> {
-    // kube hands its stack out boxed, which cannot be cloned; a buffer makes it so.
-    let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(Buffer::new(service, 1024)));
-    Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build())
+    // Proxies and plugins are kube's own affair.
+    if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
+        let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
+    }
+    let connector = config.rustls_https_connector_with_connector(tcp(config.connect_timeout))?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector));
+    Ok(Client::new(PropagateLayer.layer(cloneable(service)), config.default_namespace))
+}
+
+/// kube's layers are not all made to be cloned; a buffer in front of them is.
+fn cloneable<S>(service: S) -> Buffer<Request<Body>, S::Future>
+where
+    S: Service<Request<Body>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send + Sync,
+{
+    Buffer::new(service, 1024)
+}
+
+/// Connections that notice when the other side is gone. Left to the kernel's own patience, a node that was cut
+/// off for a minute would wait for its old connections for minutes more.
+fn tcp(connect_timeout: Option<Duration>) -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(connect_timeout);
+    connector.set_keepalive(Some(IDLE));
+    connector.set_keepalive_interval(Some(PROBE));
+    connector.set_tcp_user_timeout(Some(SILENCE));
+    connector
 }
 
 /// A client of any service that answers as an API server does: in one process, the server's
