@@ -1,5 +1,6 @@
 //! Three hosts, each a network namespace on one segment: a server and two agents that joined with a token. Pods on
-//! different hosts talk to each other and to services, and names are answered on each.
+//! different hosts talk to each other and to services, names are answered on each, and a host that was cut off comes
+//! back.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -45,6 +46,16 @@ impl Segment {
     /// Only the network is the host's own; the file system is shared.
     fn on(&self, host: &str) -> Vec<String> {
         vec!["nsenter".into(), format!("--net=/run/netns/{}", self.namespace(host))]
+    }
+}
+
+impl Segment {
+    fn cut_off(&self, host: &str) {
+        ip(&["-n", &self.namespace("switch"), "link", "set", host, "down"]);
+    }
+
+    fn join_again(&self, host: &str) {
+        ip(&["-n", &self.namespace("switch"), "link", "set", host, "up"]);
     }
 }
 
@@ -132,6 +143,13 @@ fn three_hosts_are_one_cluster() {
         run(cluster.ferry().args(["image", "load"]).arg(&archive).arg("--data-dir").arg(directory));
     }
     one_pod_on_each(&cluster);
+    pods_talk_across_hosts(&cluster);
+
+    // A host is cut off: the cluster notices, and hears of it again when it is back.
+    segment.cut_off("three");
+    cluster.until("three is lost", || (ready_status(&cluster, "three") == "Unknown").then_some(()));
+    segment.join_again("three");
+    cluster.until("three is back", || ready(&cluster, "three"));
     pods_talk_across_hosts(&cluster);
 
     drop(agents);
