@@ -1,12 +1,14 @@
 //! The addresses of a cluster: chosen once, so that no other cluster or network of this host has them,
 //! and kept from then on.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use ferry_linux::net::Netlink;
 use ipnet::IpNet;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
@@ -36,6 +38,7 @@ pub fn choose(
     cluster_cidr: Option<IpNet>,
     service_cidr: Option<IpNet>,
 ) -> anyhow::Result<Ranges> {
+    let _lock = lock(layout)?;
     let before = read(&layout.choices())?;
     let ranges = match (cluster_cidr, service_cidr, before) {
         (Some(cluster_cidr), Some(service_cidr), _) => Ranges { cluster_cidr, service_cidr },
@@ -58,6 +61,15 @@ pub fn choose(
     std::fs::write(layout.choices(), text)
         .with_context(|| format!("write {}", layout.choices().display()))?;
     Ok(ranges)
+}
+
+/// One cluster of this host chooses at a time: two that start together must not take the same.
+fn lock(layout: &Layout) -> anyhow::Result<Flock<File>> {
+    let path = layout.run_dir.with_file_name("ranges.lock");
+    let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, error)| error)
+        .with_context(|| format!("lock {}", path.display()))
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<Ranges>> {
