@@ -8,6 +8,9 @@ use futures::{AsyncBufReadExt, TryStreamExt};
 use http::Method;
 use serde_json::{Value, json};
 
+/// The ring is the process's: one test's writes must not be another's last.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TRACE: &str = "/ferry/v1/trace";
 
@@ -26,6 +29,7 @@ fn names(records: &[Record]) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_write_is_found_by_its_object_its_revision_and_as_the_last_one() {
+    let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
     let created = server.post(MAPS, &config_map("traced")).await.expect(201);
     let revision = created["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
@@ -62,6 +66,7 @@ async fn a_write_is_found_by_its_object_its_revision_and_as_the_last_one() {
 
 #[tokio::test]
 async fn a_follower_hears_of_a_write_as_it_happens() {
+    let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
     let request = http::Request::get(format!("{TRACE}?follow=true")).body(Vec::new()).expect("a request");
     let mut lines = server.admin().request_stream(request).await.expect("a stream").lines();
@@ -82,6 +87,7 @@ async fn a_follower_hears_of_a_write_as_it_happens() {
 
 #[tokio::test]
 async fn only_administrators_read_and_hand_in_and_what_is_handed_in_is_marked_and_bounded() {
+    let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
     let stranger = server.user("mallory", &["system:authenticated"]);
     for method in [Method::GET, Method::POST] {
@@ -109,6 +115,7 @@ async fn only_administrators_read_and_hand_in_and_what_is_handed_in_is_marked_an
 #[tokio::test]
 async fn a_write_is_shown_as_a_waterfall() {
     use ferry_timeline::{chapters, fetch, waterfall};
+    let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
     server.post(MAPS, &config_map("shown")).await.expect(201);
     let client = fetch::connect(Some(server.kubeconfig())).await.expect("a client");
@@ -146,6 +153,7 @@ const SECRETS: [&str; 6] = [
 
 #[tokio::test]
 async fn nothing_secret_is_ever_in_a_span() {
+    let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
     let [data, env, bearer, query, invalid, annotation] = SECRETS;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "annotations": {"a": annotation}},
