@@ -69,6 +69,7 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
     if progress {
         hang_up()?;
     }
+    running.warm_documents();
     tracing::info!(url = %running.url, "the cluster is ready");
     shutdown.cancelled().await;
     tracing::info!("stopping; containers go on");
