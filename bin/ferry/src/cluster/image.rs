@@ -11,6 +11,7 @@ use ferry_kubelet::images::{containerd, oci};
 use serde_json::json;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
+use super::output::{self, Lines};
 use super::runtime;
 use super::status::Output;
 
@@ -91,19 +92,20 @@ async fn list(endpoint: &str, output: Option<Output>) -> anyhow::Result<()> {
                 .iter()
                 .map(|image| json!({"id": image.id, "tags": image.repo_tags, "bytes": image.size}))
                 .collect();
-            println!("{}", serde_json::to_string_pretty(&images)?);
+            output::print_json(&images)
         }
         None => {
-            println!("{:<60} {:<14} {:>10}", "IMAGE", "ID", "SIZE");
+            let mut lines = Lines::default();
+            lines.add(format!("{:<60} {:<14} {:>10}", "IMAGE", "ID", "SIZE"));
             for image in &images {
                 let id = image.id.trim_start_matches("sha256:");
                 let id = &id[..id.len().min(12)];
                 let size = format!("{:.1}MB", image.size as f64 / 1e6);
                 for tag in &image.repo_tags {
-                    println!("{tag:<60} {id:<14} {size:>10}");
+                    lines.add(format!("{tag:<60} {id:<14} {size:>10}"));
                 }
             }
+            lines.print()
         }
     }
-    Ok(())
 }

@@ -22,6 +22,7 @@ pub mod kubeconfig;
 pub mod layout;
 pub mod node;
 pub mod options;
+pub mod output;
 pub mod parts;
 pub mod ranges;
 pub mod rights;

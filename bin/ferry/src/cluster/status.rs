@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::node::ready_condition;
+use super::output::{self, Lines};
 use super::parts::{Snapshot, State};
 use super::runtime;
 use super::server;
@@ -42,8 +43,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     let layout = Layout::of(&flags.data_dir)?;
     let Some(snapshot) = running(&layout)? else {
         if flags.output == Some(Output::Json) {
-            println!("{}", json!({"running": false, "dataDir": layout.data_dir}));
-            return Ok(());
+            return output::print_json(&json!({"running": false, "dataDir": layout.data_dir}));
         }
         bail!("no cluster runs in {}; `ferry up` starts one", layout.data_dir.display());
     };
@@ -52,10 +52,9 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     let cluster = runtime.block_on(ask(&layout));
     let report = report(&layout, &snapshot, &usage, cluster);
     match flags.output {
-        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&report)?),
-        None => print(&snapshot, &report),
+        Some(Output::Json) => output::print_json(&report),
+        None => shown(&snapshot, &report).print(),
     }
-    Ok(())
 }
 
 /// The state file's content, whether its process lives or not.
@@ -166,8 +165,9 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
     })
 }
 
-fn print(snapshot: &Snapshot, report: &Value) {
-    println!(
+fn shown(snapshot: &Snapshot, report: &Value) -> Lines {
+    let mut lines = Lines::default();
+    lines.add(format!(
         "{} {} (pid {}), up {:.0} s, {:.1} MB, {:.2} s of CPU ({:.1}%)",
         report["cluster"].as_str().unwrap_or("ferry"),
         snapshot.url,
@@ -176,19 +176,20 @@ fn print(snapshot: &Snapshot, report: &Value) {
         report["memoryBytes"].as_f64().unwrap_or(0.0) / 1e6,
         report["cpuSeconds"].as_f64().unwrap_or(0.0),
         report["cpuPercent"].as_f64().unwrap_or(0.0),
-    );
+    ));
     for part in &snapshot.parts {
-        println!("{}", server::line(part));
+        lines.add(server::line(part));
     }
     if let Some(pods) = report["pods"].as_object() {
-        println!(
+        lines.add(format!(
             "pods: {} running, {} pending, {} failed, {} in all",
             pods["running"], pods["pending"], pods["failed"], pods["total"]
-        );
+        ));
     }
     for problem in report["problems"].as_array().into_iter().flatten() {
-        println!("! {}", problem.as_str().unwrap_or("?"));
+        lines.add(format!("! {}", problem.as_str().unwrap_or("?")));
     }
+    lines
 }
 
 fn usage(pid: u32) -> anyhow::Result<Usage> {

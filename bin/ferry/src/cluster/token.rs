@@ -18,6 +18,7 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
+use super::output::{self, Lines};
 use super::rights::BOOTSTRAPPERS;
 use super::status::Output;
 
@@ -184,16 +185,17 @@ async fn list(client: &Client, output: Option<Output>) -> anyhow::Result<()> {
         Some(Output::Json) => {
             let rows: Vec<_> =
                 rows.iter().map(|(id, expires)| json!({"id": id, "expires": expires})).collect();
-            println!("{}", serde_json::to_string_pretty(&rows)?);
+            output::print_json(&rows)
         }
         None => {
-            println!("{:<10} EXPIRES", "ID");
+            let mut lines = Lines::default();
+            lines.add(format!("{:<10} EXPIRES", "ID"));
             for (id, expires) in rows {
-                println!("{id:<10} {expires}");
+                lines.add(format!("{id:<10} {expires}"));
             }
+            lines.print()
         }
     }
-    Ok(())
 }
 
 /// The authority that a kubeconfig believes.

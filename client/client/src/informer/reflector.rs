@@ -95,7 +95,10 @@ async fn list<K: Object>(
         params = params.at("0").matching(VersionMatch::NotOlderThan);
     }
     let (items, resource_version) = match api.list(&params).await {
-        Ok(list) => (list.items, list.metadata.resource_version.unwrap_or_default()),
+        Ok(list) => {
+            let revision = revision_of(&list.metadata)?;
+            (list.items, revision)
+        }
         Err(kube::Error::SerdeError(_)) => list_one_by_one(api, &params).await?,
         Err(error) => return Err(error),
     };
@@ -122,7 +125,14 @@ async fn list_one_by_one<K: Object>(
             }
         }
     });
-    Ok((items.collect(), list.metadata.resource_version.unwrap_or_default()))
+    let revision = revision_of(&list.metadata)?;
+    Ok((items.collect(), revision))
+}
+
+/// A watch that began nowhere would miss what happened since the list: such a list is none.
+fn revision_of(list: &kube::core::ListMeta) -> Result<String, kube::Error> {
+    let revision = list.resource_version.clone().filter(|revision| !revision.is_empty());
+    revision.ok_or_else(|| kube::Error::Service("the server's list names no revision".into()))
 }
 
 enum Heard {
