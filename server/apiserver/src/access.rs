@@ -13,6 +13,7 @@ use ferry_auth::pki::Pki;
 use ferry_auth::{AlwaysAllow, AlwaysDeny, Authentication, Authorization, Authorizer, Rbac, Retry};
 use ferry_registry::Registry;
 
+use crate::certificates::Believers;
 use crate::follow::{self, follow};
 use crate::run::{Config, StartError};
 
@@ -38,8 +39,7 @@ pub struct Authenticators {
     pub union: Authentication,
     /// All that tokens are asked of, for TokenReview.
     pub tokens: Arc<Tokens>,
-    /// Takes the cluster's authority anew when it was renewed.
-    pub x509: Arc<X509>,
+    pub believers: Believers,
 }
 
 pub async fn authentication(
@@ -48,9 +48,10 @@ pub async fn authentication(
     registry: &Registry,
     accounts: Arc<ServiceAccounts>,
 ) -> Result<Authenticators, StartError> {
-    let proxy = RequestHeader::new(&pki.front_proxy_ca_bundle(), RequestHeaderConfig::default());
-    let x509 = Arc::new(X509::new(&pki.ca_bundle()).map_err(wrong)?);
-    let mut members: Vec<Arc<dyn Authenticator>> = vec![Arc::new(proxy.map_err(wrong)?), x509.clone()];
+    let proxies = RequestHeader::new(&pki.front_proxy_ca_bundle(), RequestHeaderConfig::default());
+    let front_proxies = Arc::new(proxies.map_err(wrong)?);
+    let clients = Arc::new(X509::new(&pki.ca_bundle()).map_err(wrong)?);
+    let mut members: Vec<Arc<dyn Authenticator>> = vec![front_proxies.clone(), clients.clone()];
     if let Some(path) = &config.basic_auth_file {
         members.push(Arc::new(BasicFile::open(path).map_err(wrong)?));
     }
@@ -81,7 +82,7 @@ pub async fn authentication(
     let tokens = Arc::new(Tokens::new(audiences, tokens));
     members.push(tokens.clone());
     let union = Authentication::new(members, Some(Anonymous::on_health_and_version()));
-    Ok(Authenticators { union, tokens, x509 })
+    Ok(Authenticators { union, tokens, believers: Believers { clients, front_proxies } })
 }
 
 pub async fn authorization(

@@ -8,12 +8,19 @@ use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
+#[derive(Clone)]
 pub struct Bootstrap {
     pub service_cidr: String,
     pub service_ip: IpAddr,
+    pub port: u16,
+    pub whereabouts: Whereabouts,
+}
+
+/// What others of the cluster have to know of this server, and what can change while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whereabouts {
     /// Where this server is reached.
     pub advertise: IpAddr,
-    pub port: u16,
     /// Whom other servers of the cluster believe, as they read it from a ConfigMap.
     pub ca_pem: String,
     pub front_proxy_ca_pem: String,
@@ -32,6 +39,18 @@ impl Bootstrap {
         let range = json!({"spec": {"cidrs": [self.service_cidr]}});
         ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range).await?;
         ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service()).await?;
+        self.announce(client).await?;
+        // Since when the use of long-lived tokens is noted: their cleaner counts from here.
+        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+        let since = json!({"data": {"since": today}});
+        ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, since).await?;
+        span.set("namespaces", NAMESPACES.len() as i64);
+        Ok(())
+    }
+
+    /// Tells where the server is reached and whom to believe; again whenever that changed.
+    pub async fn announce(&self, client: &Client) -> Result<(), kube::Error> {
+        let _span = ferry_trace::span("apiserver.announce");
         ensure(
             client,
             "discovery.k8s.io",
@@ -53,21 +72,15 @@ impl Bootstrap {
             "extension-apiserver-authentication",
             trust,
         )
-        .await?;
-        // Since when the use of long-lived tokens is noted: their cleaner counts from here.
-        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-        let since = json!({"data": {"since": today}});
-        ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, since).await?;
-        span.set("namespaces", NAMESPACES.len() as i64);
-        Ok(())
+        .await
     }
 
     /// What extension API servers and other components need to know to believe our callers.
     fn trust(&self) -> Value {
         json!({
-            "client-ca-file": self.ca_pem,
+            "client-ca-file": self.whereabouts.ca_pem,
             "requestheader-allowed-names": "[\"front-proxy-client\"]",
-            "requestheader-client-ca-file": self.front_proxy_ca_pem,
+            "requestheader-client-ca-file": self.whereabouts.front_proxy_ca_pem,
             "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
             "requestheader-group-headers": "[\"X-Remote-Group\"]",
             "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
@@ -91,11 +104,11 @@ impl Bootstrap {
     }
 
     fn slice(&self) -> Value {
-        let family = if self.advertise.is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = if self.whereabouts.advertise.is_ipv4() { "IPv4" } else { "IPv6" };
         json!({
             "metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}},
             "addressType": family,
-            "endpoints": [{"addresses": [self.advertise.to_string()], "conditions": {"ready": true}}],
+            "endpoints": [{"addresses": [self.whereabouts.advertise.to_string()], "conditions": {"ready": true}}],
             "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
         })
     }
@@ -104,7 +117,7 @@ impl Bootstrap {
         json!({
             "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
             "subsets": [{
-                "addresses": [{"ip": self.advertise.to_string()}],
+                "addresses": [{"ip": self.whereabouts.advertise.to_string()}],
                 "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
             }],
         })

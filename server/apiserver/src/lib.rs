@@ -7,11 +7,13 @@
 //! Start reading at [`filters::handle`], then [`verbs`], then [`respond`].
 
 pub mod access;
+mod account_keys;
 pub mod admission;
 pub mod api;
 mod auditing;
 pub mod body;
 pub mod bootstrap;
+pub mod certificates;
 mod compress;
 mod continue_token;
 mod documents;
@@ -35,6 +37,7 @@ mod subresources;
 mod table;
 mod tokens;
 mod trace;
+mod unheard;
 mod usage_samples;
 mod verbs;
 pub mod version;

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferry_admission::usage_history::UsageHistory;
 use ferry_admission::{Chain, Configuration, plugins};
 use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
-use ferry_auth::authenticate::{OidcConfig, ServiceAccounts, X509};
-use ferry_auth::pki::{Pki, PkiConfig};
-use ferry_auth::tls::AnyClientCertificate;
+use ferry_auth::authenticate::{OidcConfig, ServiceAccounts};
+use ferry_auth::pki::Pki;
 use ferry_auth::user::MASTERS;
 use ferry_auth::{Rbac, User};
 use ferry_registry::settings::AddressRange;
@@ -21,15 +21,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{AuthorizationWebhook, TokenWebhook};
+use crate::account_keys::AccountKeys;
 use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
+use crate::certificates::{self, Believers, Upkeep};
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::tokens::CachedObjects;
 use crate::{access, follow, policy, server, usage_samples};
-
-/// How often certificates are looked at, and the host's address with them.
-const RENEWAL: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Everything a server needs to know, with upstream's defaults.
 #[derive(Debug, Clone)]
@@ -56,11 +55,20 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     pub token_webhook: Option<TokenWebhook>,
     pub audit: AuditConfig,
-    pub service_account_issuer: Option<String>,
+    /// The first signs; tokens of all are accepted.
+    pub service_account_issuers: Vec<String>,
+    /// Whom tokens are for that name nobody; the issuers when empty.
+    pub api_audiences: Vec<String>,
+    pub service_account_signing_key_file: Option<PathBuf>,
+    pub service_account_key_files: Vec<PathBuf>,
+    /// How often certificates are looked at, and the host's address with them.
+    pub certificate_check: Duration,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
     /// The AdmissionConfiguration file.
     pub admission_configuration: Option<PathBuf>,
+    /// How long a request may take that is no watch or stream.
+    pub request_timeout: Duration,
 }
 
 impl Config {
@@ -83,10 +91,15 @@ impl Config {
             oidc: None,
             token_webhook: None,
             audit: AuditConfig::default(),
-            service_account_issuer: None,
+            service_account_issuers: Vec::new(),
+            api_audiences: Vec::new(),
+            service_account_signing_key_file: None,
+            service_account_key_files: Vec::new(),
+            certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
             admission_configuration: None,
+            request_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -134,6 +147,8 @@ pub enum StartError {
     Config(String),
     #[error("listen on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
     #[error("write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
@@ -144,7 +159,7 @@ pub enum StartError {
     Bootstrap(#[from] kube::Error),
 }
 
-fn config_error(error: impl std::fmt::Display) -> StartError {
+pub(crate) fn config_error(error: impl std::fmt::Display) -> StartError {
     StartError::Config(error.to_string())
 }
 
@@ -156,13 +171,13 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         .map_err(|source| StartError::Listen { address: config.bind, source })?;
     let address =
         listener.local_addr().map_err(|source| StartError::Listen { address: config.bind, source })?;
-    let advertise = config.advertise.unwrap_or_else(|| advertised(config.bind.ip()));
+    let advertise = certificates::host_address(&config);
     let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
     let service_ip =
         service_range.nth(1).ok_or_else(|| config_error("the range of service addresses is too small"))?;
     let pki = Arc::new(Pki::open_or_create(
         config.data_dir.join("pki"),
-        serving_names(&config, advertise, service_ip),
+        certificates::serving_names(&config, advertise, service_ip),
     )?);
 
     let rows: Vec<_> =
@@ -181,32 +196,33 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let url = format!("https://{}", SocketAddr::new(host, address.port()));
     let advertised = SocketAddr::new(advertise, address.port());
     let usage = Arc::new(UsageHistory::default());
-    let (api, x509) = api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
+    let (api, believers) = api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
     let api = Arc::new(api);
     api.health.caches_filled();
 
-    let tls = tls_config(&pki)?;
+    let tls = certificates::server_tls(&pki)?;
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
     let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
-    Bootstrap {
+    let bootstrap = Bootstrap {
         service_cidr: config.service_cidr.clone(),
         service_ip,
-        advertise,
         port: address.port(),
-        ca_pem: pki.ca_pem(),
-        front_proxy_ca_pem: pki.front_proxy_ca_pem(),
-    }
-    .run(&client)
-    .await?;
+        whereabouts: certificates::whereabouts(&pki, advertise),
+    };
+    bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
     }
     if api.admission.has(plugins::initial_resources::NAME) {
-        tokio::spawn(usage_samples::follow(client, registry, usage, stop.clone()));
+        let settings = plugins::initial_resources::Settings::read(&admission_configuration(&config)?);
+        let interval = settings.map_err(config_error)?.interval();
+        tokio::spawn(usage_samples::follow(client.clone(), registry, usage, interval, stop.clone()));
     }
-    write_kubeconfig(&config, &pki, &url)?;
-    tokio::spawn(keep_certificates_fresh(config, pki.clone(), api.clone(), x509, service_ip, stop.clone()));
+    certificates::write_kubeconfig(&config, &pki, &url)?;
+    let (pki_kept, api_kept, url_kept) = (pki.clone(), api.clone(), url.clone());
+    let upkeep = Upkeep { config, pki: pki_kept, api: api_kept, believers, bootstrap, client, url: url_kept };
+    tokio::spawn(upkeep.run(stop.clone()));
     api.health.started();
     span.set("address", address.to_string());
     Ok(Running { api, pki, address, url, stop, serving, store })
@@ -260,7 +276,7 @@ async fn fill_caches(registry: &Arc<Registry>, stop: CancellationToken) -> Resul
     tokio::spawn(async move {
         let mut ready = Some(ready);
         let mut failed = Some(failed);
-        let mut pause = std::time::Duration::from_millis(50);
+        let mut pause = Duration::from_millis(50);
         loop {
             let ended = tokio::select! {
                 error = log.run(|| {
@@ -280,7 +296,7 @@ async fn fill_caches(registry: &Arc<Registry>, stop: CancellationToken) -> Resul
             // The store went away; reads go on from the caches until it is back.
             tracing::error!(error = %ended, "the store cannot be followed, trying again");
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(std::time::Duration::from_secs(5));
+            pause = (pause * 2).min(Duration::from_secs(5));
         }
     });
     tokio::select! {
@@ -296,17 +312,21 @@ async fn api(
     rows: Vec<Arc<ferry_api::Kind>>,
     advertise: SocketAddr,
     usage: Arc<UsageHistory>,
-) -> Result<(Api, Arc<X509>), StartError> {
-    let issuer = config
-        .service_account_issuer
-        .clone()
-        .unwrap_or_else(|| format!("https://kubernetes.default.svc.{}", config.cluster_domain));
+) -> Result<(Api, Believers), StartError> {
+    let or = |given: &[String], otherwise: &dyn Fn() -> Vec<String>| match given {
+        [] => otherwise(),
+        given => given.to_vec(),
+    };
+    let issuers = or(&config.service_account_issuers, &|| {
+        vec![format!("https://kubernetes.default.svc.{}", config.cluster_domain)]
+    });
+    let keys = AccountKeys::read(config, pki)?;
     let service_accounts = ServiceAccounts::new(
         ServiceAccountConfig {
-            issuers: vec![issuer.clone()],
-            api_audiences: vec![issuer],
-            signing_key: pki.service_account_key().to_string(),
-            verifying_keys: Vec::new(),
+            api_audiences: or(&config.api_audiences, &|| issuers.clone()),
+            issuers,
+            signing_key: keys.signing,
+            verifying_keys: keys.verifying,
         },
         Arc::new(CachedObjects(registry.clone())),
     )
@@ -334,15 +354,15 @@ async fn api(
         authorization,
         rbac,
         admission,
-        limits: Limits::default(),
-        node_connection: NodeConnection::new(kubelet_tls(pki)?),
+        limits: Limits { request_timeout: config.request_timeout, ..Limits::default() },
+        node_connection: NodeConnection::new(certificates::kubelet_tls(pki)?),
         service_accounts,
         advertised: advertise.to_string(),
         jwks_uri: format!("https://{advertise}/openid/v1/jwks"),
         registry,
         rows,
     });
-    Ok((api, authenticators.x509))
+    Ok((api, authenticators.believers))
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {
@@ -350,97 +370,4 @@ fn admission_configuration(config: &Config) -> Result<Configuration, StartError>
         Some(path) => Configuration::open(path).map_err(config_error),
         None => Ok(Configuration::default()),
     }
-}
-
-/// Certificates are renewed long before they end, and the serving one whenever the host's address is
-/// another; nobody has to restart anything for it.
-async fn keep_certificates_fresh(
-    config: Config,
-    pki: Arc<Pki>,
-    api: Arc<Api>,
-    x509: Arc<X509>,
-    service_ip: IpAddr,
-    stop: CancellationToken,
-) {
-    let names = || {
-        let advertise = config.advertise.unwrap_or_else(|| advertised(config.bind.ip()));
-        serving_names(&config, advertise, service_ip).names
-    };
-    let take_over = |_: &[ferry_auth::pki::Renewed]| {
-        if let Err(error) = x509.set_authorities(&pki.ca_bundle()) {
-            tracing::error!(%error, "the renewed authority cannot be used");
-        }
-        match kubelet_tls(&pki) {
-            Ok(tls) => api.node_connection.set_tls(tls),
-            Err(error) => tracing::error!(%error, "the renewed kubelet client cannot be used"),
-        }
-    };
-    pki.keep_fresh(RENEWAL, names, take_over, stop).await;
-}
-
-/// All that the server is reached by.
-fn serving_names(config: &Config, advertise: IpAddr, service_ip: IpAddr) -> PkiConfig {
-    let mut names = config.names.clone();
-    names.extend([advertise.to_string(), service_ip.to_string()]);
-    PkiConfig::new(&config.cluster_domain, names)
-}
-
-fn tls_config(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(config_error)?
-        .with_client_cert_verifier(Arc::new(AnyClientCertificate::new(&pki.ca_bundle())))
-        .with_cert_resolver(pki.serving());
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Large answers are written in large records.
-    config.max_fragment_size = None;
-    Ok(Arc::new(config))
-}
-
-/// Kubelets are believed when their certificate is of the cluster's CA; the server shows its own.
-fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
-    use rustls_pki_types::pem::PemObject;
-    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(pki.ca_bundle());
-    let pair = pki.kubelet_client();
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(config_error)?;
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(config_error)?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
-        .map_err(config_error)?;
-    Ok(Arc::new(config))
-}
-
-fn write_kubeconfig(config: &Config, pki: &Pki, url: &str) -> Result<(), StartError> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let path = config.data_dir.join("admin.kubeconfig");
-    let text = pki.admin_kubeconfig(url)?;
-    let write = || {
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        file.write_all(text.as_bytes())
-    };
-    write().map_err(|source| StartError::Write { path: path.clone(), source })
-}
-
-/// The address that leads to the outside: what the kernel would send from. Nothing is sent.
-fn advertised(bind: IpAddr) -> IpAddr {
-    if !bind.is_unspecified() {
-        return bind;
-    }
-    let probe = || {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    };
-    probe().map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
 }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use parking_lot::RwLock;
 use rustls::{
     RootCertStore,
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
@@ -111,19 +112,19 @@ fn identifier(certificate: &X509Certificate<'_>) -> String {
     format!("SN={}, SKID={subject_key}, AKID={authority_key}", certificate.serial)
 }
 
-/// The authorities whose client certificates are believed.
-pub struct ClientTrust(Arc<dyn ClientCertVerifier>);
+/// The authorities whose client certificates are believed. They can change while it is in use.
+pub struct ClientTrust(RwLock<Arc<dyn ClientCertVerifier>>);
 
 impl ClientTrust {
     pub fn new(authorities: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
-        let failed = |error: &dyn std::fmt::Display| CertificateError::TrustStore(error.to_string());
-        let mut roots = RootCertStore::empty();
-        for authority in authorities {
-            roots.add(authority.clone().into_owned()).map_err(|error| failed(&error))?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
-        Ok(ClientTrust(verifier.map_err(|error| failed(&error))?))
+        Ok(ClientTrust(RwLock::new(verifier(authorities)?)))
+    }
+
+    /// Believes these from now on, and nobody else.
+    pub fn replace(&self, authorities: &[CertificateDer<'_>]) -> Result<(), CertificateError> {
+        let verifier = verifier(authorities)?;
+        *self.0.write() = verifier;
+        Ok(())
     }
 
     /// Whether `chain`, leaf first, leads to one of the authorities, is made for clients, and is
@@ -138,11 +139,23 @@ impl ClientTrust {
         };
         let facts = read_certificate(leaf)?;
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        match self.0.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch)) {
+        let verifier = self.0.read().clone();
+        match verifier.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch)) {
             Ok(_) => Ok(facts),
             Err(error) => {
                 Err(CertificateError::Untrusted { identifier: facts.identifier, reason: error.to_string() })
             }
         }
     }
+}
+
+fn verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, CertificateError> {
+    let failed = |error: &dyn std::fmt::Display| CertificateError::TrustStore(error.to_string());
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone().into_owned()).map_err(|error| failed(&error))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
+    verifier.map_err(|error| failed(&error))
 }

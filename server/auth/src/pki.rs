@@ -20,7 +20,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ferry_client::CancellationToken;
 use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -28,7 +27,6 @@ use rcgen::{
 };
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tokio::time::MissedTickBehavior;
 
 use crate::{
     certificate::{CertificateFacts, read_certificate},
@@ -186,35 +184,6 @@ impl Pki {
             renewed.push(Renewed::FrontProxyClient);
         }
         Ok(renewed)
-    }
-
-    /// Renews what is due, now and every so often, until `stop`. `names` is asked each time, so that a
-    /// host whose addresses changed gets a new serving certificate; `renewed` is told, so that
-    /// whoever trusts an authority can take its new certificate.
-    pub async fn keep_fresh(
-        &self,
-        every: Duration,
-        names: impl Fn() -> BTreeSet<String>,
-        renewed: impl Fn(&[Renewed]),
-        stop: CancellationToken,
-    ) {
-        let mut ticks = tokio::time::interval(every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = stop.cancelled() => return,
-            }
-            match self.renew(names(), SystemTime::now()) {
-                Ok(fresh) if fresh.is_empty() => {}
-                Ok(fresh) => {
-                    tracing::info!(?fresh, "certificates were renewed");
-                    renewed(&fresh);
-                }
-                // What is in use still works for a third of its life; the next round tries again.
-                Err(error) => tracing::error!(%error, "certificates cannot be renewed"),
-            }
-        }
     }
 
     pub fn directory(&self) -> &Path {

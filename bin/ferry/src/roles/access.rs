@@ -117,7 +117,7 @@ impl AccessFlags {
 }
 
 /// As upstream writes durations: `1h30m`, `45s`, `500ms`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is no duration like 5m or 30s");
     let (mut total, mut rest) = (Duration::ZERO, text);
     if rest.is_empty() {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -58,8 +59,18 @@ pub struct Flags {
     pub token_auth_file: Option<PathBuf>,
     #[arg(long)]
     pub basic_auth_file: Option<PathBuf>,
+    /// Who signs service account tokens; tokens of the further ones are still accepted
+    #[arg(long, value_delimiter = ',')]
+    pub service_account_issuer: Vec<String>,
+    /// The key that signs; pki/sa.key when not given
     #[arg(long)]
-    pub service_account_issuer: Option<String>,
+    pub service_account_signing_key_file: Option<PathBuf>,
+    /// Keys whose tokens are accepted; pki/sa*.pub when not given
+    #[arg(long, value_delimiter = ',')]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// Whom tokens are for that name nobody; the issuers when not given
+    #[arg(long, value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
     #[arg(long, value_delimiter = ',')]
@@ -67,6 +78,9 @@ pub struct Flags {
     /// An AdmissionConfiguration: what plugins are told
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
+    /// How long a request may take that is no watch or stream
+    #[arg(long, default_value = "60s", value_parser = access::duration)]
+    pub request_timeout: Duration,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -128,10 +142,14 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         audit: flags.audit.config(),
         token_auth_file: flags.token_auth_file,
         basic_auth_file: flags.basic_auth_file,
-        service_account_issuer: flags.service_account_issuer,
+        service_account_issuers: flags.service_account_issuer,
+        service_account_signing_key_file: flags.service_account_signing_key_file,
+        service_account_key_files: flags.service_account_key_file,
+        api_audiences: flags.api_audiences,
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
         admission_configuration: flags.admission_control_config_file,
+        request_timeout: flags.request_timeout,
         ..defaults
     })
 }

@@ -53,6 +53,13 @@ impl RequestHeader {
         Ok(RequestHeader { trust: ClientTrust::new(authorities)?, config, verified: ExpiringCache::new(64) })
     }
 
+    /// Takes other authorities from now on, as when the front proxy's was renewed.
+    pub fn set_authorities(&self, authorities: &[CertificateDer<'_>]) -> Result<(), CertificateError> {
+        self.trust.replace(authorities)?;
+        self.verified.clear();
+        Ok(())
+    }
+
     fn decide(&self, credentials: &Credentials<'_>) -> Result<Outcome, AuthenticationError> {
         let headers = credentials.headers;
         let Some(name) = first_value(headers, &self.config.username_headers) else {

@@ -190,6 +190,33 @@ async fn only_the_front_proxy_may_speak_for_others() {
     assert_eq!(ask(&cluster, token).await.unwrap().name, "jane");
 }
 
+#[tokio::test]
+async fn a_new_authority_of_the_front_proxy_counts_at_once() {
+    let (old, new) = (cluster(), cluster());
+    let believer =
+        RequestHeader::new(&old.pki.front_proxy_ca_bundle(), RequestHeaderConfig::default()).unwrap();
+    let knows = |cluster: &Cluster| {
+        let headers = Map(BTreeMap::from([("X-Remote-User", vec!["root"])]));
+        let certificates = chain(&cluster.pki.front_proxy_client());
+        let credentials = Credentials {
+            authorization: None,
+            websocket_bearer: None,
+            client_certificates: &certificates,
+            headers: &headers,
+            path: "/api",
+            peer: None,
+            now: SystemTime::now(),
+        };
+        match believer.authenticate(&credentials) {
+            crate::Answer::Now(answer) => answer.is_ok(),
+            crate::Answer::Later(_) => panic!("certificates are checked at once"),
+        }
+    };
+    assert!(knows(&old) && !knows(&new));
+    believer.set_authorities(&new.pki.front_proxy_ca_bundle()).unwrap();
+    assert!(knows(&new) && !knows(&old), "what was remembered of the old one counts no more");
+}
+
 #[test]
 fn extra_keys_decode_or_stay() {
     for (written, expected) in

@@ -1,11 +1,7 @@
 //! Client certificates: the common name is the user, the organizations are its groups.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
-use parking_lot::RwLock;
 use rustls_pki_types::CertificateDer;
 
 use super::{AuthenticationError, Authenticator, Credentials, Identity, Outcome};
@@ -21,19 +17,18 @@ const REMEMBERED: usize = 4096;
 const REMEMBER_FOR: Duration = Duration::from_secs(600);
 
 pub struct X509 {
-    trust: RwLock<Arc<ClientTrust>>,
+    trust: ClientTrust,
     verified: ExpiringCache<Fingerprint, Identity>,
 }
 
 impl X509 {
     pub fn new(authorities: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
-        let trust = RwLock::new(Arc::new(ClientTrust::new(authorities)?));
-        Ok(X509 { trust, verified: ExpiringCache::new(REMEMBERED) })
+        Ok(X509 { trust: ClientTrust::new(authorities)?, verified: ExpiringCache::new(REMEMBERED) })
     }
 
     /// Takes other authorities from now on, as when the CA file changed.
     pub fn set_authorities(&self, authorities: &[CertificateDer<'_>]) -> Result<(), CertificateError> {
-        *self.trust.write() = Arc::new(ClientTrust::new(authorities)?);
+        self.trust.replace(authorities)?;
         self.verified.clear();
         Ok(())
     }
@@ -44,8 +39,7 @@ impl X509 {
         if let Some(identity) = self.verified.get(&fingerprint, now) {
             return Ok(Outcome::Authenticated(identity));
         }
-        let trust = self.trust.read().clone();
-        let facts = trust.verify(chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
+        let facts = self.trust.verify(chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
         let ends = facts.not_after.min(now + REMEMBER_FOR);
         match user_of(facts, fingerprint)? {
             Some(user) => {

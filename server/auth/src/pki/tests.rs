@@ -134,30 +134,3 @@ fn the_admin_kubeconfig_is_one_that_clients_load() {
     assert_eq!(facts.organizations, [MASTERS]);
     assert!(user.client_key_data.is_some());
 }
-
-#[tokio::test]
-async fn a_host_that_moves_is_followed_without_a_restart() {
-    let home = tempfile::tempdir().unwrap();
-    let pki = Pki::open_or_create(home.path(), config()).unwrap();
-    let moved = PkiConfig::new("cluster.local", ["198.51.100.9"]).names;
-    let stop = CancellationToken::new();
-    // The first round finds the new names; the second proves that nothing is left to do.
-    let rounds = std::cell::Cell::new(0);
-    let told = std::cell::RefCell::new(Vec::new());
-    let names = || {
-        rounds.set(rounds.get() + 1);
-        if rounds.get() == 2 {
-            stop.cancel();
-        }
-        moved.clone()
-    };
-    let keep = pki.keep_fresh(
-        Duration::from_millis(1),
-        names,
-        |fresh| told.borrow_mut().extend(fresh.to_vec()),
-        stop.clone(),
-    );
-    tokio::time::timeout(Duration::from_secs(10), keep).await.unwrap();
-    assert_eq!(*told.borrow(), [Renewed::Serving]);
-    assert_eq!(serving_facts(&pki).subject_alternative_names, moved);
-}

@@ -1,0 +1,50 @@
+//! The keys of service account tokens: one signs, several are believed.
+//!
+//! Unless told otherwise they are the files of the PKI's directory: `sa.key` signs, and every `sa*.pub` is believed.
+//! The files are read again while the server runs, so keys are rotated by replacing them.
+
+use std::path::{Path, PathBuf};
+
+use ferry_auth::pki::Pki;
+
+use crate::run::{Config, StartError};
+
+/// As PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AccountKeys {
+    pub signing: String,
+    pub verifying: Vec<String>,
+}
+
+impl AccountKeys {
+    pub fn read(config: &Config, pki: &Pki) -> Result<AccountKeys, StartError> {
+        let signing = config.service_account_signing_key_file.as_deref();
+        let own = pki.directory().join("sa.key");
+        let mut files = config.service_account_key_files.clone();
+        if files.is_empty() {
+            files = public_keys(pki.directory())?;
+        }
+        Ok(AccountKeys {
+            signing: read(signing.unwrap_or(&own))?,
+            verifying: files.iter().map(|path| read(path)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn public_keys(directory: &Path) -> Result<Vec<PathBuf>, StartError> {
+    let failed = |source| StartError::Read { path: directory.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if name.starts_with("sa") && name.ends_with(".pub") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<String, StartError> {
+    std::fs::read_to_string(path).map_err(|source| StartError::Read { path: path.to_owned(), source })
+}

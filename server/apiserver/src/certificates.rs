@@ -1,0 +1,190 @@
+//! The server's certificates in use: what it serves with and shows to kubelets, whom it believes, and how all of it
+//! follows when a certificate is renewed or the host moves. Nobody has to restart anything for it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ferry_auth::authenticate::{RequestHeader, X509};
+use ferry_auth::pki::{Pki, PkiConfig, Renewed};
+use ferry_auth::tls::AnyClientCertificate;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::account_keys::AccountKeys;
+use crate::api::Api;
+use crate::bootstrap::{Bootstrap, Whereabouts};
+use crate::run::{Config, StartError, config_error};
+
+/// Who believes certificates, and has to be told of new authorities.
+#[derive(Clone)]
+pub struct Believers {
+    pub clients: Arc<X509>,
+    pub front_proxies: Arc<RequestHeader>,
+}
+
+/// Keeps the certificates of a running server fresh.
+pub struct Upkeep {
+    pub config: Config,
+    pub pki: Arc<Pki>,
+    pub api: Arc<Api>,
+    pub believers: Believers,
+    pub bootstrap: Bootstrap,
+    pub client: kube::Client,
+    pub url: String,
+}
+
+impl Upkeep {
+    /// Looks every so often, until `stop`: certificates are renewed long before they end, the serving one also when
+    /// the host's address is another. What could not be done is done in the next round.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(self.config.certificate_check);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut kubeconfig_is_fresh = true;
+        let mut keys = AccountKeys::read(&self.config, &self.pki).ok();
+        let mut announced = self.bootstrap.whereabouts.clone();
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            let advertise = host_address(&self.config);
+            let names = serving_names(&self.config, advertise, self.bootstrap.service_ip).names;
+            match self.pki.renew(names, SystemTime::now()) {
+                Ok(renewed) if renewed.is_empty() => {}
+                Ok(renewed) => {
+                    tracing::info!(?renewed, "certificates were renewed");
+                    self.take_over();
+                    // The administrator's has the same life as those on disk and began no earlier.
+                    kubeconfig_is_fresh &=
+                        !renewed.iter().any(|what| [Renewed::Ca, Renewed::KubeletClient].contains(what));
+                }
+                // What is in use still works for a third of its life.
+                Err(error) => tracing::error!(%error, "certificates cannot be renewed"),
+            }
+            if !kubeconfig_is_fresh {
+                let written = write_kubeconfig(&self.config, &self.pki, &self.url);
+                kubeconfig_is_fresh = reported(written, "the administrator's kubeconfig cannot be written");
+            }
+            self.follow_account_keys(&mut keys);
+            let whereabouts = whereabouts(&self.pki, advertise);
+            if whereabouts != announced {
+                let bootstrap = Bootstrap { whereabouts: whereabouts.clone(), ..self.bootstrap.clone() };
+                if reported(bootstrap.announce(&self.client).await, "the server's address cannot be told") {
+                    announced = whereabouts;
+                }
+            }
+        }
+    }
+
+    /// Somebody may have replaced the files.
+    fn follow_account_keys(&self, known: &mut Option<AccountKeys>) {
+        match AccountKeys::read(&self.config, &self.pki) {
+            Ok(keys) if known.as_ref() == Some(&keys) => {}
+            Ok(keys) => {
+                let taken = self.api.service_accounts.set_keys(&keys.signing, &keys.verifying);
+                if reported(taken, "the new keys of service accounts cannot be used") {
+                    tracing::info!("the keys of service accounts were replaced");
+                }
+                *known = Some(keys);
+            }
+            Err(error) => tracing::error!(%error, "the keys of service accounts cannot be read"),
+        }
+    }
+
+    fn take_over(&self) {
+        let believers = &self.believers;
+        let clients = believers.clients.set_authorities(&self.pki.ca_bundle());
+        reported(clients, "the renewed authority cannot be used");
+        let proxies = believers.front_proxies.set_authorities(&self.pki.front_proxy_ca_bundle());
+        reported(proxies, "the front proxy's renewed authority cannot be used");
+        match kubelet_tls(&self.pki) {
+            Ok(tls) => self.api.node_connection.set_tls(tls),
+            Err(error) => tracing::error!(%error, "the renewed kubelet client cannot be used"),
+        }
+    }
+}
+
+fn reported<T, E: std::fmt::Display>(result: Result<T, E>, failed: &'static str) -> bool {
+    if let Err(error) = &result {
+        tracing::error!(%error, "{failed}");
+    }
+    result.is_ok()
+}
+
+/// What others of the cluster have to know of this server, as of now.
+pub fn whereabouts(pki: &Pki, advertise: IpAddr) -> Whereabouts {
+    Whereabouts { advertise, ca_pem: pki.ca_pem(), front_proxy_ca_pem: pki.front_proxy_ca_pem() }
+}
+
+/// All that the server is reached by.
+pub fn serving_names(config: &Config, advertise: IpAddr, service_ip: IpAddr) -> PkiConfig {
+    let mut names = config.names.clone();
+    names.extend([advertise.to_string(), service_ip.to_string()]);
+    PkiConfig::new(&config.cluster_domain, names)
+}
+
+pub fn server_tls(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(config_error)?
+        .with_client_cert_verifier(Arc::new(AnyClientCertificate::new(&pki.ca_bundle())))
+        .with_cert_resolver(pki.serving());
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // Large answers are written in large records.
+    config.max_fragment_size = None;
+    Ok(Arc::new(config))
+}
+
+/// Kubelets are believed when their certificate is of the cluster's CA; the server shows its own.
+pub fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(pki.ca_bundle());
+    let pair = pki.kubelet_client();
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(config_error)?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(config_error)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(config_error)?;
+    Ok(Arc::new(config))
+}
+
+/// Readable by the owner alone, and never seen half written.
+pub fn write_kubeconfig(config: &Config, pki: &Pki, url: &str) -> Result<(), StartError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = config.data_dir.join("admin.kubeconfig");
+    let unfinished = path.with_extension("kubeconfig.new");
+    let text = pki.admin_kubeconfig(url)?;
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        std::fs::rename(&unfinished, &path)
+    };
+    write().map_err(|source| StartError::Write { path: path.clone(), source })
+}
+
+/// Where others reach this server: as it was told, or the address that leads to the outside, which is what the
+/// kernel would send from. Nothing is sent.
+pub fn host_address(config: &Config) -> IpAddr {
+    let bind = config.bind.ip();
+    if let Some(address) = config.advertise.or((!bind.is_unspecified()).then_some(bind)) {
+        return address;
+    }
+    let probe = || {
+        let socket = std::net::UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    };
+    probe().map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
+}
