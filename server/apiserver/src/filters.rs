@@ -2,7 +2,7 @@
 //! their order; each is one function below.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use ferry_api::{GroupResource, Status};
@@ -25,7 +25,8 @@ use crate::auditing::Auditing;
 use crate::body::Response;
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
-use crate::request_info::{Query, RequestInfo};
+use crate::request_info::{BadPath, Query, RequestInfo};
+use crate::server::MAX_HEADERS;
 use crate::{compress, paths, respond, verbs, websocket};
 
 /// What a connection brings to each of its requests.
@@ -58,49 +59,50 @@ where
     let audit = |note: &dyn Fn(&mut Auditing)| auditing.lock().as_mut().map_or((), note);
     let chain = async {
         let query = Query::parse(parts.uri.query().unwrap_or(""));
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query)
-            .map_err(|_| Status::bad_request("the path cannot be read"))?;
-        let _place = limit_in_flight(&api, &info)?;
-        let authenticated = authenticate(&api, &connection, &parts, &info).await;
-        let nobody = || Arc::new(User::default());
-        let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
-        *auditing.lock() = Auditing::begin(api.audit.as_ref(), &connection, &parts, &info, &caller, received);
-        let caller = authenticated?;
-        let acting = impersonate(&api, &parts.headers, &info, caller.clone()).await?;
-        if !Arc::ptr_eq(&acting.user, &caller) {
-            audit(&|auditing| auditing.impersonated(&acting));
-        }
-        let user = acting.user;
-        *actor.lock() = Some(user.clone());
-        let decision = authorize(&api, &info, &user).await;
-        audit(&|auditing| auditing.decided(&decision));
-        permit(&info, &user, decision)?;
-        let body = read_body(&api, body).await?;
-        audit(&|auditing| auditing.request_body(&parts.headers, &body));
-        let mut parts = parts;
-        let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        parts.headers = without_credentials(parts.headers);
-        let deadline = (!info.is_long_running()).then_some(api.limits.request_timeout);
-        let request = Request {
-            method: parts.method,
-            info,
-            query,
-            headers: parts.headers,
-            body,
-            user,
-            peer: connection.peer,
-            warnings: Default::default(),
-            annotations: Default::default(),
-            upgrade: Mutex::new(upgrade),
-        };
-        let answer = within(deadline, answer(&api, &request)).await;
-        let mut response = answer.unwrap_or_else(|status| respond::status_as(&status, wanted));
-        add_warnings(&mut response, &request);
-        for (key, value) in request.annotations.lock().iter() {
-            audit(&|auditing| auditing.annotate(key, value));
-        }
-        api.metrics.finished(&request, response.status(), started.elapsed());
-        Ok(response)
+        let (info, legible) = request_info(&parts, &query);
+        within(deadline(&api, &info), async {
+            let _place = limit_in_flight(&api, &info)?;
+            let authenticated = authenticate(&api, &connection, &parts, &info).await;
+            let nobody = || Arc::new(User::default());
+            let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
+            *auditing.lock() =
+                Auditing::begin(api.audit.as_ref(), &connection, &parts, &info, &caller, received);
+            limit_headers(&parts.headers)?;
+            legible?;
+            let caller = authenticated?;
+            let acting = impersonate(&api, &parts.headers, &info, caller.clone()).await?;
+            if !Arc::ptr_eq(&acting.user, &caller) {
+                audit(&|auditing| auditing.impersonated(&acting));
+            }
+            let user = acting.user;
+            *actor.lock() = Some(user.clone());
+            let decision = authorize(&api, &info, &user).await;
+            audit(&|auditing| auditing.decided(&decision));
+            permit(&info, &user, decision)?;
+            let body = read_body(&api, body).await?;
+            audit(&|auditing| auditing.request_body(&parts.headers, &body));
+            let mut parts = parts;
+            let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+            let request = Request {
+                method: parts.method,
+                info,
+                query,
+                headers: without_credentials(parts.headers),
+                body,
+                user,
+                peer: connection.peer,
+                warnings: Default::default(),
+                annotations: Default::default(),
+                upgrade: Mutex::new(upgrade),
+            };
+            let answer = answer(&api, &request).await;
+            let mut response = answer.unwrap_or_else(|status| respond::status_as(&status, wanted));
+            add_warnings(&mut response, &request);
+            audit(&|auditing| auditing.annotate_all(&request.annotations.lock()));
+            api.metrics.finished(&request, response.status(), started.elapsed());
+            Ok(response)
+        })
+        .await
     };
     // A panic is a defect of ours; it ends one request and no other.
     let caught = std::panic::AssertUnwindSafe(span.in_scope(chain)).catch_unwind().await;
@@ -122,6 +124,18 @@ where
         response = auditing.finish(response);
     }
     if accept_gzip { compress::gzip(response) } else { response }
+}
+
+/// What the URL asks for. One that cannot be read is a request too: it is written down and then refused.
+fn request_info(parts: &http::request::Parts, query: &Query) -> (RequestInfo, Result<(), Status>) {
+    match RequestInfo::parse(&parts.method, parts.uri.path(), query) {
+        Ok(info) => (info, Ok(())),
+        Err(BadPath) => {
+            let path = parts.uri.path().to_string();
+            let info = RequestInfo { sent_path: path.clone(), path, ..RequestInfo::default() };
+            (info, Err(Status::bad_request("the path cannot be read")))
+        }
+    }
 }
 
 async fn answer(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
@@ -167,6 +181,14 @@ fn limit_in_flight<'a>(api: &'a Api, info: &RequestInfo) -> Result<Option<Semaph
         .try_acquire()
         .map(Some)
         .map_err(|_| Status::too_many_requests("Too many requests, please try again later.", 1))
+}
+
+/// Over HTTP/1.1 the connection refuses them, see [`crate::unheard`].
+fn limit_headers(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.len() > MAX_HEADERS {
+        true => Err(Status::new(431, "", format!("the request has more than {MAX_HEADERS} headers"))),
+        false => Ok(()),
+    }
 }
 
 async fn authenticate(
@@ -296,8 +318,13 @@ where
     }
 }
 
+/// For everything from the first filter to the last byte of the body, so that nobody holds a place by being slow.
+fn deadline(api: &Api, info: &RequestInfo) -> Option<Duration> {
+    (!info.is_long_running()).then_some(api.limits.request_timeout)
+}
+
 async fn within(
-    deadline: Option<std::time::Duration>,
+    deadline: Option<Duration>,
     answer: impl Future<Output = Result<Response, Status>>,
 ) -> Result<Response, Status> {
     match deadline {

@@ -1,5 +1,6 @@
 //! The listener: TLS, HTTP/1.1 and HTTP/2, a graceful stop.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,16 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::filters::{self, Connection};
 use crate::gathered::Gathered;
+use crate::unheard::{self, Heard};
 
 /// A client that does not finish its handshake, or its headers, in this time is not waited for.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Open requests get this long to finish when the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
-const MAX_HEADERS: usize = 256;
+/// No client needs more; whoever sends more is told so, with 431.
+pub const MAX_HEADERS: usize = 256;
+/// Half of what upstream takes. Beyond this the protocol itself refuses, and nothing is known of the request.
+const MAX_HEADER_BYTES: u32 = 512 * 1024;
 
 pub async fn serve(
     api: Arc<Api>,
@@ -79,22 +84,37 @@ async fn connection(
             .collect(),
         identity: None,
     };
-    let service = service_fn(move |request| {
-        let (api, connection) = (api.clone(), connection.clone());
-        async move { Ok::<_, std::convert::Infallible>(filters::handle(api, connection, request).await) }
-    });
     if stream.get_ref().1.alpn_protocol() != Some(b"h2".as_slice()) {
+        let (stream, progress) = Heard::new(stream);
+        let (audit, heard) = (api.audit.clone(), progress.clone());
+        let service = service_fn(move |request| {
+            let (api, connection, heard) = (api.clone(), connection.clone(), heard.clone());
+            async move {
+                let response = filters::handle(api, connection, request).await;
+                heard.answered();
+                Ok::<_, Infallible>(response)
+            }
+        });
         let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_headers(MAX_HEADERS);
         let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        watcher.watch(serving).await?;
-        return Ok(());
+        let served = watcher.watch(serving).await;
+        if let (Err(error), Some(audit)) = (&served, audit)
+            && let Some(refusal) = unheard::refusal(error.as_ref(), &progress)
+        {
+            unheard::audit(&audit, peer, refusal);
+        }
+        return served;
     }
+    let service = service_fn(move |request| {
+        let (api, connection) = (api.clone(), connection.clone());
+        async move { Ok::<_, Infallible>(filters::handle(api, connection, request).await) }
+    });
     let mut http2 = http2::Builder::new(TokioExecutor::new());
     http2
         .timer(TokioTimer::new())
         .max_concurrent_streams(250)
-        .max_header_list_size(64 * 1024)
+        .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(Some(Duration::from_secs(30)))
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(2 << 20);
