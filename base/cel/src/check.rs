@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, SourceInfo, operators,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, SourceInfo, StructExpr,
+    operators,
 };
 
-use crate::library;
 use crate::types::Type;
+use crate::{library, literals};
 
 pub struct Checked {
     pub result: Type,
@@ -17,14 +18,21 @@ pub struct Checked {
     pub references: BTreeSet<String>,
 }
 
+/// What an expression may name.
+pub struct Names<'a> {
+    pub variables: &'a BTreeMap<String, Type>,
+    pub object_literals: bool,
+}
+
 pub fn check(
     expression: &IdedExpr,
-    variables: &BTreeMap<String, Type>,
+    names: Names<'_>,
     source: &str,
     places: &SourceInfo,
 ) -> Result<Checked, Vec<String>> {
     let mut checker = Checker {
-        variables,
+        variables: names.variables,
+        object_literals: names.object_literals,
         scopes: Vec::new(),
         references: BTreeSet::new(),
         faults: Vec::new(),
@@ -47,6 +55,7 @@ pub fn report(source: &str, (line, column): (isize, isize), message: &str) -> St
 
 struct Checker<'a> {
     variables: &'a BTreeMap<String, Type>,
+    object_literals: bool,
     /// Variables of the loops around, innermost last.
     scopes: Vec<(String, Type)>,
     references: BTreeSet<String>,
@@ -88,13 +97,25 @@ impl Checker<'_> {
                 }
                 Type::map(common(types))
             }
-            Expr::Struct(object) => self.fault(
-                expression,
-                format!("undeclared reference to '{}' (in container '')", object.type_name),
-            ),
+            Expr::Struct(object) => self.written_out(expression, object),
             Expr::Comprehension(comprehension) => self.looped(comprehension),
             Expr::Unspecified => Type::Dyn,
         }
+    }
+
+    fn written_out(&mut self, at: &IdedExpr, object: &StructExpr) -> Type {
+        let name = object.type_name.trim_start_matches('.');
+        if !self.object_literals || !literals::is_known(name) {
+            return self.fault(at, format!("undeclared reference to '{name}' (in container '')"));
+        }
+        for entry in &object.entries {
+            let EntryExpr::StructField(field) = &entry.expr else { continue };
+            let kind = self.type_of(&field.value);
+            if let Err(why) = literals::check(name, &field.field, &kind) {
+                self.fault(&field.value, why);
+            }
+        }
+        Type::literal(name)
     }
 
     fn named(&mut self, at: &IdedExpr, name: &str) -> Type {
@@ -122,7 +143,7 @@ impl Checker<'_> {
         }
         let operand = self.type_of(&select.operand);
         let found = match &operand {
-            Type::Dyn => Type::Dyn,
+            Type::Dyn | Type::Literal(_) => Type::Dyn,
             Type::Map(value) => (**value).clone(),
             Type::Optional(_) => Type::optional(Type::Dyn),
             Type::Struct(object) => match object.fields.iter().find(|(field, _)| *field == select.field) {

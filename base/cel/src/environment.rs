@@ -7,7 +7,7 @@ use cel::Env;
 
 use crate::program::Program;
 use crate::types::Type;
-use crate::{check, cost, library};
+use crate::{check, cost, library, literals};
 
 /// Longer expressions are refused before they are parsed.
 const LONGEST: usize = 1 << 20;
@@ -17,6 +17,7 @@ const LONGEST: usize = 1 << 20;
 pub struct Environment {
     env: Arc<Env>,
     variables: BTreeMap<String, Type>,
+    object_literals: bool,
 }
 
 /// Why an expression is no program, in the words of the compiler.
@@ -27,7 +28,13 @@ pub struct CompileError(pub String);
 impl Environment {
     pub fn new<'n>(variables: impl IntoIterator<Item = (&'n str, Type)>) -> Environment {
         let variables = variables.into_iter().map(|(name, kind)| (name.to_string(), kind)).collect();
-        Environment { env: libraries(), variables }
+        Environment { env: libraries(), variables, object_literals: false }
+    }
+
+    /// Expressions may write out objects and patches of them ([`crate::literals`]).
+    pub fn with_object_literals(mut self) -> Environment {
+        self.object_literals = true;
+        self
     }
 
     /// The same with one more variable; `variables.x` is a name like any other.
@@ -51,7 +58,8 @@ impl Environment {
                 told.map(|error| check::report(source, (error.pos.0, error.pos.1), &error.msg)).collect();
             CompileError(format!("compilation failed: {}", told.join("\n")))
         })?;
-        let checked = check::check(&expression, &self.variables, source, &places)
+        let names = check::Names { variables: &self.variables, object_literals: self.object_literals };
+        let checked = check::check(&expression, names, source, &places)
             .map_err(|faults| CompileError(format!("compilation failed: {}", faults.join("\n"))))?;
         if !returns.is_empty() && !returns.iter().any(|wanted| wanted.agrees_with(&checked.result)) {
             let wanted: Vec<String> = returns.iter().map(ToString::to_string).collect();
@@ -60,6 +68,7 @@ impl Environment {
                 many => format!("must evaluate to one of [{}] but got {}", many.join(" "), checked.result),
             }));
         }
+        literals::as_maps(&mut expression);
         let cost = cost::meter(&mut expression);
         Ok(Program {
             env: self.env.clone(),

@@ -16,6 +16,7 @@ mod check;
 mod cost;
 pub mod environment;
 mod library;
+pub mod literals;
 pub mod program;
 pub mod types;
 mod values;

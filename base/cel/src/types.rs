@@ -24,6 +24,8 @@ pub enum Type {
     /// A value of one of the libraries, known by its name.
     Opaque(&'static str),
     Struct(Arc<Struct>),
+    /// An object that the expression writes out, by the name it gives it.
+    Literal(Arc<str>),
 }
 
 /// An object whose fields are known.
@@ -49,6 +51,10 @@ impl Type {
     pub fn object<'f>(name: &str, fields: impl IntoIterator<Item = (&'f str, Type)>) -> Type {
         let fields = fields.into_iter().map(|(field, kind)| (field.to_string(), kind)).collect();
         Type::Struct(Arc::new(Struct { name: name.to_string(), fields }))
+    }
+
+    pub fn literal(name: &str) -> Type {
+        Type::Literal(name.into())
     }
 
     /// A value of the one could be a value of the other.
@@ -88,6 +94,7 @@ impl fmt::Display for Type {
             Type::Type => f.write_str("type"),
             Type::Opaque(name) => f.write_str(name),
             Type::Struct(object) => f.write_str(&object.name),
+            Type::Literal(name) => f.write_str(name),
         }
     }
 }

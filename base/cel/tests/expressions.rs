@@ -246,3 +246,39 @@ fn variables_are_expressions_and_fail_where_they_are_named() {
         "composited variable \"small\" fails to evaluate: no such key: x"
     );
 }
+
+#[test]
+fn objects_that_are_written_out_are_checked_by_their_names() {
+    let environment = environment().with_object_literals();
+    let compile = |source: &str| environment.compile(source, &[]);
+    let check = |source: &str, kind: Type, expected: Value| {
+        let program = compile(source).unwrap_or_else(|error| panic!("{source}: {error}"));
+        assert_eq!(program.result(), &kind, "{source}");
+        let outcome = program.evaluate(&Bindings::new(), &mut Budget::new(PER_CALL_LIMIT)).expect("it runs");
+        assert_eq!(outcome.to_json(), Some(expected), "{source}");
+    };
+    check("Object{}", Type::literal("Object"), json!({}));
+    check(
+        "Object{spec: Object.spec{replicas: 1 + 2, ?paused: optional.none(), list: [Object.spec.list{a: 'b'}]}}",
+        Type::literal("Object"),
+        json!({"spec": {"replicas": 3, "list": [{"a": "b"}]}}),
+    );
+    check(
+        "[1, 2].map(n, JSONPatch{op: 'remove', path: '/' + string(n)})",
+        Type::list(Type::literal("JSONPatch")),
+        json!([{"op": "remove", "path": "/1"}, {"op": "remove", "path": "/2"}]),
+    );
+    check("jsonpatch.escapeKey('a/b~c')", Type::String, json!("a~1b~0c"));
+    let refused = |source: &str, expected: &str| {
+        let error = compile(source).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(expected), "{source}: {error}");
+    };
+    refused(
+        "Object{spec: Object.status{}}",
+        "unexpected type name \"Object.status\", expected \"Object.spec\"",
+    );
+    refused("JSONPatch{op: 1}", "expected type of field 'op' is 'string' but provided type is 'int'");
+    refused("JSONPatch{do: 'add'}", "undefined field 'do'");
+    refused("Pod{}", "undeclared reference to 'Pod'");
+    assert!(self::environment().compile("Object{}", &[]).is_err(), "only where they are allowed");
+}

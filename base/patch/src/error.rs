@@ -13,6 +13,8 @@ pub enum PatchError {
     /// The patch is well formed but does not fit this object: 422. Upstream keeps the reason to
     /// itself here and answers [`PatchError::UNPROCESSABLE`]; the text is for the log.
     DoesNotApply(String),
+    /// The object is not as the patch demands: 422 like the one before, but some take it for a word of its own.
+    TestFailed(String),
     /// The patch contradicts the kind's fields or itself, which upstream answers with 500 and this
     /// text.
     Contradicts(String),
@@ -41,6 +43,7 @@ impl Display for PatchError {
             PatchError::Malformed(why)
             | PatchError::TooLarge(why)
             | PatchError::DoesNotApply(why)
+            | PatchError::TestFailed(why)
             | PatchError::Contradicts(why) => f.write_str(why),
             PatchError::UnsupportedMediaType => f.write_str("strategic merge patch format is not supported"),
         }

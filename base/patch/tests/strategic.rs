@@ -36,7 +36,7 @@ fn replay(objects: &Value, case: &Value) -> Result<(), String> {
                 PatchError::Malformed(_) => 400,
                 PatchError::TooLarge(_) => 413,
                 PatchError::UnsupportedMediaType => 415,
-                PatchError::DoesNotApply(_) => 422,
+                PatchError::DoesNotApply(_) | PatchError::TestFailed(_) => 422,
                 PatchError::Contradicts(_) => 500,
             };
             if refused["code"] == code && refused["message"] == error.to_string() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status};
 use ferry_auth::User;
 use ferry_registry::verbs::{Charge, Operation};
 use parking_lot::Mutex;
@@ -22,14 +22,24 @@ pub struct Request<'a> {
     pub name: &'a str,
     pub generate_name: &'a str,
     pub subresource: &'a str,
+    /// Of the object itself, where the subresource has a kind of its own: Scale, Binding, Eviction.
+    pub object_kind: Option<&'a GroupVersionKind>,
     pub user: &'a User,
     pub dry_run: bool,
     /// The CreateOptions, UpdateOptions, PatchOptions or DeleteOptions.
     pub options: &'a Value,
     pub warnings: &'a Mutex<Vec<String>>,
     /// Said to the audit log.
-    pub annotations: &'a Mutex<Vec<(String, String)>>,
+    pub annotations: &'a Mutex<Vec<Annotation>>,
     pub reinvocation: Reinvocation,
+}
+
+/// Something that is written into the audit log with the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    pub key: String,
+    pub value: String,
+    pub is_content: bool,
 }
 
 impl Request<'_> {
@@ -58,7 +68,12 @@ impl Request<'_> {
     }
 
     pub fn annotate(&self, key: String, value: String) {
-        self.annotations.lock().push((key, value));
+        self.annotations.lock().push(Annotation { key, value, is_content: false });
+    }
+
+    /// For what the object itself says: only where the audit policy wants to see bodies.
+    pub fn annotate_content(&self, key: String, value: String) {
+        self.annotations.lock().push(Annotation { key, value, is_content: true });
     }
 }
 

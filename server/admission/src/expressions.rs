@@ -2,7 +2,7 @@
 //! come up on the way.
 
 use ferry_api::selector::LabelSelector;
-use ferry_api::{GroupResource, Object, Status};
+use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_auth::attributes::Attributes;
 use ferry_auth::{Authorization, User};
 use ferry_cel::admission::MATCH_CONDITIONS_BUDGET;
@@ -230,10 +230,14 @@ pub fn request_value(request: &Request<'_>, versioned: &Versioned) -> Value {
             user[field] = value;
         }
     }
+    let kind_of = |row: &Kind| match request.object_kind {
+        Some(kind) => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
+        None => json!({"group": row.group, "version": row.version, "kind": row.kind}),
+    };
     let mut value = json!({
-        "kind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "kind": kind_of(asked),
         "resource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
-        "requestKind": {"group": own.group, "version": own.version, "kind": own.kind},
+        "requestKind": kind_of(own),
         "requestResource": {"group": own.group, "version": own.version, "resource": own.plural},
         "operation": operation_word(request.operation),
         "userInfo": user,

@@ -50,6 +50,7 @@ struct Initializer {
 impl Plugin for Initializers {
     fn handles(&self, request: &Request<'_>) -> bool {
         self.registry.settings.initializers
+            && request.object_kind.is_none()
             && !matches!(request.operation, Operation::Delete | Operation::Connect)
     }
 

@@ -21,6 +21,6 @@ pub mod usage_history;
 mod versions;
 mod webhook;
 
-pub use chain::{Chain, Plugin, Request};
+pub use chain::{Annotation, Chain, Plugin, Request};
 pub use configuration::Configuration;
 pub use reinvocation::Reinvocation;

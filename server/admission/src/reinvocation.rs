@@ -5,6 +5,13 @@ use std::collections::BTreeSet;
 use ferry_api::Object;
 use parking_lot::Mutex;
 
+/// Those from outside the server who change objects; each keeps its own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Party {
+    Policies,
+    Webhooks,
+}
+
 /// What one request knows about who changed what.
 #[derive(Default)]
 pub struct Reinvocation(Mutex<State>);
@@ -14,44 +21,61 @@ struct State {
     second_round: bool,
     /// Someone from outside changed the object: everybody is asked once more.
     wanted: bool,
-    /// Webhooks that were asked and may be asked again.
+    accounts: [Account; 2],
+}
+
+#[derive(Default)]
+struct Account {
+    /// Members that were asked and may be asked again.
     invoked: BTreeSet<String>,
     /// Those of them that have to be asked again.
     due: BTreeSet<String>,
-    /// The object as the webhooks of the first round left it.
+    /// The object as the party left it in the first round.
     output: Option<Object>,
 }
 
+impl Account {
+    fn all_are_due(&mut self) {
+        self.due.append(&mut self.invoked);
+    }
+}
+
+impl State {
+    fn of(&mut self, party: Party) -> &mut Account {
+        &mut self.accounts[party as usize]
+    }
+}
+
 impl Reinvocation {
-    /// A webhook's turn begins; tells whether it is the second. If plugins changed the object since the
-    /// first, all that want to hear of it are due.
-    pub fn begin(&self, object: &Object) -> bool {
+    /// A party's turn begins; tells whether it is the second. If others changed the object since the first, all that
+    /// want to hear of it are due.
+    pub fn begin(&self, party: Party, object: &Object) -> bool {
         let mut state = self.0.lock();
-        if state.second_round && state.output.as_ref().is_some_and(|output| output != object) {
-            let mut invoked = std::mem::take(&mut state.invoked);
-            state.due.append(&mut invoked);
+        let second_round = state.second_round;
+        let account = state.of(party);
+        if second_round && account.output.as_ref().is_some_and(|output| output != object) {
+            account.all_are_due();
         }
-        state.second_round
+        second_round
     }
 
-    pub fn end(&self, object: &Object) {
-        self.0.lock().output = Some(object.clone());
+    pub fn end(&self, party: Party, object: &Object) {
+        self.0.lock().of(party).output = Some(object.clone());
     }
 
-    /// The webhook just called changed the object.
-    pub fn changed(&self) {
+    /// The member just asked changed the object.
+    pub fn changed(&self, party: Party) {
         let mut state = self.0.lock();
         state.wanted = true;
-        let mut invoked = std::mem::take(&mut state.invoked);
-        state.due.append(&mut invoked);
+        state.of(party).all_are_due();
     }
 
-    pub fn invoked(&self, uid: &str) {
-        self.0.lock().invoked.insert(uid.to_string());
+    pub fn invoked(&self, party: Party, member: &str) {
+        self.0.lock().of(party).invoked.insert(member.to_string());
     }
 
-    pub fn is_due(&self, uid: &str) -> bool {
-        self.0.lock().due.contains(uid)
+    pub fn is_due(&self, party: Party, member: &str) -> bool {
+        self.0.lock().of(party).due.contains(member)
     }
 
     /// Whether there is a second round; from then on it is the second.
@@ -75,27 +99,28 @@ mod tests {
     #[test]
     fn a_webhook_is_due_when_another_changed_the_object_after_it() {
         let state = Reinvocation::default();
-        assert!(!state.begin(&object("a")));
-        state.invoked("first");
-        state.changed();
-        state.invoked("second");
-        state.end(&object("b"));
+        assert!(!state.begin(Party::Webhooks, &object("a")));
+        state.invoked(Party::Webhooks, "first");
+        state.changed(Party::Webhooks);
+        state.invoked(Party::Webhooks, "second");
+        state.end(Party::Webhooks, &object("b"));
         assert!(state.next_round());
-        assert!(state.begin(&object("b")));
-        assert!(state.is_due("first"));
-        assert!(!state.is_due("second"));
+        assert!(state.begin(Party::Webhooks, &object("b")));
+        assert!(state.is_due(Party::Webhooks, "first"));
+        assert!(!state.is_due(Party::Webhooks, "second"));
+        assert!(!state.is_due(Party::Policies, "first"), "each party has its own account");
         assert!(!state.next_round(), "there are two rounds at most");
     }
 
     #[test]
     fn a_plugin_that_changed_the_object_makes_all_due() {
         let state = Reinvocation::default();
-        state.begin(&object("a"));
-        state.changed();
-        state.invoked("only");
-        state.end(&object("b"));
+        state.begin(Party::Webhooks, &object("a"));
+        state.changed(Party::Webhooks);
+        state.invoked(Party::Webhooks, "only");
+        state.end(Party::Webhooks, &object("b"));
         assert!(state.next_round());
-        state.begin(&object("c"));
-        assert!(state.is_due("only"));
+        state.begin(Party::Webhooks, &object("c"));
+        assert!(state.is_due(Party::Webhooks, "only"));
     }
 }

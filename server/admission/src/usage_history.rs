@@ -11,8 +11,6 @@ use parking_lot::Mutex;
 const DAY: i64 = 24 * 60 * 60;
 const WEEK: i64 = 7 * DAY;
 const MONTH: i64 = 30 * DAY;
-/// Fewer samples say nothing.
-const ENOUGH: usize = 30;
 const MOST_IMAGES: usize = 1000;
 /// With one a minute, a good two days of one container.
 const MOST_SAMPLES: usize = 3000;
@@ -40,6 +38,16 @@ pub struct Usage {
     pub memory_bytes: u64,
 }
 
+/// Whose past is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct Past<'a> {
+    pub image: &'a str,
+    /// Narrows it to containers of one namespace.
+    pub namespace: Option<&'a str>,
+    /// Fewer samples say nothing.
+    pub enough: usize,
+}
+
 impl UsageHistory {
     pub fn record(&self, namespace: &str, image: &str, sample: Sample) {
         let mut containers = self.containers.lock();
@@ -61,14 +69,9 @@ impl UsageHistory {
 
     /// What `percentile` of a hundred containers of this image would have been content with: those of the same
     /// tag of the last week, or of the last month, or of any tag of the last month. `None` where too little is
-    /// known. `namespace` narrows it to containers of one.
-    pub fn estimate(
-        &self,
-        image: &str,
-        namespace: Option<&str>,
-        percentile: u8,
-        now: Timestamp,
-    ) -> Option<Usage> {
+    /// known.
+    pub fn estimate(&self, past: Past<'_>, percentile: u8, now: Timestamp) -> Option<Usage> {
+        let Past { image, namespace, enough } = past;
         let containers = self.containers.lock();
         let within = |seconds: i64, any_tag: bool| -> Vec<Usage> {
             let is_past = |key: &Key| {
@@ -82,7 +85,7 @@ impl UsageHistory {
         let usages = [(WEEK, false), (MONTH, false), (MONTH, true)]
             .into_iter()
             .map(|(seconds, any_tag)| within(seconds, any_tag))
-            .find(|usages| usages.len() >= ENOUGH)?;
+            .find(|usages| usages.len() >= enough.max(1))?;
         let of = |read: fn(&Usage) -> u64| nth(usages.iter().map(read).collect(), percentile);
         Some(Usage { cpu_milli: of(|usage| usage.cpu_milli), memory_bytes: of(|usage| usage.memory_bytes) })
     }
@@ -118,6 +121,10 @@ mod tests {
         history
     }
 
+    fn past<'a>(image: &'a str, namespace: Option<&'a str>) -> Past<'a> {
+        Past { image, namespace, enough: 30 }
+    }
+
     fn now() -> Timestamp {
         Timestamp::from_second(MONTH * 2).expect("a time")
     }
@@ -126,10 +133,10 @@ mod tests {
     fn the_percentile_of_the_same_image_counts() {
         let samples: Vec<_> = (1..=100).map(|number| ("a", "web:1", 60, number)).collect();
         let history = history(&samples);
-        let usage = history.estimate("web:1", None, 90, now()).expect("enough is known");
+        let usage = history.estimate(past("web:1", None), 90, now()).expect("enough is known");
         assert_eq!((usage.cpu_milli, usage.memory_bytes), (90, 90_000));
-        assert_eq!(history.estimate("web:1", Some("b"), 90, now()), None, "another namespace");
-        assert_eq!(history.estimate("api:1", None, 90, now()), None, "another image");
+        assert_eq!(history.estimate(past("web:1", Some("b")), 90, now()), None, "another namespace");
+        assert_eq!(history.estimate(past("api:1", None), 90, now()), None, "another image");
     }
 
     #[test]
@@ -138,7 +145,7 @@ mod tests {
         samples.extend((0..40).map(|_| ("a", "registry:5000/web:1", WEEK * 2, 50)));
         samples.extend((0..40).map(|_| ("a", "registry:5000/other:1", 60, 999)));
         let history = history(&samples);
-        let cpu = |image: &str| history.estimate(image, None, 90, now()).map(|usage| usage.cpu_milli);
+        let cpu = |image: &str| history.estimate(past(image, None), 90, now()).map(|usage| usage.cpu_milli);
         assert_eq!(cpu("registry:5000/web:1"), Some(50), "of the month");
         assert_eq!(cpu("registry:5000/web:2"), Some(50), "of all tags");
         assert_eq!(cpu("registry:5000/web"), Some(50));
@@ -147,7 +154,7 @@ mod tests {
     #[test]
     fn old_samples_and_old_images_go() {
         let samples: Vec<_> = (0..60).map(|_| ("a", "web:1", MONTH + DAY, 5)).collect();
-        assert_eq!(history(&samples).estimate("web:1", None, 90, now()), None);
+        assert_eq!(history(&samples).estimate(past("web:1", None), 90, now()), None);
         let history = UsageHistory::default();
         for number in 0..=MOST_IMAGES {
             let at = Timestamp::from_second(number as i64).expect("a time");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::{FieldValidation, Kind, Object, Status, convert, defaulting, json};
+use ferry_api::{FieldValidation, GroupVersionKind, Kind, Object, Schema, Status, convert, defaulting, json};
 use ferry_registry::Registry;
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ pub struct Versioned {
     /// Null when there is none.
     pub object: Value,
     pub old: Value,
+    /// The objects are of the subresource's own kind, which has but one version.
+    own: Option<GroupVersionKind>,
 }
 
 impl Versioned {
@@ -25,7 +27,8 @@ impl Versioned {
         old: Option<&Object>,
         kind: &Arc<Kind>,
     ) -> Result<Versioned, Status> {
-        let stored = stored_row(registry, request.kind);
+        let own = request.object_kind.cloned();
+        let stored = if own.is_none() { stored_row(registry, request.kind) } else { None };
         let shown = |object: Option<&Object>| -> Result<Value, Status> {
             let Some(object) = object else { return Ok(Value::Null) };
             match &stored {
@@ -33,33 +36,55 @@ impl Versioned {
                 None => Ok(object.clone().into_value()),
             }
         };
-        Ok(Versioned { kind: kind.clone(), object: shown(object)?, old: shown(old)? })
+        Ok(Versioned { kind: kind.clone(), object: shown(object)?, old: shown(old)?, own })
+    }
+
+    /// The fields that the objects have.
+    pub fn schema(&self) -> Option<Schema> {
+        match &self.own {
+            None => self.kind.schema.clone(),
+            Some(own) => Schema::builtin(own),
+        }
+    }
+
+    /// What someone else made of the object, as the object that goes on.
+    pub fn take_back(&self, registry: &Registry, changed: Value) -> Result<Object, Status> {
+        match &self.own {
+            None => take_back(registry, changed, &self.kind),
+            Some(own) => {
+                check_type(&changed, &own.api_version(), &own.kind)?;
+                decode(changed, self.schema().as_ref())
+            }
+        }
     }
 }
 
-/// What someone else made of an object, in `kind`'s version, as the object that goes on: it has to be an
-/// object of the kind, gets its defaults, and is brought into the stored version.
-pub fn take_back(registry: &Registry, changed: Value, kind: &Kind) -> Result<Object, Status> {
-    let said = |field: &str| changed.get(field).and_then(Value::as_str).unwrap_or("").to_string();
-    if said("apiVersion") != kind.api_version() || said("kind") != *kind.kind {
-        return Err(Status::internal(format!(
-            "the changed object is {}, Kind={}, not {}, Kind={}",
-            said("apiVersion"),
-            said("kind"),
-            kind.api_version(),
-            kind.kind
-        )));
+fn check_type(changed: &Value, api_version: &str, kind: &str) -> Result<(), Status> {
+    let said = |field: &str| changed.get(field).and_then(Value::as_str).unwrap_or("");
+    if said("apiVersion") == api_version && said("kind") == kind {
+        return Ok(());
     }
-    let mut object = match &kind.schema {
-        Some(schema) => {
-            json::decode_value(changed, schema, FieldValidation::Ignore)
-                .map_err(|status| Status::internal(status.message))?
-                .object
-        }
-        None => {
-            Object::from_value(changed).ok_or_else(|| Status::internal("the changed value is no object"))?
-        }
-    };
+    Err(Status::internal(format!(
+        "the changed object is {}, Kind={}, not {api_version}, Kind={kind}",
+        said("apiVersion"),
+        said("kind"),
+    )))
+}
+
+fn decode(changed: Value, schema: Option<&Schema>) -> Result<Object, Status> {
+    match schema {
+        Some(schema) => json::decode_value(changed, schema, FieldValidation::Ignore)
+            .map(|decoded| decoded.object)
+            .map_err(|status| Status::internal(status.message)),
+        None => Object::from_value(changed).ok_or_else(|| Status::internal("the changed value is no object")),
+    }
+}
+
+/// Of an object in `kind`'s version: it has to be an object of the kind, gets its defaults, and is brought into the
+/// stored version.
+fn take_back(registry: &Registry, changed: Value, kind: &Kind) -> Result<Object, Status> {
+    check_type(&changed, &kind.api_version(), &kind.kind)?;
+    let mut object = decode(changed, kind.schema.as_ref())?;
     if let Some(schema) = &kind.schema {
         defaulting::apply(&mut object, schema);
     }

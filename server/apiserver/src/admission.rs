@@ -1,8 +1,8 @@
 //! Joins the registry's hook and the admission chain: the hook knows the object, this knows the request.
 
 use async_trait::async_trait;
-use ferry_admission::{Chain, Reinvocation, Request as AdmissionRequest};
-use ferry_api::{Kind, Object, Status};
+use ferry_admission::{Annotation, Chain, Reinvocation, Request as AdmissionRequest};
+use ferry_api::{GroupVersionKind, Kind, Object, Status};
 use ferry_auth::User;
 use ferry_registry::verbs::{Admission, Charge, Operation};
 use parking_lot::Mutex;
@@ -17,20 +17,31 @@ use crate::verbs::Target;
 pub type AdmissionChain = Chain;
 
 /// One request on its way through admission.
+#[derive(Clone, Copy)]
 pub struct Admitting<'a> {
     pub api: &'a Api,
     pub kind: &'a Kind,
     pub namespace: &'a str,
     pub name: &'a str,
     pub subresource: &'a str,
+    /// Of the object itself, where the subresource has a kind of its own.
+    pub object_kind: Option<&'a GroupVersionKind>,
     pub user: &'a User,
     pub dry_run: bool,
     pub options: &'a Value,
     pub warnings: &'a Mutex<Vec<String>>,
-    pub annotations: &'a Mutex<Vec<(String, String)>>,
+    pub annotations: &'a Mutex<Vec<Annotation>>,
 }
 
 impl Admitting<'_> {
+    /// Asks about the creation of something that only lives for this request: a Binding, an Eviction, a
+    /// TokenRequest.
+    pub async fn admit_passing(&self, kind: &GroupVersionKind, object: &mut Object) -> Result<(), Status> {
+        let admitting = Admitting { object_kind: Some(kind), ..*self };
+        admitting.mutate(Operation::Create, object, None).await?;
+        admitting.validate(Operation::Create, Some(object), None).await
+    }
+
     fn request<'r>(
         &'r self,
         operation: Operation,
@@ -44,6 +55,7 @@ impl Admitting<'_> {
             name,
             generate_name,
             subresource: self.subresource,
+            object_kind: self.object_kind,
             user: self.user,
             dry_run: self.dry_run,
             options: self.options,
@@ -98,24 +110,24 @@ pub async fn connect(target: Target<'_>) -> Result<(), Status> {
     else {
         return Ok(());
     };
-    let kind = Kind { kind: options.kind.kind.clone(), schema: None, ..(**target.kind).clone() };
     let admitting = Admitting {
         api: target.api,
-        kind: &kind,
+        kind: target.kind,
         namespace: namespace_of(target.kind, info),
         name: &info.name,
         subresource: &info.subresource,
+        object_kind: Some(&options.kind),
         user: &target.request.user,
         dry_run: false,
         options: &Value::Null,
         warnings: &target.request.warnings,
         annotations: &target.request.annotations,
     };
-    let object = connection_options(&kind, &target.request.query);
+    let object = connection_options(&options.kind, &target.request.query);
     admitting.validate(Operation::Connect, Some(&object), None).await
 }
 
-fn connection_options(kind: &Kind, query: &Query) -> Object {
+fn connection_options(kind: &GroupVersionKind, query: &Query) -> Object {
     let mut options = serde_json::Map::new();
     options.insert("apiVersion".into(), kind.api_version().into());
     options.insert("kind".into(), kind.kind.to_string().into());
@@ -137,6 +149,20 @@ fn connection_options(kind: &Kind, query: &Query) -> Object {
         options.insert("ports".into(), ports.into());
     }
     Object(options)
+}
+
+/// What was decided about before: this write is but its consequence.
+pub struct Decided;
+
+#[async_trait]
+impl Admission for Decided {
+    async fn mutate(&self, _: Operation, _: &mut Object, _: Option<&Object>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn validate(&self, _: Operation, _: Option<&Object>, _: Option<&Object>) -> Result<(), Status> {
+        Ok(())
+    }
 }
 
 /// A create names its object in the body, a deletion of many in the object itself.

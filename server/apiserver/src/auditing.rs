@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use ferry_admission::Annotation;
 use ferry_auth::audit::{Audit, Level, Record, RequestFacts, ResponseFacts, Stage};
 use ferry_auth::impersonate::Impersonated;
 use ferry_auth::{Decision, User};
@@ -76,6 +77,14 @@ impl Auditing {
 
     pub fn annotate(&mut self, key: &str, value: &str) {
         self.record.annotate(key, value);
+    }
+
+    /// What admission has to say; of contents only where the policy wants to see those.
+    pub fn annotate_all(&mut self, annotations: &[Annotation]) {
+        let with_contents = self.record.config().level >= Level::Request;
+        for annotation in annotations.iter().filter(|one| with_contents || !one.is_content) {
+            self.annotate(&annotation.key, &annotation.value);
+        }
     }
 
     /// The body as it arrived.

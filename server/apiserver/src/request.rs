@@ -34,7 +34,7 @@ pub struct Request {
     pub peer: Option<SocketAddr>,
     pub warnings: Mutex<Vec<String>>,
     /// Said to the audit log by admission.
-    pub annotations: Mutex<Vec<(String, String)>>,
+    pub annotations: Mutex<Vec<ferry_admission::Annotation>>,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }
@@ -250,6 +250,7 @@ impl<'a> Writing<'a> {
                 namespace: namespace_of(kind, &request.info),
                 name: &request.info.name,
                 subresource: &request.info.subresource,
+                object_kind: None,
                 user: &request.user,
                 dry_run: options.dry_run,
                 options: &options.value,

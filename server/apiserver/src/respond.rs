@@ -352,7 +352,7 @@ pub fn patch_failure(error: PatchError, group: &str, kind: &str, name: &str) -> 
         PatchError::UnsupportedMediaType => {
             Status::unsupported_media_type(&["application/json-patch+json", "application/merge-patch+json"])
         }
-        PatchError::DoesNotApply(why) => {
+        PatchError::DoesNotApply(why) | PatchError::TestFailed(why) => {
             tracing::debug!(%group, %kind, %name, %why, "a patch does not apply");
             Status::new(422, "Invalid", PatchError::UNPROCESSABLE)
         }

@@ -10,7 +10,6 @@ use ferry_auth::authenticate::Outcome;
 use ferry_auth::authenticate::service_account::{
     BoundKind, BoundObject, BoundObjects, BoundTo, Reference, TokenRequest,
 };
-use ferry_registry::verbs::{Admission, Operation};
 use ferry_registry::{Registry, metadata};
 use serde_json::{Value, json};
 
@@ -105,7 +104,7 @@ impl Api {
             group: "authentication.k8s.io".into(),
             kind: "TokenRequest".into(),
             schema: Schema::builtin(&gvk),
-            storage_version: gvk,
+            storage_version: gvk.clone(),
             ..(**target.kind).clone()
         };
         let options = target.request.write_options("CreateOptions")?;
@@ -113,15 +112,14 @@ impl Api {
         let info = &target.request.info;
         let account = lookup(&self.registry, "serviceaccounts", &info.namespace, &info.name)
             .ok_or_else(|| Status::not_found(&GroupResource::new("", "serviceaccounts"), &info.name))?;
+        let writing = Writing::new(self, target.request, target.kind, &options);
+        writing.admitting.admit_passing(&gvk, &mut request).await?;
         let mut audiences = subresources::texts(request.get(&["spec", "audiences"]));
         if audiences.is_empty() {
             audiences = self.service_accounts.api_audiences().to_vec();
         }
         let seconds = request.get(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(3600);
         check_lifetime(seconds)?;
-
-        let writing = Writing::new(self, target.request, target.kind, &options);
-        writing.admitting.validate(Operation::Create, Some(&request), None).await?;
         let reference = BoundReference::find(self, &request, &info.namespace, &info.name)?;
         let issued = self
             .service_accounts

@@ -1,4 +1,4 @@
-//! Looks at what the containers of all nodes use, once a minute, for the plugin that estimates from it. Nodes
+//! Looks at what the containers of all nodes use, every so often, for the plugin that estimates from it. Nodes
 //! are asked as anyone would: through their proxy.
 
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use kube::client::Body;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-const INTERVAL: Duration = Duration::from_secs(60);
 /// A node that does not answer must not keep the others from being asked.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,9 +20,10 @@ pub async fn follow(
     client: kube::Client,
     registry: Arc<Registry>,
     history: Arc<UsageHistory>,
+    interval: Duration,
     stop: CancellationToken,
 ) {
-    let mut ticks = tokio::time::interval(INTERVAL);
+    let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

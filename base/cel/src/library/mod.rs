@@ -3,6 +3,7 @@
 pub mod authorizer;
 mod format;
 mod ip;
+mod json_patch;
 mod lists;
 mod quantity;
 mod regex;
@@ -58,6 +59,7 @@ pub fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     authorizer::declare(env)?;
     format::declare(env)?;
     ip::declare(env)?;
+    json_patch::declare(env)?;
     lists::declare(env)?;
     quantity::declare(env)?;
     regex::declare(env)?;
@@ -135,7 +137,7 @@ static RESULTS: &[(Sort, &[&str])] = &[
     (Sort::Uint, &["uint"]),
     (Sort::Double, &["double", "asApproximateFloat"]),
     (Sort::Text, &["string", "charAt", "join", "lowerAscii", "upperAscii", "trim", "replace", "substring", "format",
-        "strings.quote", "find", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "reason",
+        "strings.quote", "jsonpatch.escapeKey", "find", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "reason",
         "error"]),
     (Sort::Bytes, &["bytes"]),
     (Sort::Texts, &["split", "findAll"]),

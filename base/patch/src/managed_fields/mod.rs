@@ -22,6 +22,7 @@ mod element;
 mod entry;
 mod field_set;
 mod merge;
+mod overlay;
 mod pick;
 mod rows;
 mod settle;
@@ -34,6 +35,7 @@ use serde_json::{Map, Value};
 pub use apply::{ApplyError, Conflict, Conflicts, apply};
 pub use entry::{Entry, Operation};
 pub use field_set::{BadFields, FieldSet};
+pub use overlay::{OverlayError, overlay};
 pub use update::{keep_times, update};
 
 use compare::Changes;

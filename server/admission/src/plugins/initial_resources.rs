@@ -2,11 +2,12 @@
 //! image used before. Off unless enabled, as it always was.
 //!
 //! The past is what this server has seen itself: while the plugin is enabled the server looks at every node's
-//! `stats/summary` once a minute (CPU in nano-cores, working set in bytes) and keeps it in memory, by image,
-//! for at most a month; a restart forgets it. An estimate needs thirty samples, so the first containers of an
-//! image run without one for half an hour.
+//! `stats/summary` (CPU in nano-cores, working set in bytes), once a minute unless told otherwise, and keeps it in
+//! memory, by image, for at most a month; a restart forgets it. An estimate needs thirty samples, so the first
+//! containers of an image run without one for half an hour.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ferry_api::quantity::Format;
@@ -18,38 +19,55 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::chain::{Plugin, Request};
-use crate::configuration::BadConfiguration;
-use crate::usage_history::{Usage, UsageHistory};
+use crate::configuration::{BadConfiguration, Configuration};
+use crate::usage_history::{Past, Usage, UsageHistory};
 
 pub const NAME: &str = "InitialResources";
 const ANNOTATION: &str = "kubernetes.io/initial-resources";
 
 pub fn make(context: &Context) -> Result<Arc<dyn Plugin>, BadConfiguration> {
-    let configuration: Configuration = context.configuration.of(NAME)?;
-    if !(1..=100).contains(&configuration.percentile) {
-        return Err(BadConfiguration(format!("configuration of {NAME}: percentile must be from 1 to 100")));
-    }
-    Ok(Arc::new(InitialResources { history: context.usage.clone(), configuration }))
+    let settings = Settings::read(&context.configuration)?;
+    Ok(Arc::new(InitialResources { history: context.usage.clone(), settings }))
 }
 
-/// What were flags once: `ir-percentile` and `ir-namespace-only`.
-#[derive(Debug, Deserialize)]
+/// The first two were flags once: `ir-percentile` and `ir-namespace-only`.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Configuration {
+pub struct Settings {
     percentile: u8,
     /// Only containers of the pod's own namespace are its past.
     namespace_only: bool,
+    /// Fewer samples say nothing.
+    samples_threshold: usize,
+    sample_seconds: u64,
 }
 
-impl Default for Configuration {
-    fn default() -> Configuration {
-        Configuration { percentile: 90, namespace_only: false }
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { percentile: 90, namespace_only: false, samples_threshold: 30, sample_seconds: 60 }
+    }
+}
+
+impl Settings {
+    pub fn read(configuration: &Configuration) -> Result<Settings, BadConfiguration> {
+        let settings: Settings = configuration.of(NAME)?;
+        let must = |what: &str| Err(BadConfiguration(format!("configuration of {NAME}: {what}")));
+        match settings {
+            Settings { percentile: 0 | 101.., .. } => must("percentile must be from 1 to 100"),
+            Settings { sample_seconds: 0, .. } => must("sampleSeconds must not be zero"),
+            settings => Ok(settings),
+        }
+    }
+
+    /// How often nodes are asked what their containers use.
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.sample_seconds)
     }
 }
 
 struct InitialResources {
     history: Arc<UsageHistory>,
-    configuration: Configuration,
+    settings: Settings,
 }
 
 #[async_trait]
@@ -64,10 +82,11 @@ impl Plugin for InitialResources {
         pod: &mut Object,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
-        let namespace = self.configuration.namespace_only.then_some(request.namespace);
+        let namespace = self.settings.namespace_only.then_some(request.namespace);
         let now = Timestamp::now();
         set_requests(pod, |image| {
-            self.history.estimate(image, namespace, self.configuration.percentile, now)
+            let past = Past { image, namespace, enough: self.settings.samples_threshold };
+            self.history.estimate(past, self.settings.percentile, now)
         });
         Ok(())
     }
@@ -119,6 +138,28 @@ fn whole(amount: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let check = |value: Value, expected: Option<&str>| {
+            let read = Settings::read(&Configuration::with(NAME, value));
+            assert_eq!(read.err().map(|bad| bad.0), expected.map(String::from));
+        };
+        check(json!({}), None);
+        check(json!({"percentile": 50, "samplesThreshold": 3, "sampleSeconds": 1}), None);
+        check(
+            json!({"percentile": 101}),
+            Some("configuration of InitialResources: percentile must be from 1 to 100"),
+        );
+        check(
+            json!({"percentile": 0}),
+            Some("configuration of InitialResources: percentile must be from 1 to 100"),
+        );
+        check(
+            json!({"sampleSeconds": 0}),
+            Some("configuration of InitialResources: sampleSeconds must not be zero"),
+        );
+    }
 
     #[test]
     fn who_asks_for_nothing_gets_what_others_used() {

@@ -109,6 +109,7 @@ pub static TABLE: &[Row] = &[
     row("PodTopologyLabels", true, pod_topology_labels::make),
     row("PodResizeValidator", true, pod_resize_validator::make),
     row("Initializers", true, initializers::make),
+    row("MutatingAdmissionPolicy", true, policy::mutating::make),
     row("MutatingAdmissionWebhook", true, webhook::mutating::make),
     row("ValidatingAdmissionPolicy", true, policy::validating::make),
     row("ValidatingAdmissionWebhook", true, webhook::validating::make),

@@ -24,34 +24,37 @@ struct PodTopologyLabels {
 #[async_trait]
 impl Plugin for PodTopologyLabels {
     fn handles(&self, request: &Request<'_>) -> bool {
-        match request.operation {
-            Operation::Create => request.is_for("", "pods"),
-            Operation::Update => request.is_sub("", "pods", "binding"),
-            Operation::Delete | Operation::Connect => false,
-        }
+        request.operation == Operation::Create
+            && (request.is_for("", "pods") || request.is_sub("", "pods", "binding"))
     }
+
+    /// A binding hands its labels on to the pod.
 
     async fn mutate(
         &self,
-        _request: &Request<'_>,
-        pod: &mut Object,
+        request: &Request<'_>,
+        object: &mut Object,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
-        let node = pod.text_at(&["spec", "nodeName"]);
+        let place: &[&str] = match request.subresource {
+            "binding" => &["target", "name"],
+            _ => &["spec", "nodeName"],
+        };
+        let node = object.text_at(place);
         if node.is_empty() {
             return Ok(());
         }
         if let Some(node) = lookup(&self.registry, "", "nodes", "", node)? {
-            copy(pod, &node);
+            copy(object, &node);
         }
         Ok(())
     }
 }
 
-fn copy(pod: &mut Object, node: &Object) {
+fn copy(object: &mut Object, node: &Object) {
     for key in LABELS {
         if let Some(value) = node.label(key) {
-            let labels = ferry_api::object::object_at(pod.metadata_mut(), "labels");
+            let labels = ferry_api::object::object_at(object.metadata_mut(), "labels");
             labels.insert(key.into(), value.into());
         }
     }

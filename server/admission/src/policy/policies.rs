@@ -21,7 +21,25 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 
 pub struct Policies {
     registry: Arc<Registry>,
+    sort: Sort,
     compiled: Mutex<Compiled>,
+}
+
+/// What policies do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Mutating,
+    Validating,
+}
+
+impl Sort {
+    /// The resources of the policies and of their bindings.
+    fn resources(self) -> [&'static str; 2] {
+        match self {
+            Sort::Mutating => ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+            Sort::Validating => ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+        }
+    }
 }
 
 #[derive(Default, Clone)]
@@ -37,6 +55,7 @@ pub struct Policy {
     pub conditions: Conditions,
     pub variables: Vec<Variable>,
     pub validations: Vec<Validation>,
+    pub mutations: Vec<Mutation>,
     pub audit_annotations: Vec<(String, Expression)>,
     pub bindings: Vec<Binding>,
 }
@@ -51,6 +70,13 @@ pub struct Validation {
     pub message: String,
     pub message_expression: Option<Expression>,
     pub reason: Option<String>,
+}
+
+pub enum Mutation {
+    /// Comes to a configuration that is laid over the object.
+    ApplyConfiguration(Expression),
+    /// Comes to a list of operations.
+    JsonPatch(Expression),
 }
 
 /// An expression, and the program it is or why it is none.
@@ -79,7 +105,10 @@ pub struct Spec {
     validations: Vec<WrittenValidation>,
     #[serde(default)]
     audit_annotations: Vec<WrittenAnnotation>,
+    #[serde(default)]
+    mutations: Vec<WrittenMutation>,
     pub failure_policy: Option<String>,
+    pub reinvocation_policy: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -114,6 +143,19 @@ struct WrittenAnnotation {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
+struct WrittenMutation {
+    patch_type: String,
+    apply_configuration: Option<Written>,
+    json_patch: Option<Written>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Written {
+    expression: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct BindingSpec {
     pub policy_name: String,
     pub param_ref: Option<ParamRef>,
@@ -132,16 +174,14 @@ pub struct ParamRef {
 }
 
 impl Policies {
-    pub fn new(registry: Arc<Registry>) -> Policies {
-        Policies { registry, compiled: Mutex::default() }
+    pub fn new(registry: Arc<Registry>, sort: Sort) -> Policies {
+        Policies { registry, sort, compiled: Mutex::default() }
     }
 
     /// The policies as of now. Nothing is read or compiled while they and their bindings stay the same.
     pub fn current(&self) -> Arc<Vec<Policy>> {
         let resource = |plural: &'static str| self.registry.resource(&GroupResource::new(GROUP, plural));
-        let (Some(policies), Some(bindings)) =
-            (resource("validatingadmissionpolicies"), resource("validatingadmissionpolicybindings"))
-        else {
+        let [Some(policies), Some(bindings)] = self.sort.resources().map(resource) else {
             return Arc::default();
         };
         let revisions = (policies.cache.revision(), bindings.cache.revision());
@@ -150,8 +190,9 @@ impl Policies {
             return compiled.policies.clone();
         }
         let _span = ferry_trace::span("admission.policy.compile");
+        let specs_of_policies = specs::<Spec>(&policies.cache).into_iter();
         let mut all: Vec<Policy> =
-            specs::<Spec>(&policies.cache).into_iter().map(|(name, spec)| compile(name, spec)).collect();
+            specs_of_policies.map(|(name, spec)| compile(name, spec, self.sort)).collect();
         for (name, spec) in specs::<BindingSpec>(&bindings.cache) {
             if let Some(policy) = all.iter_mut().find(|policy| policy.name == spec.policy_name) {
                 let matching = spec.match_resources.as_ref().map(Matching::new);
@@ -182,9 +223,12 @@ fn specs<T: DeserializeOwned>(cache: &Cache) -> Vec<(String, T)> {
         .collect()
 }
 
-fn compile(name: String, spec: Spec) -> Policy {
+fn compile(name: String, spec: Spec, sort: Sort) -> Policy {
     let has_params = spec.param_kind.is_some();
     let mut environment = ferry_cel::admission::environment(has_params, true);
+    if sort == Sort::Mutating {
+        environment = environment.with_object_literals();
+    }
     let conditions = Conditions::compile(
         spec.match_conditions.iter().map(|one| (one.name.as_str(), one.expression.as_str())),
         &environment,
@@ -210,7 +254,9 @@ fn compile(name: String, spec: Spec) -> Policy {
         let types = [Type::String, Type::Null];
         (one.key.clone(), Expression::compile(&one.value_expression, &environment, &types))
     });
+    let mutations = spec.mutations.iter().filter_map(|one| Mutation::compile(one, &environment)).collect();
     Policy {
+        mutations,
         matching: Matching::new(&spec.match_constraints),
         conditions,
         validations: validations.collect(),
@@ -222,6 +268,25 @@ fn compile(name: String, spec: Spec) -> Policy {
     }
 }
 
+impl Mutation {
+    /// What neither says which sort it is nor what it does was refused when it was written.
+    fn compile(written: &WrittenMutation, environment: &Environment) -> Option<Mutation> {
+        use ferry_cel::literals::{JSON_PATCH, OBJECT};
+        match (written.patch_type.as_str(), &written.apply_configuration, &written.json_patch) {
+            ("ApplyConfiguration", Some(written), _) => {
+                let returns = [Type::literal(OBJECT)];
+                let expression = Expression::compile(&written.expression, environment, &returns);
+                Some(Mutation::ApplyConfiguration(expression))
+            }
+            ("JSONPatch", _, Some(written)) => {
+                let returns = [Type::list(Type::literal(JSON_PATCH))];
+                Some(Mutation::JsonPatch(Expression::compile(&written.expression, environment, &returns)))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Expression {
     fn compile(source: &str, environment: &Environment, returns: &[Type]) -> Expression {
         let program = environment.compile(source, returns).map_err(|error| error.to_string());
@@ -230,6 +295,10 @@ impl Expression {
 }
 
 impl Policy {
+    pub fn is_reinvoked_if_needed(&self) -> bool {
+        self.spec.reinvocation_policy.as_deref() == Some("IfNeeded")
+    }
+
     pub fn ignores_failure(&self) -> bool {
         self.spec.failure_policy.as_deref() == Some("Ignore")
     }

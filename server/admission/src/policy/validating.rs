@@ -1,20 +1,22 @@
 //! ValidatingAdmissionPolicy: expressions that say yes or no, without anyone outside being asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use ferry_api::status::Cause;
 use ferry_api::{Object, Status};
 use ferry_auth::Authorization;
+use ferry_cel::Budget;
 use ferry_cel::admission::POLICY_BUDGET;
-use ferry_cel::{Bindings, Budget, Failure, Outcome};
 use ferry_registry::Registry;
 use serde_json::{Value, json};
 
-use super::params;
-use super::policies::{Binding, Expression, Policies, Policy, Validation};
+use super::evaluation::Evaluation;
+use super::invocations::{Invocation, invocations};
+use super::policies::{Binding, Policies, Policy, Sort, Validation};
 use crate::chain::{Plugin, Request};
-use crate::expressions::{self, Context, Verdict, namespace_of};
+use crate::expressions::{self, Context, Verdict};
 use crate::plugins;
 use crate::versions::Versioned;
 use crate::webhook::mutating::is_exempt;
@@ -25,7 +27,7 @@ const LONGEST_ANNOTATION: usize = 10 << 10;
 
 pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
     Arc::new(ValidatingPolicies {
-        policies: Policies::new(context.registry.clone()),
+        policies: Policies::new(context.registry.clone(), Sort::Validating),
         registry: context.registry.clone(),
         authorization: context.authorization.clone(),
     })
@@ -59,16 +61,34 @@ impl Plugin for ValidatingPolicies {
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
         let mut refusal = None;
+        let mut published = Published::default();
         for policy in self.policies.current().iter() {
             let mut span = ferry_trace::span("admission.policy");
             span.set("policy", policy.name.clone());
-            let judged = span.in_scope(self.judge(policy, &context, request, object, old)).await;
+            let judging = self.judge(policy, &context, request, object, old, &mut published);
+            let judged = span.in_scope(judging).await;
             if let Some(status) = judged? {
                 span.set("verdict", "denied");
                 refusal.get_or_insert(status);
             }
         }
+        for (key, texts) in published.0 {
+            request.annotate(key, texts.join(", "));
+        }
         refusal.map_or(Ok(()), Err)
+    }
+}
+
+/// What policies say to the audit log: one text for each key, with all that bindings and parameters made of it.
+#[derive(Default)]
+struct Published(BTreeMap<String, Vec<String>>);
+
+impl Published {
+    fn add(&mut self, policy: &Policy, key: &str, text: &str) {
+        let texts = self.0.entry(format!("{}/{key}", policy.name)).or_default();
+        if !texts.iter().any(|known| known == text) {
+            texts.push(text.to_string());
+        }
     }
 }
 
@@ -81,43 +101,20 @@ impl ValidatingPolicies {
         request: &Request<'_>,
         object: Option<&Object>,
         old: Option<&Object>,
+        published: &mut Published,
     ) -> Result<Option<Status>, Status> {
-        let misconfigured = |binding: Option<&Binding>, why: String| match policy.ignores_failure() {
-            true => None,
-            false => {
-                let what = if binding.is_some() { "binding" } else { "policy" };
-                Some(deny(request, policy, binding, &format!("failed to configure {what}: {why}"), None))
-            }
-        };
-        let kind = match policy.matching.version(context, request, object, old) {
-            Ok(Some(kind)) => kind,
-            Ok(None) => return Ok(None),
-            Err(status) => return Ok(misconfigured(None, status.message)),
-        };
-        let versioned = Versioned::new(&self.registry, request, object, old, &kind)?;
         let mut refusal = None;
-        for binding in &policy.bindings {
-            match binding.matching.as_ref().map_or(Ok(true), |own| own.narrows(context, request, object, old))
-            {
-                Ok(true) => {}
-                Ok(false) => continue,
-                Err(status) => {
-                    refusal = refusal.or(misconfigured(Some(binding), status.message));
-                    continue;
+        for invocation in invocations(policy, &self.registry, context, request, object, old) {
+            let refused = match invocation {
+                Ok(Invocation { binding, kind, params, .. }) => {
+                    let versioned = Versioned::new(&self.registry, request, object, old, &kind)?;
+                    let denials = evaluate(policy, context, request, &versioned, &params, published).await;
+                    act(policy, binding, request, &denials)
                 }
-            }
-            let (kind, reference) = (policy.spec.param_kind.as_ref(), binding.spec.param_ref.as_ref());
-            let params = match params::collect(&self.registry, kind, reference, namespace_of(request)) {
-                Ok(params) => params,
-                Err(why) => {
-                    refusal = refusal.or(misconfigured(Some(binding), why));
-                    continue;
-                }
+                Err(_) if policy.ignores_failure() => None,
+                Err(wrong) => Some(deny(request, policy, wrong.binding, &wrong.to_string(), None)),
             };
-            for params in params {
-                let denials = evaluate(policy, context, request, &versioned, &params).await;
-                refusal = refusal.or(act(policy, binding, request, &denials));
-            }
+            refusal = refusal.or(refused);
         }
         Ok(refusal)
     }
@@ -130,6 +127,7 @@ async fn evaluate(
     request: &Request<'_>,
     versioned: &Versioned,
     params: &Value,
+    published: &mut Published,
 ) -> Vec<Denial> {
     let about = expressions::request_value(request, versioned);
     let namespace = context.namespace(request);
@@ -147,13 +145,13 @@ async fn evaluate(
         }
     }
     let mut budget = Budget::new(POLICY_BUDGET);
-    let mut evaluation = Evaluation { policy, context, request, bindings, done: Vec::new() };
+    let mut evaluation = Evaluation::new(policy, context, request, bindings);
     let mut denials = Vec::new();
     for (index, validation) in policy.validations.iter().enumerate() {
         match evaluation.run(&validation.expression, &mut budget).await.map(|outcome| outcome.as_bool()) {
             Ok(Some(true)) => {}
             Ok(_) => {
-                let message = evaluation.message(validation, &mut budget).await;
+                let message = message(&mut evaluation, validation, &mut budget).await;
                 let reason = Some(validation.reason.clone().unwrap_or_else(|| "Invalid".into()));
                 denials.push(Denial { index, message, reason });
             }
@@ -167,7 +165,7 @@ async fn evaluate(
                 if !text.is_empty() {
                     let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= LONGEST_ANNOTATION);
                     let text = &text[..end.unwrap_or(text.len())];
-                    request.annotate(format!("{}/{key}", policy.name), text.to_string());
+                    published.add(policy, key, text);
                 }
             }
             Err(why) => denials.extend(failed(policy.validations.len(), why)),
@@ -176,52 +174,24 @@ async fn evaluate(
     denials
 }
 
-/// The expressions of one policy over one request; each variable is evaluated once, when first needed.
-struct Evaluation<'a, 'v> {
-    policy: &'a Policy,
-    context: &'a Context<'a>,
-    request: &'a Request<'a>,
-    bindings: Bindings<'v>,
-    done: Vec<&'a str>,
-}
-
-impl<'v> Evaluation<'_, 'v> {
-    async fn run(&mut self, expression: &Expression, budget: &mut Budget) -> Result<Outcome<'v>, String> {
-        let said =
-            |why: String| format!("expression '{}' resulted in error: {why}", expression.source.trim());
-        let program = expression.program.as_ref().map_err(Clone::clone)?;
-        for variable in self.policy.needed(program) {
-            if self.done.contains(&variable.name.as_str()) {
-                continue;
-            }
-            let outcome = match &variable.expression.program {
-                Ok(program) => {
-                    self.context.evaluate(program, &self.bindings, budget, self.request.user).await
-                }
-                Err(why) => Err(Failure::Error(why.clone())),
-            };
-            self.bindings.set_variable(&variable.name, outcome);
-            self.done.push(&variable.name);
+/// What is said of a validation that does not hold: the message made for this object, the fixed one,
+/// or the expression itself.
+async fn message(
+    evaluation: &mut Evaluation<'_, '_>,
+    validation: &Validation,
+    budget: &mut Budget,
+) -> String {
+    if let Some(expression) = &validation.message_expression
+        && let Ok(outcome) = evaluation.run(expression, budget).await
+    {
+        let message = outcome.as_text().unwrap_or("").trim();
+        if !message.is_empty() && message.len() <= LONGEST_MESSAGE && !message.contains('\n') {
+            return message.to_string();
         }
-        let outcome = self.context.evaluate(program, &self.bindings, budget, self.request.user).await;
-        outcome.map_err(|failure| said(failure.to_string()))
     }
-
-    /// What is said of a validation that does not hold: the message made for this object, the fixed one,
-    /// or the expression itself.
-    async fn message(&mut self, validation: &Validation, budget: &mut Budget) -> String {
-        if let Some(expression) = &validation.message_expression
-            && let Ok(outcome) = self.run(expression, budget).await
-        {
-            let message = outcome.as_text().unwrap_or("").trim();
-            if !message.is_empty() && message.len() <= LONGEST_MESSAGE && !message.contains('\n') {
-                return message.to_string();
-            }
-        }
-        match validation.message.trim() {
-            "" => format!("failed expression: {}", validation.expression.source.trim()),
-            message => message.to_string(),
-        }
+    match validation.message.trim() {
+        "" => format!("failed expression: {}", validation.expression.source.trim()),
+        message => message.to_string(),
     }
 }
 

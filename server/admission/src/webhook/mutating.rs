@@ -7,7 +7,7 @@ use ferry_api::{Object, Status};
 use ferry_auth::Authorization;
 use ferry_patch::json_patch;
 use ferry_registry::Registry;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::hooks::{Hook, Hooks, Invocation};
 use super::review::{self, Answered, ReviewVersion};
@@ -15,7 +15,8 @@ use super::{call, hooks};
 use crate::chain::{Plugin, Request};
 use crate::expressions::Context;
 use crate::plugins;
-use crate::versions::{self, Versioned};
+use crate::reinvocation::Party;
+use crate::versions::Versioned;
 
 pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
     Arc::new(MutatingWebhooks {
@@ -66,22 +67,22 @@ impl Plugin for MutatingWebhooks {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
-        let reinvoked = request.reinvocation.begin(object);
+        let reinvoked = request.reinvocation.begin(Party::Webhooks, object);
         for (index, hook) in self.hooks.current().iter().enumerate() {
-            if reinvoked && !request.reinvocation.is_due(&hook.uid) {
+            if reinvoked && !request.reinvocation.is_due(Party::Webhooks, &hook.uid) {
                 continue;
             }
             let Some(invocation) = hook.wants(&context, request, Some(object), old).await? else { continue };
             let round = Round { number: usize::from(reinvoked), index };
             let outcome = self.change(&invocation, request, object, old, round).await;
             if settle(hook, request, outcome, "mutation", round)? {
-                request.reinvocation.changed();
+                request.reinvocation.changed(Party::Webhooks);
             }
             if hook.reinvoked_if_needed() {
-                request.reinvocation.invoked(&hook.uid);
+                request.reinvocation.invoked(Party::Webhooks, &hook.uid);
             }
         }
-        request.reinvocation.end(object);
+        request.reinvocation.end(Party::Webhooks, object);
         Ok(())
     }
 
@@ -137,10 +138,15 @@ impl MutatingWebhooks {
             false => apply(&self.registry, &versioned, &answered.patch).map_err(refused)?,
         };
         let annotation = json!({"configuration": hook.configuration, "webhook": hook.spec.name, "mutated": changed.is_some()});
-        request.annotate(
-            format!("mutation.webhook.admission.k8s.io/round_{}_index_{}", round.number, round.index),
-            annotation.to_string(),
-        );
+        let place = format!("round_{}_index_{}", round.number, round.index);
+        request.annotate(format!("mutation.webhook.admission.k8s.io/{place}"), annotation.to_string());
+        if changed.is_some()
+            && let Ok(patch) = serde_json::from_slice::<Value>(&answered.patch)
+        {
+            let annotation = json!({"configuration": hook.configuration, "webhook": hook.spec.name, "patch": patch, "patchType": "JSONPatch"});
+            request
+                .annotate_content(format!("patch.webhook.admission.k8s.io/{place}"), annotation.to_string());
+        }
         match changed {
             Some(new) if new != *object => {
                 *object = new;
@@ -158,7 +164,7 @@ fn apply(registry: &Registry, versioned: &Versioned, patch: &[u8]) -> Result<Opt
     if patched == versioned.object {
         return Ok(None);
     }
-    versions::take_back(registry, patched, &versioned.kind).map(Some)
+    versioned.take_back(registry, patched).map(Some)
 }
 
 /// Sends the review; an answer that is none, or no answer in time, is a failure to call.

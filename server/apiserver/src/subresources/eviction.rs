@@ -7,7 +7,6 @@ use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
 use ferry_registry::verbs::delete::DeleteOptions;
 use ferry_registry::verbs::update::Change;
-use ferry_registry::verbs::{Admission, Operation};
 use serde_json::Value;
 
 use crate::body::Response;
@@ -17,23 +16,20 @@ use crate::verbs::Target;
 
 pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
-    let eviction = read(target.request, target.kind)?;
+    let gvk = GroupVersionKind::new("policy", "v1", "Eviction");
+    let mut eviction = read(target.request, target.kind, &gvk)?;
     if !eviction.name().is_empty() && eviction.name() != target.request.info.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut options = target.request.write_options("CreateOptions")?;
-    let delete: DeleteOptions = match eviction.0.get("deleteOptions") {
-        Some(value) => serde_json::from_value(value.clone())
-            .map_err(|error| Status::bad_request(format!("error decoding deleteOptions: {error}")))?,
-        None => DeleteOptions::default(),
-    };
-    options.dry_run |= !delete.dry_run.is_empty();
+    options.dry_run |= !delete_options(&eviction)?.dry_run.is_empty();
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let mut call = writing.call(target.request, target.kind, target.resource);
     let entry = target.api.registry.get(&call, ferry_registry::verbs::list::Freshness::Current).await?;
     let pod = target.resource.object(&entry.json)?;
     // Before a budget is spent: an eviction that is refused costs nothing.
-    writing.admitting.validate(Operation::Create, Some(&eviction), None).await?;
+    writing.admitting.admit_passing(&gvk, &mut eviction).await?;
+    let delete = delete_options(&eviction)?;
     if !needs_no_budget(&pod) {
         spend_budget(target, &pod, &writing).await?;
     }
@@ -44,13 +40,20 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     Ok(respond::status_as(&status, wanted))
 }
 
-fn read(request: &Request, kind: &Kind) -> Result<Object, Status> {
-    let gvk = GroupVersionKind::new("policy", "v1", "Eviction");
+fn delete_options(eviction: &Object) -> Result<DeleteOptions, Status> {
+    match eviction.0.get("deleteOptions") {
+        Some(value) => serde_json::from_value(value.clone())
+            .map_err(|error| Status::bad_request(format!("error decoding deleteOptions: {error}"))),
+        None => Ok(DeleteOptions::default()),
+    }
+}
+
+fn read(request: &Request, kind: &Kind, gvk: &GroupVersionKind) -> Result<Object, Status> {
     let row = Kind {
         group: "policy".into(),
         kind: "Eviction".into(),
-        schema: Schema::builtin(&gvk),
-        storage_version: gvk,
+        schema: Schema::builtin(gvk),
+        storage_version: gvk.clone(),
         ..kind.clone()
     };
     request.decode_as(&row, request.write_options("CreateOptions")?.validation)

@@ -6,6 +6,7 @@ use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
 use ferry_registry::verbs::update::Change;
 use serde_json::{Value, json};
 
+use crate::admission::{Admitting, Decided};
 use crate::api::Api;
 use crate::body::Response;
 use crate::request::{Request, Writing};
@@ -14,7 +15,7 @@ use crate::verbs::Target;
 
 pub async fn bind(target: Target<'_>) -> Result<Response, Status> {
     let binding = read(target.request, target.kind)?;
-    bind_pod(target, &binding).await
+    bind_pod(target, binding).await
 }
 
 /// The old form: POST of a Binding that names its pod.
@@ -23,19 +24,27 @@ pub async fn bind_by_body(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -
     let served = api.served();
     let pods = served.kind("", "v1", "pods").ok_or_else(Status::no_such_path)?;
     let resource = api.registry.resource(&GroupResource::new("", "pods")).ok_or_else(Status::no_such_path)?;
-    bind_pod(Target { api, request, kind: pods, resource: &resource }, &binding).await
+    bind_pod(Target { api, request, kind: pods, resource: &resource }, binding).await
+}
+
+fn binding_kind() -> GroupVersionKind {
+    GroupVersionKind::new("", "v1", "Binding")
 }
 
 fn read(request: &Request, kind: &Kind) -> Result<Object, Status> {
-    let gvk = GroupVersionKind::new("", "v1", "Binding");
+    let gvk = binding_kind();
     let row =
         Kind { kind: "Binding".into(), schema: Schema::builtin(&gvk), storage_version: gvk, ..kind.clone() };
     let validation = request.write_options("CreateOptions")?.validation;
     request.decode_as(&row, validation)
 }
 
-async fn bind_pod(target: Target<'_>, binding: &Object) -> Result<Response, Status> {
+async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, Status> {
     let wanted = target.wanted()?;
+    let options = target.request.write_options("CreateOptions")?;
+    let writing = Writing::new(target.api, target.request, target.kind, &options);
+    let admitting = Admitting { subresource: "binding", ..writing.admitting };
+    admitting.admit_passing(&binding_kind(), &mut binding).await?;
     let mut errors = ferry_api::FieldErrors::default();
     let node_kind = binding.text_at(&["target", "kind"]);
     if !["", "Node", "Minion"].contains(&node_kind) {
@@ -49,17 +58,16 @@ async fn bind_pod(target: Target<'_>, binding: &Object) -> Result<Response, Stat
         return Err(Status::invalid("", "Binding", binding.name(), &errors));
     }
 
-    let options = target.request.write_options("CreateOptions")?;
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
     let mut call = writing.call(target.request, target.kind, target.resource);
     if call.name.is_empty() {
         call.name = binding.name();
     }
     // The pod's own update rules forbid to set the node; the binding is the one way past them.
     call.subresource = "binding";
+    call.admission = &Decided;
     let transform = |live: Option<&Object>| {
         let live = live.ok_or_else(|| call.not_found())?;
-        bound(live, binding, node)
+        bound(live, &binding, node)
             .map_err(|why| Status::conflict(&GroupResource::new("", "pods/binding"), live.name(), why))
     };
     let uid = Some(binding.uid()).filter(|uid| !uid.is_empty());
@@ -85,10 +93,12 @@ fn bound(pod: &Object, binding: &Object, node: &str) -> Result<Object, String> {
     }
     let mut pod = pod.clone();
     pod.section_mut("spec").insert("nodeName".into(), node.into());
-    if let Some(annotations) = binding.meta("annotations").and_then(Value::as_object) {
-        let mut merged = pod.meta("annotations").and_then(Value::as_object).cloned().unwrap_or_default();
-        merged.extend(annotations.clone());
-        pod.set_meta("annotations", merged);
+    for field in ["annotations", "labels"] {
+        if let Some(given) = binding.meta(field).and_then(Value::as_object) {
+            let mut merged = pod.meta(field).and_then(Value::as_object).cloned().unwrap_or_default();
+            merged.extend(given.clone());
+            pod.set_meta(field, merged);
+        }
     }
     set_scheduled(&mut pod);
     Ok(pod)

@@ -1,15 +1,17 @@
 //! The scale subresource: one small object over any kind that has replicas.
 
+use async_trait::async_trait;
 use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
 use ferry_patch::{json_patch, merge, strategic};
-use ferry_registry::verbs::Answer;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
+use ferry_registry::verbs::{Admission, Answer, Operation};
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::{Target, patch};
+use crate::admission::Admitting;
 use crate::body::Response;
 use crate::request::{WriteOptions, Writing};
 use crate::respond;
@@ -19,7 +21,9 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     let kind = if target.request.info.verb == "patch" { "PatchOptions" } else { "UpdateOptions" };
     let options = target.request.write_options(kind)?;
     let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let admission = ScaleAdmission { target, admitting: writing.admitting, kind: &scale_kind() };
+    let mut call = writing.call(target.request, target.kind, target.resource);
+    call.admission = &admission;
     let answer = match (target.request.info.verb, content_type(target)) {
         ("get", _) => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
         ("patch", patch::APPLY_YAML | patch::APPLY_JSON) => {
@@ -45,12 +49,64 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     Ok(respond::object(200, scale_of(target, &object)?, wanted))
 }
 
+/// Shows admission the scale of an object in its place: that is what the request is about.
+struct ScaleAdmission<'a> {
+    target: Target<'a>,
+    admitting: Admitting<'a>,
+    kind: &'a GroupVersionKind,
+}
+
+impl<'a> ScaleAdmission<'a> {
+    fn admitting(&self) -> Admitting<'a> {
+        Admitting { object_kind: Some(self.kind), ..self.admitting }
+    }
+
+    fn scale(&self, object: Option<&Object>) -> Result<Option<Object>, Status> {
+        object.map(|object| scale_of(self.target, object)).transpose()
+    }
+}
+
+#[async_trait]
+impl Admission for ScaleAdmission<'_> {
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
+        let (shown, old) = (scale_of(self.target, object)?, self.scale(old)?);
+        let mut changed = shown.clone();
+        self.admitting().mutate(operation, &mut changed, old.as_ref()).await?;
+        let replicas = |scale: &Object| scale.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
+        if replicas(&changed) != replicas(&shown) {
+            check_replicas(replicas(&changed), shown.name())?;
+            let paths = self.target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
+            set_replicas(object, paths.replicas, replicas(&changed));
+        }
+        Ok(())
+    }
+
+    async fn validate(
+        &self,
+        operation: Operation,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
+        let (object, old) = (self.scale(object)?, self.scale(old)?);
+        self.admitting().validate(operation, object.as_ref(), old.as_ref()).await
+    }
+}
+
 fn content_type(target: Target<'_>) -> &str {
     target.request.header(CONTENT_TYPE.as_str()).split(';').next().unwrap_or("").trim()
 }
 
+fn scale_kind() -> GroupVersionKind {
+    GroupVersionKind::new("autoscaling", "v1", "Scale")
+}
+
 fn schema() -> Schema {
-    Schema::builtin(&GroupVersionKind::new("autoscaling", "v1", "Scale")).expect("Scale is in the table")
+    Schema::builtin(&scale_kind()).expect("Scale is in the table")
 }
 
 /// The Scale that an object shows.

@@ -54,6 +54,15 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("admissionregistration.k8s.io", "InitializerConfiguration") => {
             &admission::initializer_configuration::STRATEGY
         }
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => {
+            &admission::mutating_admission_policy::STRATEGY
+        }
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => {
+            &admission::policy_binding::MUTATING
+        }
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => {
+            &admission::policy_binding::VALIDATING
+        }
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
             &admission::webhook_configuration::MUTATING
         }

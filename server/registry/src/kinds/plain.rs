@@ -53,7 +53,6 @@ const fn row(
 const NONE: Traits = Traits::PLAIN;
 const COUNTED: Traits = Traits { generation: true, ..NONE };
 const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
-const COUNTED_CONDITIONAL: Traits = Traits { unconditional_update: false, ..COUNTED };
 const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
 const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
@@ -63,7 +62,6 @@ const LEASE: Traits = Traits { relaxed: true, ..CONDITIONAL_UPSERT };
 const EVENT: Traits =
     Traits { ttl: Some(Duration::from_secs(3600)), relaxed: true, create_on_update: true, ..NONE };
 
-const ADMISSION: &str = "admissionregistration.k8s.io";
 const CERTIFICATES: &str = "certificates.k8s.io";
 const DRA: &str = "resource.k8s.io";
 const FLOW: &str = "flowcontrol.apiserver.k8s.io";
@@ -80,9 +78,6 @@ static ROWS: &[Row] = &[
     row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
     row("", "ServiceAccount", NONE, &[], cluster::AGED),
-    row(ADMISSION, "MutatingAdmissionPolicy", COUNTED_CONDITIONAL, &[], cluster::MUTATING_POLICY),
-    row(ADMISSION, "MutatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
-    row(ADMISSION, "ValidatingAdmissionPolicyBinding", COUNTED_CONDITIONAL, &[], cluster::POLICY_BINDING),
     row("apiextensions.k8s.io", "CustomResourceDefinition", COUNTED, &[], AGE_ONLY),
     row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),

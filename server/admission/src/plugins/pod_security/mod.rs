@@ -94,7 +94,7 @@ fn template_of(group: &str, plural: &str) -> Option<&'static [&'static str]> {
 }
 
 fn annotate(request: &Request<'_>, key: &str, value: impl Into<String>) {
-    request.annotations.lock().push((format!("{PREFIX}{key}"), value.into()));
+    request.annotate(format!("{PREFIX}{key}"), value.into());
 }
 
 impl PodSecurity {

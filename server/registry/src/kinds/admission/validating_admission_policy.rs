@@ -1,5 +1,4 @@
-//! ValidatingAdmissionPolicy: its expressions are compiled when they are written, so that one that can never
-//! work is refused then.
+//! ValidatingAdmissionPolicy: what must hold of a request, and what is said when it does not.
 
 use ferry_api::FieldErrors;
 use ferry_cel::{Environment, Type};
@@ -7,8 +6,8 @@ use serde::Deserialize;
 
 use super::super::checks::{self, Path};
 use super::super::tables::cluster;
-use super::rule::{self, Rule};
-use super::webhook_configuration::{MatchCondition, match_conditions_in};
+use super::policy_parts::{MatchResources, ParamKind, environment_of, expression};
+use super::webhook_configuration::MatchCondition;
 use crate::columns::Column;
 use crate::strategy::{Rules, Traits, Typed};
 
@@ -26,20 +25,13 @@ pub struct Policy {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
-    param_kind: Option<serde_json::Value>,
-    match_constraints: MatchResources,
+    param_kind: Option<ParamKind>,
+    match_constraints: Option<MatchResources>,
     match_conditions: Vec<MatchCondition>,
     variables: Vec<MatchCondition>,
     validations: Vec<Validation>,
     audit_annotations: Vec<AuditAnnotation>,
     failure_policy: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct MatchResources {
-    resource_rules: Vec<Rule>,
-    exclude_resource_rules: Vec<Rule>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -54,6 +46,7 @@ struct Validation {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct AuditAnnotation {
+    key: String,
     value_expression: String,
 }
 
@@ -62,30 +55,18 @@ const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge", "Una
 impl Rules<Policy> for ValidatingAdmissionPolicyRules {
     fn validate(&self, policy: &Policy, errors: &mut FieldErrors) {
         let (spec, root) = (&policy.spec, Path::root("spec"));
-        let constraints = root.child("matchConstraints");
-        for (field, rules) in [
-            ("resourceRules", &spec.match_constraints.resource_rules),
-            ("excludeResourceRules", &spec.match_constraints.exclude_resource_rules),
-        ] {
-            let path = constraints.child(field);
-            for (index, one) in rules.iter().enumerate() {
-                rule::validate(one, path.index(index), errors);
-            }
+        let failure = spec.failure_policy.as_deref();
+        checks::one_of(errors, root.child("failurePolicy"), failure, &["Fail", "Ignore"]);
+        if let Some(kind) = &spec.param_kind {
+            kind.validate(root.child("paramKind"), errors);
         }
-        checks::may_be(
-            errors,
-            root.child("failurePolicy"),
-            spec.failure_policy.as_deref(),
-            &["Fail", "Ignore"],
-        );
-        let mut environment = ferry_cel::admission::environment(spec.param_kind.is_some(), true);
-        match_conditions_in(&environment, &spec.match_conditions, root.child("matchConditions"), errors);
-        let path = root.child("variables");
-        for (index, variable) in spec.variables.iter().enumerate() {
-            let place = path.index(index);
-            let place = place.child("expression");
-            let kind = expression(&environment, &variable.expression, &[], place, errors);
-            environment = environment.with(&format!("variables.{}", variable.name), kind);
+        MatchResources::required(spec.match_constraints.as_ref(), root.child("matchConstraints"), errors);
+        let has_params = spec.param_kind.is_some();
+        let environment = environment_of(has_params, &spec.match_conditions, &spec.variables, root, errors);
+        if spec.validations.is_empty() && spec.audit_annotations.is_empty() {
+            let why = "validations or auditAnnotations must contain at least one item";
+            errors.required(root.child("validations"), why);
+            errors.required(root.child("auditAnnotations"), why);
         }
         let path = root.child("validations");
         for (index, validation) in spec.validations.iter().enumerate() {
@@ -102,6 +83,9 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
                 place.child("valueExpression"),
                 errors,
             );
+            if spec.audit_annotations[..index].iter().any(|other| other.key == annotation.key) {
+                errors.duplicate(place.child("key"), annotation.key.as_str());
+            }
         }
     }
 
@@ -137,34 +121,20 @@ impl ValidatingAdmissionPolicyRules {
     }
 }
 
-/// The type that the expression comes to; anything, where it is wrong.
-fn expression(
-    environment: &Environment,
-    source: &str,
-    returns: &[Type],
-    path: Path<'_>,
-    errors: &mut FieldErrors,
-) -> Type {
-    if source.trim().is_empty() {
-        errors.required(path, "expression is not specified");
-        return Type::Dyn;
-    }
-    match environment.compile(source, returns) {
-        Ok(program) => program.result().clone(),
-        Err(error) => {
-            errors.invalid(path, source, &error.0);
-            Type::Dyn
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
 
     fn faults(spec: Value) -> Vec<String> {
-        let policy = serde_json::from_value(json!({"spec": spec})).expect("a view");
+        let mut whole = json!({"failurePolicy": "Fail", "matchConstraints": {
+            "matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
+            "resourceRules": [{"operations": ["CREATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"]}],
+        }});
+        for (field, value) in spec.as_object().expect("fields") {
+            whole[field] = value.clone();
+        }
+        let policy = serde_json::from_value(json!({"spec": whole})).expect("a view");
         let mut errors = FieldErrors::default();
         ValidatingAdmissionPolicyRules.validate(&policy, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
@@ -179,6 +149,14 @@ mod tests {
             let found = faults(spec);
             assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         };
+        check(
+            json!({"validations": [{"expression": "true"}], "matchConstraints": null}),
+            "spec.matchConstraints: Required value",
+        );
+        check(
+            json!({"validations": [{"expression": "true"}], "paramKind": {"apiVersion": "v1"}}),
+            "spec.paramKind.kind: Required value",
+        );
         check(
             json!({"validations": [{"expression": "1"}]}),
             "spec.validations[0].expression: Invalid value: \"1\": must evaluate to bool but got int",
