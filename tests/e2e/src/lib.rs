@@ -1,5 +1,7 @@
-//! What black-box tests need besides a server: the program under test, and programs that the server calls.
+//! What black-box tests need besides a server: the program under test, programs that the server calls, and its audit
+//! log.
 
+pub mod audited;
 pub mod binary;
 pub mod responder;
 pub mod webhook_server;

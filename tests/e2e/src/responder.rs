@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -23,10 +23,21 @@ pub struct Responder {
     task: JoinHandle<()>,
 }
 
+/// What is said to a question.
+pub enum Reply {
+    Json(u16, Value),
+    /// Any bytes with any code.
+    Raw(u16, Vec<u8>),
+    /// Nothing, ever.
+    Hang,
+}
+
 /// What it was asked.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub path: String,
+    /// The path, and what follows it.
+    pub uri: String,
     pub body: Bytes,
 }
 
@@ -40,16 +51,27 @@ impl Asked {
 impl Responder {
     /// Answers every request with what `answer` makes of it: a code and JSON.
     pub async fn start(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Responder {
-        let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_string()]).expect("a certificate");
+        let answer = move |asked: &Asked| {
+            let (code, value) = answer(asked);
+            Reply::Json(code, value)
+        };
+        Responder::start_as(&["127.0.0.1".into()], answer).await
+    }
+
+    /// With a certificate for these names, and with answers of any sort.
+    pub async fn start_as(
+        names: &[String],
+        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Responder {
+        let pair = rcgen::generate_simple_self_signed(names.to_vec()).expect("a certificate");
         let ca_pem = pair.cert.pem();
-        let chain = CertificateDer::pem_slice_iter(ca_pem.as_bytes()).map(|one| one.expect("PEM")).collect();
-        let key = PrivateKeyDer::from_pem_slice(pair.signing_key.serialize_pem().as_bytes()).expect("a key");
+        let key = PrivateKeyDer::Pkcs8(pair.signing_key.serialize_der().into());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("known protocols")
             .with_no_client_auth()
-            .with_single_cert(chain, key)
+            .with_single_cert(vec![pair.cert.der().clone()], key)
             .expect("a pair");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it listens");
@@ -62,26 +84,18 @@ impl Responder {
                 let (acceptor, tell, answer) = (acceptor.clone(), tell.clone(), answer.clone());
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| async {
-                        let path = request.uri().path().to_string();
-                        let body = request.into_body().collect().await.map(|body| body.to_bytes());
-                        let asked = Asked { path, body: body.unwrap_or_else(|_| Bytes::new()) };
-                        let (code, value) = answer(&asked);
-                        // Whoever listened may have seen enough.
-                        let _ = tell.send(asked);
-                        let response = hyper::Response::builder()
-                            .status(code)
-                            .header("content-type", "application/json")
-                            .body(Full::new(Bytes::from(value.to_string())))
-                            .expect("well formed");
-                        Ok::<_, Infallible>(response)
-                    });
-                    let http = hyper::server::conn::http1::Builder::new();
-                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    let service = service_fn(move |request| respond(request, answer.clone(), tell.clone()));
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    // A client that goes away is no failure of the server.
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
         Responder { address, ca_pem, asked: tokio::sync::Mutex::new(asked), task }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     pub fn url(&self) -> String {
@@ -104,6 +118,26 @@ impl Responder {
             self.url()
         )
     }
+}
+
+async fn respond(
+    request: hyper::Request<hyper::body::Incoming>,
+    answer: Arc<impl Fn(&Asked) -> Reply>,
+    tell: mpsc::UnboundedSender<Asked>,
+) -> Result<hyper::Response<Full<Bytes>>, Infallible> {
+    let (path, uri) = (request.uri().path().to_string(), request.uri().to_string());
+    let body = request.into_body().collect().await.map(|body| body.to_bytes());
+    let asked = Asked { path, uri, body: body.unwrap_or_else(|_| Bytes::new()) };
+    let reply = answer(&asked);
+    // Whoever listened may have seen enough.
+    let _ = tell.send(asked);
+    let (code, body) = match reply {
+        Reply::Json(code, value) => (code, value.to_string().into_bytes()),
+        Reply::Raw(code, body) => (code, body),
+        Reply::Hang => std::future::pending().await,
+    };
+    let response = hyper::Response::builder().status(code).header("content-type", "application/json");
+    Ok(response.body(Full::new(body.into())).expect("a well-formed answer"))
 }
 
 impl Drop for Responder {

@@ -224,6 +224,43 @@ async fn the_level_of_a_namespace_refuses_warns_and_is_told_of() {
 }
 
 #[tokio::test]
+async fn users_namespaces_and_runtime_classes_are_exempt_from_levels_as_configured() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("admission.yaml");
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "PodSecurity", "configuration": {
+            "apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+            "defaults": {"enforce": "restricted", "enforce-version": "latest"},
+            "exemptions": {"usernames": ["operator"], "namespaces": ["trusted"], "runtimeClasses": ["sandboxed"]},
+        }}],
+    });
+    std::fs::write(&file, configuration.to_string()).expect("written");
+    let server = TestServer::start_with(|config| config.admission_configuration = Some(file)).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "trusted"}});
+    server.post("/api/v1/namespaces", &namespace).await.expect(201);
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "sandboxed"}, "handler": "h"});
+    server.post("/apis/node.k8s.io/v1/runtimeclasses", &class).await.expect(201);
+
+    // The defaults hold where nobody is exempt.
+    assert!(
+        message(&server.post(PODS, &pod("a")).await, 403)
+            .contains("violates PodSecurity \"restricted:latest\"")
+    );
+    server.post("/api/v1/namespaces/trusted/pods", &pod("a")).await.expect(201);
+    let mut sandboxed = pod("b");
+    sandboxed["spec"]["runtimeClassName"] = "sandboxed".into();
+    server.post(PODS, &sandboxed).await.expect(201);
+    let operator = server.user("operator", &["system:masters"]);
+    let headers = [("content-type", "application/json")];
+    let body = pod("c").to_string().into_bytes();
+    ferry_testkit::send(&operator, http::Method::POST, PODS, &headers, body).await.expect(201);
+    let other = server.user("other", &["system:masters"]);
+    let body = pod("d").to_string().into_bytes();
+    ferry_testkit::send(&other, http::Method::POST, PODS, &headers, body).await.expect(403);
+}
+
+#[tokio::test]
 async fn signers_are_acted_for_by_those_who_may() {
     let server = TestServer::start().await;
     let mut params = rcgen::CertificateParams::default();

@@ -1,68 +1,84 @@
 //! What must be refused, from outside and over the network: the refusal, its code, and the line in the audit
 //! log that tells of it.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use ferry_testkit::TestServer;
-use ferry_testkit::outside::read;
+use ferry_e2e::audited::AuditedServer;
+use ferry_e2e::webhook_server::{Reply, WebhookServer, configuration, patch};
+use ferry_testkit::outside::{Outside, read};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-const POLICY: &str =
-    "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
 struct Attacked {
-    server: TestServer,
-    log: PathBuf,
+    audited: AuditedServer,
     _files: tempfile::TempDir,
 }
 
+impl std::ops::Deref for Attacked {
+    type Target = AuditedServer;
+
+    fn deref(&self) -> &AuditedServer {
+        &self.audited
+    }
+}
+
 impl Attacked {
-    /// A server with an audit log, and jane, who may do nothing.
     async fn start() -> Attacked {
-        let files = tempfile::tempdir().expect("a directory");
-        let path = |name: &str| files.path().join(name);
-        std::fs::write(path("policy"), POLICY).expect("written");
-        std::fs::write(path("users"), "janes-token,jane,1\nnode-token,system:node:one,2,system:nodes\n")
-            .expect("written");
-        let (policy, users, log) = (path("policy"), path("users"), path("audit.log"));
-        let server = TestServer::start_with(|config| {
-            config.token_auth_file = Some(users);
-            config.audit.policy_file = Some(policy);
-            config.audit.log = Some(ferry_testkit::audit_log(&log));
-        })
-        .await;
-        Attacked { server, log: path("audit.log"), _files: files }
+        Attacked::start_with(|_| {}).await
     }
 
-    /// The lines about requests that came with this id, once they are written.
-    async fn audited(&self, id: &str) -> Value {
-        let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
-        loop {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_else(|_| String::new());
-            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            if let Some(line) = lines.into_iter().find(|line| line["auditID"] == id) {
-                return line;
-            }
-            assert!(tokio::time::Instant::now() < give_up, "no audit line of {id}:\n{text}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    /// A server with an audit log, and jane, who may do nothing. `change` has the last word on its configuration.
+    async fn start_with(change: impl FnOnce(&mut ferry_apiserver::run::Config)) -> Attacked {
+        let files = tempfile::tempdir().expect("a directory");
+        let users = files.path().join("users");
+        std::fs::write(&users, "janes-token,jane,1\nnode-token,system:node:one,2,system:nodes\n")
+            .expect("written");
+        let audited = AuditedServer::start("Metadata", |config| {
+            config.token_auth_file = Some(users);
+            change(config);
+        })
+        .await;
+        Attacked { audited, _files: files }
+    }
+
+    /// The line about a request that never became one: nothing is known of it but how it ended.
+    async fn unheard(&self, code: u16) {
+        let line = self.line_where(&code.to_string(), |line| line["responseStatus"]["code"] == code).await;
+        assert_eq!((&line["requestURI"], &line["sourceIPs"]), (&json!(""), &json!(["127.0.0.1"])), "{line}");
     }
 
     /// Asks with these headers, and finds the code in the answer and in the log.
     async fn refused(&self, id: &str, line: &str, headers: &[String], body: &str, code: u16) -> Value {
+        self.refused_by(&self.server.outside(None), id, line, headers, body, code).await
+    }
+
+    async fn refused_by(
+        &self,
+        outside: &Outside,
+        id: &str,
+        line: &str,
+        headers: &[String],
+        body: &str,
+        code: u16,
+    ) -> Value {
         let mut headers = headers.to_vec();
         headers.push(format!("audit-id: {id}"));
-        let said = self.server.outside(None).ask(line, &headers, body).await;
+        let said = outside.ask(line, &headers, body).await;
         assert_eq!(said.code, code, "{id}: {said:?}");
-        let told = self.audited(id).await;
+        let told = self.line(id).await;
         assert_eq!(told["responseStatus"]["code"], code, "{id}: {told:#}");
         said.json()
+    }
+
+    /// Somebody whom the cluster's own authority made this certificate for.
+    fn certified(&self, name: &str, groups: &[&str], at: SystemTime) -> Outside {
+        let pair = self.server.running().pki.client_certificate(name, groups, at).expect("a certificate");
+        self.server.outside(Some((&pair.certificate, &pair.key)))
     }
 }
 
@@ -130,30 +146,31 @@ async fn certificates_and_headers_make_nobody_else() {
     let key = rcgen::KeyPair::generate().expect("a key");
     let forged = params.self_signed(&key).expect("a certificate").pem();
     let stranger = server.outside(Some((&forged, &key.serialize_pem())));
-    let said = stranger.ask(&format!("GET {SECRETS}"), &["audit-id: stranger".into()], "").await;
-    assert_eq!(said.code, 401, "{said:?}");
-    assert_eq!(attacked.audited("stranger").await["responseStatus"]["code"], 401);
+    let line = &format!("GET {SECRETS}");
+    attacked.refused_by(&stranger, "stranger", line, &[], "", 401).await;
+    // One of the right authority that has ended, and one that has not begun.
+    let (now, day) = (SystemTime::now(), Duration::from_secs(24 * 3600));
+    for (id, made) in [("ended", now - 366 * day), ("not-begun", now + day)] {
+        let root = attacked.certified("root", &["system:masters"], made);
+        attacked.refused_by(&root, id, line, &[], "", 401).await;
+    }
+    let root = attacked.certified("root", &["system:masters"], now);
+    assert_eq!(root.ask(line, &[], "").await.code, 200, "the same, in its time");
 
     // Jane calls herself root, without being the front proxy.
     let mut headers = bearer("janes-token");
     headers.extend(["x-remote-user: root".into(), "x-remote-group: system:masters".into()]);
     let said = attacked.refused("front", &format!("GET {SECRETS}"), &headers, "", 403).await;
     assert!(said["message"].as_str().is_some_and(|words| words.contains("User \"jane\"")), "{said}");
-    assert_eq!(attacked.audited("front").await["user"]["username"], "jane");
+    assert_eq!(attacked.line("front").await["user"]["username"], "jane");
     // So does nobody.
     let headers = ["x-remote-user: root".to_string(), "x-remote-group: system:masters".into()];
     attacked.refused("front-nobody", &format!("GET {SECRETS}"), &headers, "", 401).await;
 
     // A client of the cluster's own authority is no front proxy either.
-    let pair = server
-        .running()
-        .pki
-        .client_certificate("mallory", &[], std::time::SystemTime::now())
-        .expect("a certificate");
-    let mallory = server.outside(Some((&pair.certificate, &pair.key)));
-    let said = mallory.ask(&format!("GET {SECRETS}"), &headers, "").await;
-    assert_eq!(said.code, 403, "{said:?}");
-    assert!(said.body.contains("mallory"), "{said:?}");
+    let mallory = attacked.certified("mallory", &[], now);
+    attacked.refused_by(&mallory, "front-mallory", line, &headers, "", 403).await;
+    assert_eq!(attacked.line("front-mallory").await["user"]["username"], "mallory");
     // The front proxy itself may say who asks: the check is not just off.
     let proxy = server.running().pki.front_proxy_client();
     let said = server
@@ -181,6 +198,9 @@ async fn no_way_of_writing_a_path_leads_past_authorization() {
         "/./api/v1/namespaces/default/secrets",
         "/api/v1/namespaces//secrets",
         "/api/v1/namespaces/default%2fsecrets",
+        "/api/v1/namespaces/default/secrets%",
+        "/api/v1/namespaces/default/%ffsecrets",
+        "/api/v1/watch",
         "https://example.com/api/v1/namespaces/default/secrets",
     ];
     for (number, path) in tricks.iter().enumerate() {
@@ -191,9 +211,8 @@ async fn no_way_of_writing_a_path_leads_past_authorization() {
             let said = attacked.server.outside(None).ask(&format!("GET {path}"), &headers, "").await;
             assert!([301, 400, 401, 403, 404].contains(&said.code), "{who} {path}: {said:?}");
             assert!(!said.body.contains("SecretList"), "{who} {path}");
-            if [401, 403].contains(&said.code) {
-                assert_eq!(attacked.audited(&id).await["responseStatus"]["code"], said.code, "{path}");
-            }
+            let told = attacked.line(&id).await;
+            assert_eq!(told["responseStatus"]["code"], said.code, "{path}: {told}");
         }
     }
 }
@@ -214,6 +233,7 @@ async fn nobody_becomes_another_or_gives_more_than_they_have() {
     let rules = json!([
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles", "clusterrolebindings"], "verbs": ["create", "update"]},
         {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["users"], "resourceNames": ["root"], "verbs": ["impersonate"]},
     ]);
     server.post(&format!("{rbac}/clusterroles"), &role("writer", rules)).await.expect(201);
     server.post(&format!("{rbac}/clusterrolebindings"), &binding("writer", "writer")).await.expect(201);
@@ -231,6 +251,10 @@ async fn nobody_becomes_another_or_gives_more_than_they_have() {
     let line = format!("POST {rbac}/clusterrolebindings");
     let admin = binding("own", "cluster-admin").to_string();
     attacked.refused("bind", &line, &jane, &admin, 403).await;
+    // Nor by changing a role that is hers already.
+    let more = role("writer", json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]));
+    let line = format!("PUT {rbac}/clusterroles/writer");
+    attacked.refused("role-update", &line, &jane, &more.to_string(), 403).await;
 
     for (id, header) in [
         ("as-user", "impersonate-user: admin"),
@@ -240,10 +264,18 @@ async fn nobody_becomes_another_or_gives_more_than_they_have() {
         headers.push(header.into());
         attacked.refused(id, &format!("GET {SECRETS}"), &headers, "", 403).await;
     }
+    // She may be root, but that does not put her into root's groups.
     let mut headers = jane.clone();
-    headers.extend(["impersonate-user: root".into(), "impersonate-group: system:masters".into()]);
+    headers.push("impersonate-user: root".into());
+    let said = attacked.refused("as-root", &format!("GET {SECRETS}"), &headers, "", 403).await;
+    assert!(
+        said["message"].as_str().is_some_and(|words| words.contains("User \"root\" cannot list")),
+        "{said}"
+    );
+    assert_eq!(attacked.line("as-root").await["impersonatedUser"]["username"], "root");
+    headers.push("impersonate-group: system:masters".into());
     attacked.refused("as-master", &format!("GET {SECRETS}"), &headers, "", 403).await;
-    let told = attacked.audited("as-master").await;
+    let told = attacked.line("as-master").await;
     assert_eq!((&told["user"]["username"], &told["impersonatedUser"]), (&json!("jane"), &Value::Null));
 
     // Who may read an account may not take its token.
@@ -294,7 +326,7 @@ async fn a_node_keeps_to_itself() {
     for (id, line, body) in cases {
         let said = attacked.refused(id, line, &node, &body, 403).await;
         assert_eq!(said["reason"], "Forbidden", "{id}");
-        assert_eq!(attacked.audited(id).await["user"]["username"], "system:node:one");
+        assert_eq!(attacked.line(id).await["user"]["username"], "system:node:one");
     }
     let request = format!(
         "PATCH /api/v1/namespaces/default/pods/on-two/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer node-token\r\naudit-id: other-status\r\ncontent-type: application/merge-patch+json\r\ncontent-length: {}\r\n\r\n{status}",
@@ -302,43 +334,90 @@ async fn a_node_keeps_to_itself() {
     );
     let said = server.outside(None).send(request.as_bytes()).await;
     assert_eq!(said.code, 403, "{said:?}");
-    assert_eq!(attacked.audited("other-status").await["responseStatus"]["code"], 403);
+    assert_eq!(attacked.line("other-status").await["responseStatus"]["code"], 403);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_gets_no_more_than_its_say() {
+    let attacked = Attacked::start().await;
+    let server = &attacked.server;
+    let admin = attacked.certified("admin", &["system:masters"], SystemTime::now());
+    let add = |path: &str, value: Value| patch(&json!([{"op": "add", "path": path, "value": value}]));
+    type Answer = Box<dyn Fn() -> Reply + Send + Sync>;
+    let cases: [(&str, Answer, u16, &str); 5] = [
+        ("hangs", Box::new(|| Reply::Hang), 500, "context deadline exceeded"),
+        (
+            "garbage",
+            Box::new(|| Reply::Raw(200, b"<html>".to_vec())),
+            500,
+            "received invalid webhook response",
+        ),
+        (
+            "other-namespace",
+            Box::new(move || add("/metadata/namespace", json!("kube-system"))),
+            400,
+            "does not match the namespace sent on the request",
+        ),
+        ("other-kind", Box::new(move || add("/kind", json!("Secret"))), 500, "not v1, Kind=ConfigMap"),
+        (
+            "invalid",
+            Box::new(move || add("/data/bad key", json!("x"))),
+            422,
+            "a valid config key must consist of",
+        ),
+    ];
+    let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    for (id, answer, code, expected) in cases {
+        let hook = WebhookServer::start(move |_| answer()).await;
+        let mut webhook = hook.webhook("attack.example.com");
+        webhook["timeoutSeconds"] = json!(1);
+        let hooks = configuration("MutatingWebhookConfiguration", id, vec![webhook]);
+        server.post(configurations, &hooks).await.expect(201);
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": id}, "data": {"k": "v"}})
+                .to_string();
+        let line = "POST /api/v1/namespaces/default/configmaps";
+        let said = attacked.refused_by(&admin, id, line, &[], &map, code).await;
+        assert!(said["message"].as_str().is_some_and(|words| words.contains(expected)), "{id}: {said}");
+        assert_eq!(hook.count(), 1, "{id}");
+        server.delete(&format!("{configurations}/{id}")).await.expect(200);
+    }
+    let maps = server.get("/api/v1/configmaps?fieldSelector=metadata.namespace=default").await.expect(200);
+    assert_eq!(maps["items"], json!([]), "nothing was written");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_much_is_not_read() {
     let attacked = Attacked::start().await;
-    let server = &attacked.server;
     // Ten megabytes where three are the most.
     let huge = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"k":"{}"}}}}"#,
         "x".repeat(10 << 20)
     );
-    let admin = server
-        .running()
-        .pki
-        .client_certificate("admin", &["system:masters"], std::time::SystemTime::now())
-        .expect("a certificate");
-    let outside = server.outside(Some((&admin.certificate, &admin.key)));
+    let admin = attacked.certified("admin", &["system:masters"], SystemTime::now());
     let line = "POST /api/v1/namespaces/default/configmaps";
-    let said = outside.ask(line, &["audit-id: huge".into()], &huge).await;
+    let said = admin.ask(line, &["audit-id: huge".into()], &huge).await;
+    // The answer is lost when the client is still sending as the server closes.
     assert!([0, 413].contains(&said.code), "{said:?}");
-    assert_eq!(attacked.audited("huge").await["responseStatus"]["code"], 413);
-    // Ten thousand headers.
-    let headers: Vec<String> = (0..10_000).map(|number| format!("x-{number}: y")).collect();
-    let said = outside.ask("GET /api", &headers, "").await;
-    assert!([0, 431].contains(&said.code), "{said:?}");
-    // One header of a megabyte.
-    let said = outside.ask("GET /api", &[format!("x: {}", "y".repeat(1 << 20))], "").await;
-    assert!([0, 400, 431].contains(&said.code), "{said:?}");
+    assert_eq!(attacked.line("huge").await["responseStatus"]["code"], 413);
+    // Ten thousand headers, and one of a megabyte.
+    let many: Vec<String> = (0..10_000).map(|number| format!("x-{number}: y")).collect();
+    for headers in [many, vec![format!("x: {}", "y".repeat(1 << 20))]] {
+        let said = admin.ask("GET /api", &headers, "").await;
+        assert!([0, 431].contains(&said.code), "{said:?}");
+        attacked.unheard(431).await;
+    }
+    let said = admin.ask("GET /api\0", &[], "").await;
+    assert_eq!(said.code, 400, "{said:?}");
+    attacked.unheard(400).await;
     // The server is well.
-    assert_eq!(outside.ask("GET /readyz", &[], "").await.code, 200);
+    assert_eq!(admin.ask("GET /readyz", &[], "").await.code, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_hold_nobody_up_and_are_not_waited_for() {
-    let server = TestServer::start().await;
-    let outside = server.outside(None);
+    let attacked = Attacked::start_with(|config| config.request_timeout = Duration::from_secs(2)).await;
+    let outside = attacked.server.outside(None);
     let mut slow = Vec::new();
     for _ in 0..50 {
         let mut stream = outside.connect().await;
@@ -346,12 +425,23 @@ async fn slow_clients_hold_nobody_up_and_are_not_waited_for() {
         stream.flush().await.expect("sent");
         slow.push(stream);
     }
+    // Another begins a body and leaves it at that.
+    let admin = attacked.certified("admin", &["system:masters"], SystemTime::now());
+    let mut sender = admin.connect().await;
+    let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\naudit-id: slow-body\r\n\
+                connection: close\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{";
+    sender.write_all(head.as_bytes()).await.expect("a slow start");
+    sender.flush().await.expect("sent");
     let begun = std::time::Instant::now();
     assert_eq!(outside.ask("GET /readyz", &[], "").await.code, 200);
     assert!(begun.elapsed() < Duration::from_secs(5), "others wait for the slow");
+    let said = read(&mut sender).await;
+    assert_eq!(said.code, 504, "{said:?}");
+    assert_eq!(attacked.line("slow-body").await["responseStatus"]["code"], 504);
     // Nobody ever finishes their headers; the server ends it.
     for stream in &mut slow {
         let said = read(stream).await;
         assert!([0, 408].contains(&said.code), "{said:?}");
     }
+    attacked.unheard(408).await;
 }

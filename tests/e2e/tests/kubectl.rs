@@ -264,6 +264,60 @@ async fn kubectl_works_over_kinds_of_every_group() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_tells_who_one_is_and_what_one_may() {
+    let server = TestServer::start().await;
+    let Some(kubectl) = Kubectl::new(&server) else { return };
+    kubectl.ok("auth whoami -o jsonpath={.status.userInfo.username}", "kubernetes-admin").await;
+    kubectl
+        .ok("auth whoami --as=jane --as-group=dev -o jsonpath={.status.userInfo}", r#""username":"jane""#)
+        .await;
+    kubectl.ok("create role reader --verb=get,list --resource=pods,pods/log", "created").await;
+    kubectl.ok("create rolebinding reader --role=reader --user=jane", "created").await;
+    kubectl.ok("auth can-i list pods --as=jane", "yes").await;
+    let (allowed, text) = kubectl.run(&["auth", "can-i", "delete", "pods", "--as=jane"], "").await;
+    assert!(!allowed && text.starts_with("no"), "{text}");
+    let (_, table) = kubectl.run(&["auth", "can-i", "--list", "--as=jane"], "").await;
+    let row = |resource: &str| {
+        let line = table.lines().find(|line| line.split_whitespace().next() == Some(resource));
+        line.unwrap_or_else(|| panic!("no {resource} in {table}"))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(row("Resources"), "Resources Non-Resource URLs Resource Names Verbs");
+    assert_eq!(row("pods"), "pods [] [] [get list]");
+    assert_eq!(row("pods/log"), "pods/log [] [] [get list]");
+    assert_eq!(
+        row("selfsubjectreviews.authentication.k8s.io"),
+        "selfsubjectreviews.authentication.k8s.io [] [] [create]"
+    );
+    kubectl.ok("get pods --as=jane", "No resources found").await;
+    let (allowed, text) = kubectl.run(&["get", "secrets", "--as=jane"], "").await;
+    assert!(
+        !allowed
+            && text.contains(r#"Error from server (Forbidden): secrets is forbidden: User "jane" cannot list resource "secrets" in API group "" in the namespace "default""#),
+        "{text}"
+    );
+
+    // A token of an account makes its holder that account, and a pod's certificate request is approved by hand.
+    kubectl.ok("create serviceaccount robot", "created").await;
+    let (made, token) = kubectl.run(&["create", "token", "robot", "--duration=20m"], "").await;
+    assert!(made, "{token}");
+    let header = format!("authorization: Bearer {}", token.trim());
+    let review = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+    let line = "POST /apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let said = server.outside(None).ask(line, &[header], review).await.json();
+    assert_eq!(said["status"]["userInfo"]["username"], "system:serviceaccount:default:robot", "{said}");
+    let objects = objects();
+    let request =
+        objects.split("---").find(|object| object.contains("CertificateSigningRequest")).expect("one");
+    kubectl.with("create -f -", request, "created").await;
+    kubectl.ok("get csr request", "Pending").await;
+    kubectl.ok("certificate approve request", "approved").await;
+    kubectl.ok("get csr request", "Approved").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_watches() {
     use tokio::io::{AsyncBufReadExt, BufReader};
     let server = TestServer::start().await;

@@ -1,6 +1,7 @@
 //! ValidatingAdmissionPolicies against the real server: what they judge, with which parameters, and what
 //! their bindings make of it.
 
+use ferry_e2e::audited::AuditedServer;
 use ferry_testkit::TestServer;
 use serde_json::{Value, json};
 
@@ -160,4 +161,227 @@ async fn an_expression_that_fails_counts_as_the_policy_says() {
     server.delete(&format!("{MAPS}/a")).await.expect(422);
     server.delete(&format!("{BINDINGS}/all-binding")).await.expect(200);
     server.delete(&format!("{MAPS}/a")).await.expect(200);
+}
+
+#[tokio::test]
+async fn parameters_are_selected_by_label_and_each_has_its_say() {
+    let server = TestServer::start().await;
+    let limit = |name: &str, value: &str, labels: Value| {
+        let mut map = config_map(name, value);
+        map["metadata"]["labels"] = labels;
+        map
+    };
+    for (name, value) in [("wide", "5"), ("narrow", "3")] {
+        server.post(MAPS, &limit(name, value, json!({"limits": "yes"}))).await.expect(201);
+    }
+    server.post(MAPS, &limit("other", "1", json!({}))).await.expect(201);
+    policy(
+        &server,
+        "selected",
+        json!({
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "validations": [{
+                "expression": "object.data.k.size() <= int(params.data.k)",
+                "messageExpression": "'more than ' + params.data.k",
+            }],
+        }),
+    )
+    .await;
+    let reference = json!({"selector": {"matchLabels": {"limits": "yes"}}, "namespace": "default", "parameterNotFoundAction": "Deny"});
+    bind(&server, "selected", json!({"paramRef": reference})).await;
+    server.post(MAPS, &config_map("a", "123")).await.expect(201);
+    let refused = server.post(MAPS, &config_map("b", "1234")).await.expect(422);
+    assert!(refused["message"].as_str().is_some_and(|words| words.ends_with("more than 3")), "{refused}");
+    // What is selected no more counts no more; nothing selected is nothing found.
+    let unlabelled = json!({"metadata": {"labels": null}, "data": {"k": "1"}});
+    server.patch(&format!("{MAPS}/narrow"), "merge", &unlabelled).await.expect(200);
+    server.post(MAPS, &config_map("b", "1234")).await.expect(201);
+    server.patch(&format!("{MAPS}/wide"), "merge", &unlabelled).await.expect(200);
+    let refused = server.post(MAPS, &config_map("c", "1")).await.expect(422);
+    assert!(
+        refused["message"].as_str().is_some_and(|words| words.contains("no params found for policy binding")),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_what_policies_found() {
+    let audited = AuditedServer::start("Metadata", |_| {}).await;
+    let server = &audited.server;
+    for value in ["3", "2"] {
+        let mut map = config_map(&format!("limit-{value}"), value);
+        map["metadata"]["labels"] = json!({"limits": "yes"});
+        server.post(MAPS, &map).await.expect(201);
+    }
+    policy(
+        server,
+        "noted",
+        json!({
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "validations": [{"expression": "object.data.k.size() <= int(params.data.k)", "message": "too long"}],
+            "auditAnnotations": [
+                {"key": "limit", "valueExpression": "'limit ' + params.data.k"},
+                {"key": "silent", "valueExpression": "null"},
+            ],
+        }),
+    )
+    .await;
+    let reference = json!({"selector": {"matchLabels": {"limits": "yes"}}, "namespace": "default", "parameterNotFoundAction": "Deny"});
+    bind(server, "noted", json!({"paramRef": reference, "validationActions": ["Audit"]})).await;
+    audited.ask("POST", MAPS, "judged", &config_map("a", "123")).await.expect(201);
+    let annotations = audited.line("judged").await["annotations"].clone();
+    assert_eq!(annotations["noted/limit"], "limit 2, limit 3");
+    assert_eq!(annotations["noted/silent"], Value::Null);
+    let key = "validation.policy.admission.k8s.io/validation_failure";
+    let told: Value = serde_json::from_str(annotations[key].as_str().expect("a text")).expect("JSON");
+    assert_eq!(
+        told,
+        json!([{"message": "too long", "policy": "noted", "binding": "noted-binding", "expressionIndex": 0,
+            "validationActions": ["Audit"]}])
+    );
+}
+
+const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+const MUTATING_BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
+
+/// A policy that changes config maps, and its binding.
+async fn mutate(server: &TestServer, name: &str, spec: Value, binding: Value) {
+    let mut whole = json!({
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]},
+        ]},
+    });
+    for (field, value) in spec.as_object().expect("a spec") {
+        whole[field] = value.clone();
+    }
+    let object = |kind: &str, spec: &Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    server.post(MUTATING, &object("MutatingAdmissionPolicy", &whole)).await.expect(201);
+    let mut bound = json!({"policyName": name});
+    for (field, value) in binding.as_object().expect("a spec") {
+        bound[field] = value.clone();
+    }
+    server.post(MUTATING_BINDINGS, &object("MutatingAdmissionPolicyBinding", &bound)).await.expect(201);
+}
+
+fn apply(expression: &str) -> Value {
+    json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}})
+}
+
+fn json_patch(expression: &str) -> Value {
+    json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}})
+}
+
+#[tokio::test]
+async fn a_policy_changes_an_object_by_configuration_and_by_patch() {
+    let server = TestServer::start().await;
+    let sidecar = "Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{
+        containers: [Object.spec.template.spec.containers{name: 'sidecar', image: variables.image}]}}}}";
+    let deployments = json!({"resourceRules": [
+        {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]},
+    ]});
+    mutate(
+        &server,
+        "sidecars",
+        json!({
+            "matchConstraints": deployments,
+            "matchConditions": [{"name": "wanted", "expression": "object.metadata.name != 'plain'"}],
+            "variables": [{"name": "image", "expression": "'proxy:' + string(object.spec.replicas)"}],
+            "mutations": [
+                apply(sidecar),
+                json_patch("[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'by': 'policy'}},
+                    JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('example.com/x'),
+                        value: string(object.spec.template.spec.containers.size())}]"),
+            ],
+        }),
+        json!({}),
+    )
+    .await;
+    let deployment = |name: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": {"a": "b"}},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {
+                "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}}}})
+    };
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let made = server.post(path, &deployment("web")).await.expect(201);
+    let containers = made["spec"]["template"]["spec"]["containers"].as_array().expect("containers");
+    let names: Vec<(&Value, &Value)> = containers.iter().map(|one| (&one["name"], &one["image"])).collect();
+    let expected = [(&json!("app"), &json!("app:1")), (&json!("sidecar"), &json!("proxy:2"))];
+    assert!(names.len() == 2 && expected.iter().all(|one| names.contains(one)), "{names:?}");
+    assert!(
+        containers.iter().all(|one| one["terminationMessagePath"] == "/dev/termination-log"),
+        "defaults are set"
+    );
+    assert_eq!(made["metadata"]["annotations"]["by"], "policy");
+    assert_eq!(made["metadata"]["labels"]["example.com/x"], "2", "each sees what those before it did");
+    let plain = server.post(path, &deployment("plain")).await.expect(201);
+    assert_eq!(plain["spec"]["template"]["spec"]["containers"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_policy_takes_parameters_and_is_asked_again_when_others_changed_the_object() {
+    let server = TestServer::start().await;
+    let mut limits = config_map("limits", "from params");
+    limits["metadata"]["labels"] = json!({"limits": "yes"});
+    server.post(MAPS, &limits).await.expect(201);
+    let count = |field: &str| {
+        json_patch(&format!(
+            "[JSONPatch{{op: 'add', path: '/data/{field}', value: (has(object.data.{field}) ? object.data.{field} : '') + '1'}}]"
+        ))
+    };
+    mutate(
+        &server,
+        "a-again",
+        json!({"mutations": [count("again")], "reinvocationPolicy": "IfNeeded"}),
+        json!({}),
+    )
+    .await;
+    mutate(&server, "b-once", json!({"mutations": [count("once")]}), json!({})).await;
+    let reference = json!({"selector": {"matchLabels": {"limits": "yes"}}, "namespace": "default", "parameterNotFoundAction": "Deny"});
+    mutate(
+        &server,
+        "c-params",
+        json!({
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "mutations": [apply("Object{data: {'given': params.data.k}}")],
+        }),
+        json!({"paramRef": reference}),
+    )
+    .await;
+    let made = server.post(MAPS, &config_map("a", "x")).await.expect(201);
+    assert_eq!(made["data"], json!({"k": "x", "again": "11", "once": "1", "given": "from params"}));
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_do_it_refuses_unless_it_is_to_be_ignored() {
+    let server = TestServer::start().await;
+    let deployments = json!({"resourceRules": [
+        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]},
+    ]});
+    // A list that is replaced in one piece would lose what is not said.
+    let atomic = "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'c', command: ['x']}]}}";
+    mutate(
+        &server,
+        "atomic",
+        json!({"matchConstraints": deployments, "mutations": [apply(atomic)]}),
+        json!({}),
+    )
+    .await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let refused = server.post(pods, &pod).await.expect(403);
+    assert_eq!(
+        refused["message"],
+        "policy 'atomic' with binding 'atomic' denied request: error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.containers[0].command"
+    );
+    assert_eq!(refused["reason"], "Invalid");
+    let ignore = json!({"spec": {"failurePolicy": "Ignore"}});
+    server.patch(&format!("{MUTATING}/atomic"), "merge", &ignore).await.expect(200);
+    assert_eq!(server.post(pods, &pod).await.expect(201)["spec"]["containers"][0]["command"], Value::Null);
+    // A patch that tests for something else does nothing.
+    let test =
+        "[JSONPatch{op: 'test', path: '/data/k', value: 'other'}, JSONPatch{op: 'remove', path: '/data/k'}]";
+    mutate(&server, "tests", json!({"mutations": [json_patch(test)]}), json!({})).await;
+    assert_eq!(server.post(MAPS, &config_map("a", "x")).await.expect(201)["data"]["k"], "x");
 }

@@ -1,6 +1,7 @@
 //! Webhooks against the real server, with real webhook servers: what they are asked, what they may do, and
 //! what becomes of a request when they hang, lie or break.
 
+use ferry_e2e::audited::AuditedServer;
 use ferry_e2e::webhook_server::{Reply, WebhookServer, allow, configuration, deny, patch};
 use ferry_testkit::{Answer, TestServer};
 use http::Method;
@@ -450,4 +451,103 @@ async fn a_connection_is_asked_about_before_it_is_made() {
     let other = "/api/v1/namespaces/default/pods/p/portforward?ports=80";
     let failed = server.send(Method::POST, other, "", "").await.expect(400);
     assert_eq!(failed["message"], "pod p does not have a host assigned");
+}
+
+#[tokio::test]
+async fn a_subresource_is_asked_about_as_the_kind_it_has() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| match review["request"]["object"]["kind"].as_str() {
+        Some("Scale") => patch(&json!([{"op": "replace", "path": "/spec/replicas", "value": 3}])),
+        Some("Binding") => {
+            patch(&json!([{"op": "add", "path": "/metadata/annotations", "value": {"by": "hook"}}]))
+        }
+        Some("Eviction") => deny("it stays"),
+        _ => allow(),
+    })
+    .await;
+    let rules = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"],
+        "resources": ["deployments/scale", "pods/binding", "pods/eviction", "serviceaccounts/token"]}]);
+    mutate_with(&server, "subs", vec![with(hook.webhook("subs.example.com"), "rules", rules)]).await;
+    let asked = |kind: (&str, &str, &str), resource: &str, operation: &str| {
+        let request = hook.last()["request"].clone();
+        let (group, version, kind) = kind;
+        assert_eq!(request["kind"], json!({"group": group, "version": version, "kind": kind}), "{request}");
+        assert_eq!(request["requestKind"], request["kind"]);
+        let place =
+            format!("{}/{}", request["resource"]["resource"], request["subResource"]).replace('"', "");
+        assert_eq!((place.as_str(), request["operation"].as_str()), (resource, Some(operation)), "{request}");
+        request
+    };
+
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    server.post(deployments, &deployment).await.expect(201);
+    assert_eq!(hook.count(), 0, "only subresources are asked about");
+    let scale = format!("{deployments}/d/scale");
+    let scaled = server.patch(&scale, "merge", &json!({"spec": {"replicas": 9}})).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 3, "the webhook has its say");
+    let request = asked(("autoscaling", "v1", "Scale"), "deployments/scale", "UPDATE");
+    assert_eq!(
+        (&request["oldObject"]["spec"]["replicas"], &request["object"]["spec"]["replicas"]),
+        (&json!(1), &json!(9))
+    );
+
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    server.post(pods, &pod).await.expect(201);
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    server.post(&format!("{pods}/p/binding"), &binding).await.expect(201);
+    let request = asked(("", "v1", "Binding"), "pods/binding", "CREATE");
+    assert_eq!((&request["object"]["target"]["name"], &request["oldObject"]), (&json!("n"), &Value::Null));
+    let bound = server.get(&format!("{pods}/p")).await.expect(200);
+    assert_eq!(
+        (&bound["spec"]["nodeName"], &bound["metadata"]["annotations"]["by"]),
+        (&json!("n"), &json!("hook"))
+    );
+
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let refused = server.post(&format!("{pods}/p/eviction"), &eviction).await.expect(403);
+    assert_eq!(refused["message"], "admission webhook \"subs.example.com\" denied the request: it stays");
+    asked(("policy", "v1", "Eviction"), "pods/eviction", "CREATE");
+
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    server.post(accounts, &account).await.expect(201);
+    let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    server.post(&format!("{accounts}/robot/token"), &token).await.expect(201);
+    asked(("authentication.k8s.io", "v1", "TokenRequest"), "serviceaccounts/token", "CREATE");
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_what_webhooks_did() {
+    let audited = AuditedServer::start("Request", |_| {}).await;
+    let server = &audited.server;
+    let changes = WebhookServer::start(|_| {
+        let patch = base64::Engine::encode(
+            &base64::prelude::BASE64_STANDARD,
+            json!([{"op": "add", "path": "/data/added", "value": "x"}]).to_string(),
+        );
+        Reply::Response(json!({"allowed": true, "patchType": "JSONPatch", "patch": patch,
+            "auditAnnotations": {"why": "it was missing"}}))
+    })
+    .await;
+    let fails = WebhookServer::start(|_| Reply::Raw(500, Vec::new())).await;
+    let open = with(fails.webhook("open.example.com"), "failurePolicy", json!("Ignore"));
+    mutate_with(server, "both", vec![changes.webhook("changes.example.com"), open]).await;
+    audited.ask("POST", MAPS, "hooked", &config_map("a")).await.expect(201);
+    let annotations = audited.line("hooked").await["annotations"].clone();
+    assert_eq!(annotations["changes.example.com/why"], "it was missing");
+    let key = "mutation.webhook.admission.k8s.io/round_0_index_0";
+    let told: Value = serde_json::from_str(annotations[key].as_str().expect("a text")).expect("JSON");
+    assert_eq!(told, json!({"configuration": "both", "webhook": "changes.example.com", "mutated": true}));
+    let key = "patch.webhook.admission.k8s.io/round_0_index_0";
+    let told: Value = serde_json::from_str(annotations[key].as_str().expect("a text")).expect("JSON");
+    assert_eq!(told["patch"], json!([{"op": "add", "path": "/data/added", "value": "x"}]));
+    assert_eq!(
+        annotations["failed-open.mutation.webhook.admission.k8s.io/round_0_index_1"],
+        "open.example.com"
+    );
 }

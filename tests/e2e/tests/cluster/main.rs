@@ -6,3 +6,4 @@ mod host;
 mod images;
 mod life;
 mod nodes;
+mod requests;
