@@ -145,8 +145,10 @@ impl Host {
         let host = Host { name: format!("ferry-moves-{}", std::process::id()), server: None };
         ip(&["netns", "add", &host.name]);
         host.ip(&["link", "set", "lo", "up"]);
-        host.ip(&["link", "add", "uplink", "type", "dummy"]);
+        // Nobody is at the other end; the address is what matters.
+        host.ip(&["link", "add", "uplink", "type", "veth", "peer", "name", "nowhere"]);
         host.ip(&["link", "set", "uplink", "up"]);
+        host.ip(&["link", "set", "nowhere", "up"]);
         host.move_to(address);
         host
     }
