@@ -18,6 +18,7 @@ pub mod environment;
 mod library;
 pub mod literals;
 pub mod program;
+pub mod schema;
 pub mod types;
 mod values;
 

@@ -40,6 +40,7 @@ pub mod ownership;
 pub mod persistent_volume;
 pub mod pod_gc;
 pub mod pods;
+pub mod policy_status;
 pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;

@@ -4,8 +4,8 @@ use crate::context::{Context, Running};
 use crate::{
     bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector, job, namespace,
-    node_ipam, node_lifecycle, persistent_volume, pod_gc, replica_set, resource_quota, root_ca,
-    service_account, service_account_token, stateful_set, storage_protection, taint_eviction, ttl,
+    node_ipam, node_lifecycle, persistent_volume, pod_gc, policy_status, replica_set, resource_quota,
+    root_ca, service_account, service_account_token, stateful_set, storage_protection, taint_eviction, ttl,
     ttl_after_finished,
 };
 
@@ -66,6 +66,12 @@ pub static ROWS: &[Row] = &[
     row("node-ipam-controller", "nodeipam", "node-controller", node_ipam::start),
     row("node-lifecycle-controller", "nodelifecycle", "node-controller", node_lifecycle::start),
     row("taint-eviction-controller", "taint-eviction", "node-controller", taint_eviction::start),
+    row(
+        "validatingadmissionpolicy-status-controller",
+        "validatingadmissionpolicy-status",
+        "validatingadmissionpolicy-status-controller",
+        policy_status::start,
+    ),
     row("pod-garbage-collector-controller", "podgc", "pod-garbage-collector", pod_gc::start),
     row(
         "ttl-after-finished-controller",
