@@ -6,6 +6,7 @@
 //! makers ([`nftables`], [`iptables`]), one atomic call per change.
 
 mod addresses;
+mod changes;
 pub mod conntrack;
 pub mod iptables;
 mod links;
@@ -15,10 +16,12 @@ mod neighbours;
 mod netlink;
 pub mod nftables;
 mod routes;
+pub mod sockets;
 pub mod sysctl;
 mod tool;
 
 pub use addresses::Address;
+pub use changes::Changes;
 pub use links::{Bridge, Link, MacAddress, Veth, Vxlan};
 pub use namespace::Namespace;
 pub use neighbours::{ForwardingEntry, Neighbour};
