@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use ferry_linux::net::Namespace;
 use ferry_proxy::{
-    Config, Family, Mode, Node,
+    Config, Family, Mode, Node, NodePortAddresses,
     backend::{Backend, Changed},
     ledger::Rank,
     service,
@@ -34,17 +34,20 @@ fn measure(mode: Mode) {
         pod_cidrs: vec!["10.0.0.0/8".parse().expect("a network")],
         mode,
         masquerade_mark: 0x4000,
+        node_port_addresses: NodePortAddresses::default_of(mode),
+        localhost_node_ports: true,
         health_address: None,
     };
-    let node = Node { name: "n1".into(), zone: None, pod_cidrs: config.pod_cidrs.clone() };
+    let node = Node { name: "n1".into(), pod_cidrs: config.pod_cidrs.clone(), ..Node::default() };
     let services: Vec<(Service, Arc<EndpointSlice>)> =
         (0..SERVICES).map(|n| (service(n), slice(n, 0))).collect();
 
     let (wall, cpu) = (Instant::now(), cpu_seconds());
     let mut backend = Backend::new(&config, &node);
     let changes = services.iter().enumerate();
-    let changes = changes.map(|(n, (service, slice))| changed(n, service, slice, &node)).collect();
-    backend.apply(changes, true).expect("the kernel takes the rules");
+    let changes: Vec<Changed> =
+        changes.map(|(n, (service, slice))| changed(n, service, slice, &node)).collect();
+    backend.apply(&changes, true).expect("the kernel takes the rules");
     let (own, tool) = since(cpu, 1.0);
     let wall = wall.elapsed();
     println!(
@@ -57,7 +60,7 @@ fn measure(mode: Mode) {
         let n = round * 191 % SERVICES;
         let started = Instant::now();
         let change = changed(n, &services[n].0, &slice(n, round), &node);
-        backend.apply(vec![change], false).expect("the kernel takes the change");
+        backend.apply(&[change], false).expect("the kernel takes the change");
         times.push(started.elapsed());
     }
     times.sort();

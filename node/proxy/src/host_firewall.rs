@@ -17,6 +17,15 @@ pub fn dropping_chains(listing: &str) -> Vec<String> {
     dropping
 }
 
+/// For people.
+pub fn explain(chains: &[String]) -> String {
+    format!(
+        "the host's firewall drops what is forwarded (policy of {}): pods may not reach each other, services or \
+         the outside; let it accept what comes from and goes to the pods' addresses",
+        chains.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -63,6 +63,23 @@ impl<K: Clone + Eq + Hash + Ord, V: Clone + PartialEq> Ledger<K, V> {
         }
     }
 
+    /// The same where the owner itself may be another: deleted and made again under the same name, which is
+    /// another age and another rank.
+    pub fn hand_over(
+        &mut self,
+        old: Option<(&Owner, &[(K, V)])>,
+        (owner, new): (&Owner, &[(K, V)]),
+        change: &mut Change<K, V>,
+    ) {
+        match old {
+            Some((old_owner, old)) if old_owner != owner => {
+                self.replace(old_owner, old, &[], change);
+                self.replace(owner, &[], new, change);
+            }
+            old => self.replace(owner, old.map_or(&[], |(_, old)| old), new, change),
+        }
+    }
+
     /// What really changed; keys that hold what they held are left out.
     pub fn finish(&self, change: Change<K, V>) -> Vec<Difference<K, V>> {
         let mut differences = Vec::new();

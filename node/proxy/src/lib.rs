@@ -14,10 +14,13 @@ pub mod backend;
 pub mod endpoints;
 pub mod health;
 pub mod host_firewall;
+pub mod host_ports;
 pub mod iptables;
 pub mod ledger;
 pub mod load_balancer;
 pub mod nftables;
+pub mod node_ports;
+pub mod report;
 pub mod service;
 pub mod stale_flows;
 pub mod sync;
@@ -31,6 +34,8 @@ use std::{
 
 use ipnet::IpNet;
 
+pub use host_ports::HostPorts;
+pub use node_ports::{NodePortAddresses, NodePorts};
 pub use sync::run;
 
 /// How the proxy of a node is set up.
@@ -44,6 +49,9 @@ pub struct Config {
     pub mode: Mode,
     /// One bit of the packet mark; by custom 0x4000.
     pub masquerade_mark: u32,
+    pub node_port_addresses: NodePortAddresses,
+    /// Node ports on 127.0.0.1 too, in iptables mode.
+    pub localhost_node_ports: bool,
     /// Where the proxy answers for its own health.
     pub health_address: Option<SocketAddr>,
 }
@@ -66,6 +74,10 @@ pub struct Node {
     pub name: String,
     /// The label `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
+    /// The first of each family.
+    pub addresses: Vec<IpAddr>,
+    /// What it listens on itself.
+    pub host_ports: HostPorts,
     /// The cluster's pod addresses: traffic from them is inside traffic.
     pub pod_cidrs: Vec<IpNet>,
 }
@@ -105,6 +117,17 @@ impl Protocol {
             Some("UDP") => Some(Protocol::Udp),
             Some("SCTP") => Some(Protocol::Sctp),
             Some(_) => None,
+        }
+    }
+}
+
+impl Protocol {
+    /// As the API has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
         }
     }
 }

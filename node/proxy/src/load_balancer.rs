@@ -1,14 +1,26 @@
 //! A load balancer for clusters that have no cloud: the nodes' own addresses, which every proxy takes
 //! traffic on. One instance per cluster writes them into the status of `LoadBalancer` services.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
+use ferry_client::events::{EventType, Events, Recorder};
 use ferry_client::{Api, CancellationToken, Informers, NamespacedName};
-use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, Service};
+use k8s_openapi::api::core::v1::{
+    LoadBalancerIngress, LoadBalancerStatus, Node, PortStatus, Service, ServicePort,
+};
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
+
+use crate::{Protocol, report::Report};
+
+/// In a port's status: a host listens on it itself and keeps it.
+pub const PORT_IN_USE: &str = "ferry.dev/HostPortInUse";
 
 /// What a service's ingress should be. `None`: another balancer's, or no balanced service; leave it.
 pub fn ingress(service: &Service, nodes: &[Arc<Node>]) -> Option<Vec<LoadBalancerIngress>> {
@@ -16,25 +28,43 @@ pub fn ingress(service: &Service, nodes: &[Arc<Node>]) -> Option<Vec<LoadBalance
     if spec.type_.as_deref() != Some("LoadBalancer") || spec.load_balancer_class.is_some() {
         return None;
     }
+    let ports: Vec<&ServicePort> = spec.ports.iter().flatten().collect();
     let families = spec.ip_families.iter().flatten().map(String::as_str).collect::<Vec<_>>();
     let wanted =
         |ip: &IpAddr| families.is_empty() || families.contains(&if ip.is_ipv4() { "IPv4" } else { "IPv6" });
-    let addresses: BTreeSet<IpAddr> = nodes
-        .iter()
-        .filter(|node| takes_traffic(node))
-        .flat_map(|node| addresses(node))
-        .filter(wanted)
-        .collect();
-    let ingress = |ip: IpAddr| LoadBalancerIngress {
+    let mut found: BTreeMap<IpAddr, BTreeSet<(u16, Protocol)>> = BTreeMap::new();
+    for node in nodes.iter().filter(|node| takes_traffic(node)) {
+        for address in addresses(node).into_iter().filter(wanted) {
+            found.entry(address).or_default().extend(Report::of(node).host_ports);
+        }
+    }
+    let ingress = |(ip, kept): (IpAddr, BTreeSet<(u16, Protocol)>)| LoadBalancerIngress {
         ip: Some(ip.to_string()),
         ip_mode: Some("VIP".into()),
+        ports: port_statuses(&ports, &kept),
         ..LoadBalancerIngress::default()
     };
-    Some(addresses.into_iter().map(ingress).collect())
+    Some(found.into_iter().map(ingress).collect())
+}
+
+/// All ports, where the host keeps one of them for itself; nothing, where all is well.
+fn port_statuses(ports: &[&ServicePort], kept: &BTreeSet<(u16, Protocol)>) -> Option<Vec<PortStatus>> {
+    let is_kept = |port: &ServicePort| {
+        let number = u16::try_from(port.port).ok();
+        number.zip(Protocol::of(port.protocol.as_deref())).is_some_and(|port| kept.contains(&port))
+    };
+    let status = |port: &&ServicePort| PortStatus {
+        port: port.port,
+        protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+        error: is_kept(port).then(|| PORT_IN_USE.into()),
+    };
+    ports.iter().any(|port| is_kept(port)).then(|| ports.iter().map(status).collect())
 }
 
 /// Keeps every balanced service's status right until told to stop.
-pub async fn run(informers: Informers, shutdown: CancellationToken) {
+pub async fn run(informers: Informers, instance: String, shutdown: CancellationToken) {
+    let events = Events::start(informers.client().clone(), instance, shutdown.clone());
+    let recorder = events.recorder("service-controller");
     let services = informers.of::<Service>();
     let nodes = informers.of::<Node>();
     let changed = Arc::new(Notify::new());
@@ -50,7 +80,7 @@ pub async fn run(informers: Informers, shutdown: CancellationToken) {
         let (changed, dirty, services) = (changed.clone(), dirty.clone(), services.clone());
         nodes.handle(move |event| {
             // A heartbeat changes neither addresses nor readiness.
-            let seen = |node: &Node| (takes_traffic(node), addresses(node));
+            let seen = |node: &Node| (takes_traffic(node), addresses(node), Report::of(node).host_ports);
             if event.old().is_none_or(|old| seen(old) != seen(event.object())) || event.is_deleted() {
                 dirty.lock().extend(services.list().iter().map(|service| NamespacedName::of(&**service)));
                 changed.notify_one();
@@ -67,7 +97,7 @@ pub async fn run(informers: Informers, shutdown: CancellationToken) {
         for key in keys {
             let Some(service) = services.get(&key) else { continue };
             if let Some(wanted) = ingress(&service, &all)
-                && let Err(error) = write(&informers, &key, &service, wanted).await
+                && let Err(error) = write(&informers, &recorder, &key, &service, wanted).await
             {
                 tracing::warn!(service = %key, %error, "the load balancer's status cannot be written");
                 dirty.lock().insert(key);
@@ -90,13 +120,20 @@ pub async fn run(informers: Informers, shutdown: CancellationToken) {
 
 async fn write(
     informers: &Informers,
+    recorder: &Recorder,
     key: &NamespacedName,
     service: &Service,
     wanted: Vec<LoadBalancerIngress>,
 ) -> kube::Result<()> {
-    let status = service.status.as_ref().and_then(|status| status.load_balancer.clone());
-    if status.and_then(|status| status.ingress).unwrap_or_default() == wanted {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let held = status.and_then(|status| status.ingress.as_deref()).unwrap_or(&[]);
+    if held == wanted {
         return Ok(());
+    }
+    for refused in refused(&wanted).difference(&refused(held)) {
+        let (ip, port) = refused;
+        let note = format!("the host {ip} listens on {port} itself and keeps it; other ports are served there");
+        recorder.event(service, EventType::Warning, "HostPortInUse", "LoadBalance", note);
     }
     let mut span = ferry_trace::span("proxy.load_balancer");
     span.object("services", &key.namespace, &key.name);
@@ -104,6 +141,16 @@ async fn write(
     let patch = json!({ "status": { "loadBalancer": balancer } });
     let api: Api<Service> = Api::namespaced(informers.client().clone(), &key.namespace);
     span.in_scope(api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+}
+
+/// Addresses and ports that cannot be had: `(192.0.2.1, 22/TCP)`.
+pub fn refused(ingress: &[LoadBalancerIngress]) -> BTreeSet<(String, String)> {
+    let of = |one: &LoadBalancerIngress| {
+        let ports = one.ports.iter().flatten().filter(|port| port.error.is_some());
+        let ip = one.ip.clone().unwrap_or_default();
+        ports.map(move |port| (ip.clone(), format!("{}/{}", port.port, port.protocol))).collect::<Vec<_>>()
+    };
+    ingress.iter().flat_map(of).collect()
 }
 
 fn takes_traffic(node: &Node) -> bool {
@@ -130,6 +177,7 @@ fn addresses(node: &Node) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::HOST_PORTS;
 
     fn node(ready: &str, addresses: &[(&str, &str)]) -> Arc<Node> {
         let addresses: Vec<_> =
@@ -157,5 +205,22 @@ mod tests {
         check(json!({ "type": "LoadBalancer", "ipFamilies": ["IPv4"] }), &nodes, Some(&both[..2]));
         check(json!({ "type": "LoadBalancer", "loadBalancerClass": "x" }), &nodes, None);
         check(json!({ "type": "NodePort" }), &nodes, None);
+    }
+
+    #[test]
+    fn a_port_the_host_keeps_is_said_to_be_kept() {
+        let mut own = (*node("True", &[("InternalIP", "10.0.0.1")])).clone();
+        own.metadata.annotations = Some([(HOST_PORTS.to_owned(), "22/TCP".to_owned())].into());
+        let nodes = [Arc::new(own), node("True", &[("InternalIP", "10.0.0.2")])];
+        let service = |ports: serde_json::Value| -> Service {
+            let spec = json!({ "type": "LoadBalancer", "ports": ports });
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap()
+        };
+        let ssh = ingress(&service(json!([{ "port": 22 }, { "port": 22, "protocol": "UDP" }])), &nodes).unwrap();
+        assert_eq!(refused(&ssh), BTreeSet::from([("10.0.0.1".into(), "22/TCP".into())]));
+        assert_eq!(ssh[0].ports.as_ref().map(Vec::len), Some(2), "every port has its status, or none has");
+        assert_eq!(ssh[1].ports, None);
+        let web = ingress(&service(json!([{ "port": 80 }])), &nodes).unwrap();
+        assert!(web.iter().all(|ingress| ingress.ports.is_none()));
     }
 }

@@ -4,7 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{LoadBalancerIngress, Service},
+    discovery::v1::EndpointSlice,
+};
 
 use crate::{
     Family, Node, Protocol,
@@ -41,7 +44,7 @@ pub enum At {
     ClusterIp(IpAddr),
     /// An external IP, or a load balancer's.
     ExternalIp(IpAddr),
-    /// Every address of this node but the loopback's.
+    /// This node's own addresses.
     NodePort,
 }
 
@@ -135,7 +138,7 @@ pub fn ports(
             protocol,
             endpoints: endpoints::usable(&all, node),
             affinity,
-            frontends: addresses.frontends(number, node_port),
+            frontends: addresses.frontends((number, protocol), node_port, node),
         });
     }
     ports
@@ -154,11 +157,37 @@ pub fn local_endpoints(ports: &[ServicePort]) -> usize {
 struct Addresses {
     cluster: Vec<IpAddr>,
     external: Vec<IpAddr>,
-    load_balancer: Vec<IpAddr>,
+    load_balancer: Vec<Balanced>,
     sources: Vec<IpNet>,
     internal_policy: Policy,
     external_policy: Policy,
     takes_node_ports: bool,
+}
+
+/// An address of a load balancer, and the ports its status says it cannot have.
+struct Balanced {
+    ip: IpAddr,
+    refused: Vec<(u16, Protocol)>,
+}
+
+impl Balanced {
+    fn of(ingress: &LoadBalancerIngress) -> Option<Self> {
+        let refused = ingress.ports.iter().flatten().filter(|port| port.error.is_some());
+        Some(Self {
+            ip: ingress.ip.as_ref()?.parse().ok()?,
+            refused: refused
+                .filter_map(|port| {
+                    Some((u16::try_from(port.port).ok()?, Protocol::of(Some(&port.protocol))?))
+                })
+                .collect(),
+        })
+    }
+
+    /// What a host listens on itself is left to it: on this node at once, on others when they have said so.
+    fn takes(&self, port: u16, protocol: Protocol, node: &Node) -> bool {
+        let is_hosts = node.addresses.contains(&self.ip) && node.host_ports.has(protocol, self.ip, port);
+        !is_hosts && !self.refused.contains(&(port, protocol))
+    }
 }
 
 impl Addresses {
@@ -177,10 +206,11 @@ impl Addresses {
         let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
         let ingress = ingress.and_then(|lb| lb.ingress.as_ref()).into_iter().flatten();
         // With `Proxy` the balancer talks to the node ports: its address is not ours to take.
-        let mut own = ingress
+        let load_balancer = ingress
             .filter(|ingress| is_load_balancer && ingress.ip_mode.as_deref() != Some("Proxy"))
-            .filter_map(|ingress| ingress.ip.as_ref());
-        let load_balancer = of_family(&mut own);
+            .filter_map(Balanced::of)
+            .filter(|balanced| Family::of(balanced.ip) == family)
+            .collect();
         let sources: Vec<IpNet> = spec
             .load_balancer_source_ranges
             .iter()
@@ -212,7 +242,12 @@ impl Addresses {
         }
     }
 
-    fn frontends(&self, port: u16, node_port: Option<u16>) -> Vec<Frontend> {
+    fn frontends(
+        &self,
+        (port, protocol): (u16, Protocol),
+        node_port: Option<u16>,
+        node: &Node,
+    ) -> Vec<Frontend> {
         let plain = |at, port, policy| Frontend { at, port, policy, sources: Vec::new() };
         let mut frontends = Vec::new();
         for ip in &self.cluster {
@@ -221,8 +256,9 @@ impl Addresses {
         for ip in &self.external {
             frontends.push(plain(At::ExternalIp(*ip), port, self.external_policy));
         }
-        for ip in self.load_balancer.iter().filter(|ip| !self.external.contains(ip)) {
-            let at = At::ExternalIp(*ip);
+        let balanced = self.load_balancer.iter().filter(|balanced| balanced.takes(port, protocol, node));
+        for ip in balanced.map(|balanced| balanced.ip).filter(|ip| !self.external.contains(ip)) {
+            let at = At::ExternalIp(ip);
             frontends
                 .push(Frontend { sources: self.sources.clone(), ..plain(at, port, self.external_policy) });
         }

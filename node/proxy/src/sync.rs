@@ -6,21 +6,25 @@ use std::{
     time::Duration,
 };
 
-use ferry_client::{CancellationToken, Index, Informer, Informers, NamespacedName, Selection};
+use ferry_client::events::{EventType, Events, Recorder};
+use ferry_client::{CancellationToken, Client, Index, Informer, Informers, NamespacedName, Selection};
 use ferry_linux::net::{conntrack, nftables};
 use k8s_openapi::api::{
     core::v1::{Node as ApiNode, Service},
     discovery::v1::EndpointSlice,
 };
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::MissedTickBehavior};
 
 use crate::{
-    Config, Family, Node,
+    Config, Family, HostPorts, Node,
     backend::{Backend, Changed},
     health::{self, Health, HealthChecks},
     host_firewall,
+    host_ports::conflicts,
     ledger::{Owner, Rank},
+    node_ports::primary_addresses,
+    report::Report,
     service::{self, ServicePort},
     stale_flows::stale_flows,
 };
@@ -31,9 +35,14 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// After a refusal by the kernel: the first wait, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
+/// How often the host is looked at, which tells nobody when it changes: what listens there, its firewall.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Keeps the kernel's rules what Services and EndpointSlices ask for, until told to stop. The rules stay
 /// when it ends: traffic does not depend on the proxy running. [`crate::remove`] takes them out.
-pub async fn run(informers: Informers, config: Config, shutdown: CancellationToken) {
+///
+/// `own` is who may write to the own Node what there is to say of the host.
+pub async fn run(informers: Informers, own: Client, config: Config, shutdown: CancellationToken) {
     let dirty = Dirty::default();
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
@@ -56,10 +65,13 @@ pub async fn run(informers: Informers, config: Config, shutdown: CancellationTok
         () = async { services.synced().await; slices.synced().await; nodes.synced().await } => {}
         () = shutdown.cancelled() => return,
     }
-    say_if_forwarding_is_dropped().await;
-
-    let node = node_of(&config, nodes.list().first().map(|node| &**node));
+    let host_ports = read_host_ports().await;
+    let node = node_of(&config, nodes.list().first().map(|node| &**node), host_ports);
+    let events = Events::start(own.clone(), config.node_name.clone(), shutdown.clone());
     let mut proxy = Proxy {
+        look_soon: false,
+        own,
+        recorder: events.recorder("kube-proxy"),
         backend: Some(Backend::new(&config, &node)),
         checks: HealthChecks::new(health.clone(), shutdown.clone()),
         config,
@@ -71,10 +83,15 @@ pub async fn run(informers: Informers, config: Config, shutdown: CancellationTok
         whole: true,
     };
     let mut wait = BACKOFF.0;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let keys = dirty.take();
         let applied = if keys.is_empty() && !proxy.whole { Ok(()) } else { proxy.sync(keys).await };
         health.set(applied.is_ok());
+        if std::mem::take(&mut proxy.look_soon) {
+            look.reset_immediately();
+        }
         let retry = match applied {
             Ok(()) => {
                 wait = BACKOFF.0;
@@ -96,6 +113,7 @@ pub async fn run(informers: Informers, config: Config, shutdown: CancellationTok
         tokio::select! {
             () = dirty.notify.notified() => {}
             () = again => {}
+            _ = look.tick() => proxy.look_at_host(&dirty).await,
             () = shutdown.cancelled() => return,
         }
     }
@@ -140,8 +158,9 @@ fn watch(
     nodes.handle(move |event| {
         let zone =
             |node: &ApiNode| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned();
-        // Heartbeats come often; only the zone matters here.
-        if event.old().is_some_and(|old| zone(old) != zone(event.object())) {
+        // Heartbeats come often; only the zone and the addresses matter here.
+        let seen = |node: &ApiNode| (zone(node), primary_addresses(node));
+        if event.old().is_none_or(|old| seen(old) != seen(event.object())) {
             for service in services.list() {
                 on_node.add(NamespacedName::of(&*service), event.revision());
             }
@@ -162,6 +181,10 @@ struct Proxy {
     known: HashMap<String, (Owner, [Vec<ServicePort>; 2])>,
     /// What the kernel has is not to be relied on.
     whole: bool,
+    /// A service asks for ports that the host may have.
+    look_soon: bool,
+    own: Client,
+    recorder: Recorder,
 }
 
 impl Proxy {
@@ -174,7 +197,22 @@ impl Proxy {
         for revision in keys.values().copied().flatten() {
             span.caused_by(revision);
         }
-        self.node = node_of(&self.config, self.nodes.list().first().map(|node| &**node));
+        let mut keys = keys;
+        let mut host_ports = self.node.host_ports.clone();
+        if keys.keys().any(|key| self.services.get(key).is_some_and(|service| is_balanced(&service))) {
+            host_ports = read_host_ports().await;
+            self.look_soon = true;
+        }
+        let node = node_of(&self.config, self.nodes.list().first().map(|node| &**node), host_ports);
+        if node.addresses != self.node.addresses {
+            // What the rules rest on is another: they are made from the beginning.
+            self.backend = Some(Backend::new(&self.config, &node));
+            self.whole = true;
+            for service in self.services.list() {
+                keys.entry(NamespacedName::of(&*service)).or_insert(None);
+            }
+        }
+        self.node = node;
         let mut changes = Vec::with_capacity(keys.len());
         let mut stale = BTreeSet::new();
         for key in keys.into_keys() {
@@ -216,7 +254,7 @@ impl Proxy {
         let mut backend = self.backend.take().expect("the backend is back after every sync");
         let whole = self.whole;
         let (backend, applied) = tokio::task::spawn_blocking(move || {
-            let applied = backend.apply(changes, whole);
+            let applied = backend.apply(&changes, whole);
             if applied.is_ok() {
                 forget(&stale);
             }
@@ -234,17 +272,65 @@ impl Proxy {
     }
 }
 
+impl Proxy {
+    /// What the host has changed is brought to the rules, and what there is to say of it is told.
+    async fn look_at_host(&mut self, dirty: &Dirty) {
+        let Some(node) = self.nodes.list().first().cloned() else { return };
+        let balanced: Vec<Arc<Service>> =
+            self.services.list().into_iter().filter(|service| is_balanced(service)).collect();
+        let ports = if balanced.is_empty() { HostPorts::default() } else { read_host_ports().await };
+        if ports != self.node.host_ports {
+            for service in &balanced {
+                dirty.add(NamespacedName::of(&**service), None);
+            }
+        }
+        let addresses = primary_addresses(&node);
+        let conflicts = balanced.iter().flat_map(|service| conflicts(service, &ports, &addresses));
+        let report = Report { host_ports: conflicts.collect(), dropping_chains: dropping_chains().await };
+        let told = Report::of(&node);
+        if report == told {
+            return;
+        }
+        if !report.dropping_chains.is_empty() && report.dropping_chains != told.dropping_chains {
+            let note = host_firewall::explain(&report.dropping_chains);
+            tracing::warn!("{note}");
+            self.recorder.event(&*node, EventType::Warning, "HostFirewallDropsForwards", "Forward", note);
+        }
+        if let Err(error) = report.publish(&self.own, &self.config.node_name).await {
+            tracing::warn!(%error, "what there is to say of the host cannot be written to the node");
+        }
+    }
+}
+
+fn is_balanced(service: &Service) -> bool {
+    service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+}
+
+async fn read_host_ports() -> HostPorts {
+    let read = tokio::task::spawn_blocking(HostPorts::read).await;
+    match read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+        Ok(ports) => ports,
+        Err(error) => {
+            tracing::warn!(%error, "what the host listens on is not known");
+            HostPorts::default()
+        }
+    }
+}
+
 fn forget(stale: &BTreeSet<conntrack::Flows>) {
     if let Err(error) = conntrack::forget_all(stale) {
         tracing::warn!(%error, "stale UDP flows cannot be forgotten");
     }
 }
 
-async fn say_if_forwarding_is_dropped() {
+async fn dropping_chains() -> Vec<String> {
     let listed = tokio::task::spawn_blocking(nftables::list_chains).await;
-    let Ok(Ok(listing)) = listed else { return };
-    for chain in host_firewall::dropping_chains(&listing) {
-        tracing::warn!(chain, "the host's firewall drops what is forwarded: pods may not reach each other");
+    match listed.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+        Ok(listing) => host_firewall::dropping_chains(&listing),
+        Err(error) => {
+            tracing::debug!(%error, "the host's firewall cannot be looked at");
+            Vec::new()
+        }
     }
 }
 
@@ -263,11 +349,13 @@ fn health_check_port(service: &Service) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
-fn node_of(config: &Config, node: Option<&ApiNode>) -> Node {
+fn node_of(config: &Config, node: Option<&ApiNode>, host_ports: HostPorts) -> Node {
     let labels = node.and_then(|node| node.metadata.labels.as_ref());
     Node {
         name: config.node_name.clone(),
         zone: labels.and_then(|labels| labels.get(ZONE)).cloned(),
+        addresses: node.map_or_else(Vec::new, primary_addresses),
+        host_ports,
         pod_cidrs: config.pod_cidrs.clone(),
     }
 }

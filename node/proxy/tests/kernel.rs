@@ -16,7 +16,7 @@ use std::{
 use ferry_cni::plugin::{self, Plugin};
 use ferry_linux::net::{Namespace, Netlink, Route, Veth, conntrack, nftables};
 use ferry_proxy::{
-    Config, Family, Mode, Node,
+    Config, Family, HostPorts, Mode, Node, NodePortAddresses,
     backend::{Backend, Changed},
     ledger::Rank,
     service,
@@ -25,6 +25,7 @@ use ferry_proxy::{
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use serde_json::{Value, json};
 
+const NODE: &str = "192.0.2.1";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long silence must last to count as a dropped packet.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -85,6 +86,8 @@ impl World {
             pod_cidrs: vec!["10.200.0.0/16".parse().unwrap()],
             mode,
             masquerade_mark: 0x4000,
+            node_port_addresses: NodePortAddresses::default_of(mode),
+            localhost_node_ports: true,
             health_address: None,
         };
         // Rules of others, which must survive everything.
@@ -92,7 +95,7 @@ impl World {
         let backend = node
             .run(|| {
                 let mut backend = Backend::new(&config, &api_node(&config));
-                backend.apply(vec![], true).unwrap();
+                backend.apply(&[], true).unwrap();
                 backend
             })
             .unwrap();
@@ -108,14 +111,15 @@ impl World {
             "endpoints": endpoints,
         }))
         .unwrap();
-        let ports = service::ports(service, &[Arc::new(slice)], &api_node(&self.config), Family::V4);
+        let node = self.node.run(|| api_node(&self.config)).unwrap();
+        let ports = service::ports(service, &[Arc::new(slice)], &node, Family::V4);
         let owner = Arc::new(Rank { created: String::new(), name: "ns/s".into() });
         let stale = stale_flows(&self.known, &ports, Family::V4);
         self.known = ports.clone();
         let backend = &mut self.backend;
         self.node
             .run(|| {
-                backend.apply(vec![Changed { owner, ipv4: ports, ipv6: vec![] }], false).unwrap();
+                backend.apply(&[Changed { owner, ipv4: ports, ipv6: vec![] }], false).unwrap();
                 conntrack::forget_all(&stale).unwrap();
             })
             .unwrap();
@@ -131,7 +135,13 @@ impl World {
 }
 
 fn api_node(config: &Config) -> Node {
-    Node { name: config.node_name.clone(), zone: None, pod_cidrs: config.pod_cidrs.clone() }
+    Node {
+        name: config.node_name.clone(),
+        zone: None,
+        addresses: vec![NODE.parse().unwrap()],
+        host_ports: HostPorts::read().unwrap(),
+        pod_cidrs: config.pod_cidrs.clone(),
+    }
 }
 
 fn pod(node: &Namespace, leases: &std::path::Path, n: usize) -> Pod {
@@ -233,6 +243,7 @@ fn services_work(mode: Mode) {
     cluster_ip(&mut world, &both, first, second);
     from_outside(&mut world, &both, first);
     sources(&mut world, &both);
+    the_hosts_own_ports(&mut world, &both);
     session_affinity(&mut world, &both);
     nobody_serves(&mut world);
 
@@ -241,7 +252,7 @@ fn services_work(mode: Mode) {
     let backend = &mut world.backend;
     world
         .node
-        .run(|| backend.apply(vec![Changed { owner, ipv4: vec![], ipv6: vec![] }], false).unwrap())
+        .run(|| backend.apply(&[Changed { owner, ipv4: vec![], ipv6: vec![] }], false).unwrap())
         .unwrap();
     let strip = |rules: String| -> Vec<String> {
         // Counters of iptables' own rules go on counting.
@@ -284,6 +295,12 @@ fn from_outside(world: &mut World, both: &[Value], first: IpAddr) {
     }
     ask(&world.pods[0].namespace, "192.0.2.1:30080", PATIENCE).expect("a pod by the node port");
     ask(&world.node, "192.0.2.1:30080", PATIENCE).expect("the node by its own node port");
+    // As upstream has it: on loopback with iptables only; elsewhere than at the node's own address likewise.
+    let is_iptables = world.config.mode == Mode::Iptables;
+    for other in ["127.0.0.1:30080", "10.200.1.1:30080"] {
+        let answer = ask(&world.node, other, SILENCE);
+        assert_eq!(answer.is_ok(), is_iptables, "{other}: {answer:?}");
+    }
 
     let mut remote = both[1].clone();
     remote["nodeName"] = "n2".into();
@@ -317,6 +334,32 @@ fn sources(world: &mut World, both: &[Value]) {
     balanced.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec!["198.51.100.0/24".into()]);
     world.apply(&balanced, both);
     ask(&world.outside, "203.0.113.4:80", SILENCE).expect_err("another source");
+}
+
+/// The built-in load balancer's address is the node's own: what the host listens on stays the host's.
+fn the_hosts_own_ports(world: &mut World, both: &[Value]) {
+    let mut balanced = service(json!({ "type": "LoadBalancer" }));
+    let status = |ports: Value| {
+        let ingress = json!([{ "ip": NODE, "ports": ports }]);
+        Some(serde_json::from_value(json!({ "loadBalancer": { "ingress": ingress } })).unwrap())
+    };
+    balanced.status = status(Value::Null);
+    let at = SocketAddr::new(NODE.parse().unwrap(), 80);
+    world.apply(&balanced, both);
+    ask(&world.outside, &at.to_string(), PATIENCE).expect("a port that nobody has is the service's");
+
+    let listener = world.node.run(|| TcpListener::bind(at).unwrap()).unwrap();
+    world.apply(&balanced, both);
+    let connected = world.outside.run(|| TcpStream::connect_timeout(&at, PATIENCE)).unwrap().unwrap();
+    let (_, peer) = listener.accept().expect("the host answers");
+    assert_eq!(peer, connected.local_addr().unwrap());
+    drop((listener, connected));
+
+    // Another node keeps it: so its status says.
+    balanced.status = status(json!([{ "port": 80, "protocol": "TCP", "error": "ferry.dev/HostPortInUse" }]));
+    world.apply(&balanced, both);
+    let error = ask(&world.outside, &at.to_string(), PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "nobody listens there now");
 }
 
 fn session_affinity(world: &mut World, both: &[Value]) {

@@ -77,10 +77,8 @@ fn start_controllers(
         running.api.clone(),
         account_user("service-controller"),
     ));
-    let stop = shutdown.clone();
-    tasks.spawn(async move {
-        ferry_proxy::load_balancer::run(Informers::new(balancer, stop.clone()), stop).await;
-    });
+    let balancer = Informers::new(balancer, shutdown.clone());
+    tasks.spawn(ferry_proxy::load_balancer::run(balancer, instance.to_owned(), shutdown.clone()));
     let (parts, stop) = (parts.clone(), shutdown.clone());
     tasks.spawn(async move {
         parts.running("controllers", "");

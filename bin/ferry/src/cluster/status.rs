@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use ferry_client::{Api, Client, Kubeconfig};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use ferry_proxy::{host_firewall, load_balancer, report::Report};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use serde_json::{Value, json};
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
@@ -93,6 +94,7 @@ fn lives(pid: u32) -> bool {
 struct Cluster {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
+    services: Vec<Service>,
 }
 
 async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
@@ -100,8 +102,9 @@ async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
     let client: Client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
     let everything = kube::api::ListParams::default();
     let nodes = Api::<Node>::all(client.clone()).list(&everything).await.context("list the nodes")?;
-    let pods = Api::<Pod>::all(client).list(&everything).await.context("list the pods")?;
-    Ok(Cluster { nodes: nodes.items, pods: pods.items })
+    let pods = Api::<Pod>::all(client.clone()).list(&everything).await.context("list the pods")?;
+    let services = Api::<Service>::all(client).list(&everything).await.context("list the services")?;
+    Ok(Cluster { nodes: nodes.items, pods: pods.items, services: services.items })
 }
 
 fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::Result<Cluster>) -> Value {
@@ -127,8 +130,14 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
                         why.as_deref().unwrap_or("it has not said how it is")
                     ));
                 }
+                let dropping = Report::of(node).dropping_chains;
+                if !dropping.is_empty() {
+                    let why = host_firewall::explain(&dropping);
+                    problems.push(format!("node {}: {why}", name.as_deref().unwrap_or("?")));
+                }
                 nodes.push(json!({"name": name, "ready": ready}));
             }
+            problems.extend(cluster.services.iter().flat_map(ports_kept_by_hosts));
             let phase = |wanted: &str| {
                 let of = |pod: &&Pod| {
                     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(wanted)
@@ -163,6 +172,16 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
         "pods": pods,
         "problems": problems,
     })
+}
+
+/// The load balancer's addresses are the nodes' own, where others may listen already.
+fn ports_kept_by_hosts(service: &Service) -> Vec<String> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or(&[]);
+    let name = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, service) = (name(&service.metadata.namespace), name(&service.metadata.name));
+    let say = |(ip, port)| format!("service {namespace}/{service} has no {port} at {ip}: the host listens there itself");
+    load_balancer::refused(ingress).into_iter().map(say).collect()
 }
 
 fn shown(snapshot: &Snapshot, report: &Value) -> Lines {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use ferry_client::Informers;
-use ferry_proxy::Config;
+use ferry_proxy::{Config, NodePortAddresses};
 
 use super::component::{self, Connection};
 
@@ -22,6 +22,12 @@ pub struct Flags {
     cluster_cidr: Vec<String>,
     #[arg(long, value_enum, default_value = "nftables")]
     proxy_mode: Mode,
+    /// Networks of the addresses that node ports are open on, or primary; with nftables primary, else all
+    #[arg(long, value_delimiter = ',')]
+    nodeport_addresses: Vec<String>,
+    /// Open them on 127.0.0.1 too, in iptables mode
+    #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
+    iptables_localhost_nodeports: bool,
     #[arg(long)]
     healthz_bind_address: Option<SocketAddr>,
 }
@@ -36,10 +42,22 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     component::run(|shutdown| async move {
         let client = flags.connection.client("kube-proxy").await?;
         let config = flags.config()?;
-        let informers = Informers::new(client, shutdown.clone());
-        ferry_proxy::run(informers, config, shutdown).await;
+        let informers = Informers::new(client.clone(), shutdown.clone());
+        ferry_proxy::run(informers, client, config, shutdown).await;
         Ok(())
     })
+}
+
+fn node_port_addresses(words: &[String], mode: ferry_proxy::Mode) -> anyhow::Result<NodePortAddresses> {
+    match words {
+        [] => Ok(NodePortAddresses::default_of(mode)),
+        [word] if word == "primary" => Ok(NodePortAddresses::Primary),
+        words => {
+            let networks =
+                words.iter().map(|word| word.parse().with_context(|| format!("--nodeport-addresses {word}")));
+            Ok(NodePortAddresses::In(networks.collect::<Result<_, _>>()?))
+        }
+    }
 }
 
 impl Flags {
@@ -52,15 +70,18 @@ impl Flags {
             .cluster_cidr
             .iter()
             .map(|cidr| cidr.parse().with_context(|| format!("--cluster-cidr {cidr}")));
+        let mode = match self.proxy_mode {
+            Mode::Nftables => ferry_proxy::Mode::Nftables,
+            Mode::Iptables => ferry_proxy::Mode::Iptables,
+        };
         Ok(Config {
             cluster: self.cluster_name,
             node_name,
             pod_cidrs: cidrs.collect::<Result<_, _>>()?,
-            mode: match self.proxy_mode {
-                Mode::Nftables => ferry_proxy::Mode::Nftables,
-                Mode::Iptables => ferry_proxy::Mode::Iptables,
-            },
+            mode,
             masquerade_mark: 0x4000,
+            node_port_addresses: node_port_addresses(&self.nodeport_addresses, mode)?,
+            localhost_node_ports: self.iptables_localhost_nodeports,
             health_address: self.healthz_bind_address,
         })
     }

@@ -36,7 +36,7 @@ use crate::{
 };
 
 pub use structure::Settings;
-pub use table::{Table, Update};
+pub use table::Table;
 
 /// How a frontend is found: by address and port, or by port on any address of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

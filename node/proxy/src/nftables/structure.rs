@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 
 use super::{Chain, Door, Map, Reach, prefix};
-use crate::Family;
+use crate::{Family, NodePorts};
 
 /// What the table's rules depend on beside services.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub struct Settings {
     pub pod_cidrs: Vec<IpNet>,
     /// The packet mark that asks for masquerading; one bit, the one other proxies use.
     pub masquerade_mark: u32,
+    pub node_ports: NodePorts,
 }
 
 /// Sets and maps by name with their declaration; chains by name with their rules.
@@ -79,7 +80,7 @@ pub(super) fn masquerade(then: &str) -> Vec<String> {
 pub(super) fn split(settings: &Settings, inside: Option<&str>, outside: Option<&str>) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(inside) = inside {
-        if let Some(cidrs) = cidrs(settings) {
+        if let Some(cidrs) = cidrs(&settings.pod_cidrs) {
             rules.push(format!("{} saddr {cidrs} goto {inside}", ip(settings.family)));
         }
         rules.push("fib saddr type local jump mark-masquerade".into());
@@ -89,8 +90,8 @@ pub(super) fn split(settings: &Settings, inside: Option<&str>, outside: Option<&
     rules
 }
 
-fn cidrs(settings: &Settings) -> Option<String> {
-    let all: Vec<String> = settings.pod_cidrs.iter().map(IpNet::to_string).collect();
+fn cidrs(all: &[IpNet]) -> Option<String> {
+    let all: Vec<String> = all.iter().map(IpNet::to_string).collect();
     (!all.is_empty()).then(|| format!("{{ {} }}", all.join(", ")))
 }
 
@@ -117,16 +118,26 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
         Family::V4 => "127.0.0.0/8",
         Family::V6 => "::1",
     };
-    let local = format!("fib daddr type local {ip} daddr != {loopback}");
+    let local = match settings.node_ports.addresses(settings.family) {
+        None => Some(format!("fib daddr type local {ip} daddr != {loopback}")),
+        Some(at) => {
+            cidrs(&at).map(|at| format!("fib daddr type local {ip} daddr != {loopback} {ip} daddr {at}"))
+        }
+    };
     let mark = format!("{:#x}", settings.masquerade_mark);
 
     let mut services = Vec::new();
-    if let Some(cidrs) = cidrs(settings) {
+    if let Some(cidrs) = cidrs(&settings.pod_cidrs) {
         // From elsewhere a pod's answer would not come back through this node.
         services.push(format!("{ip} daddr @cluster-ips {ip} saddr != {cidrs} jump mark-masquerade"));
     }
     services.push(format!("{by_address} vmap @service-ips"));
-    services.push(format!("{local} {by_port} vmap @service-nodeports"));
+    services.extend(local.iter().map(|local| format!("{local} {by_port} vmap @service-nodeports")));
+
+    let mut unserved = vec![format!("{by_address} vmap @unserved-ips")];
+    unserved.extend(local.iter().map(|local| format!("{local} {by_port} vmap @unserved-nodeports")));
+    // A port that the service does not have.
+    unserved.push(format!("{ip} daddr @cluster-ips goto refuse"));
 
     let mut chain = |name: &str, hook: Option<&str>, rules: Vec<String>| {
         objects.chains.insert(name.into(), Body { hook: hook.map(String::from), rules });
@@ -134,16 +145,7 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
     chain("services", None, services);
     chain("mark-masquerade", None, vec![format!("meta mark set meta mark or {mark}")]);
     chain("refuse", None, vec!["reject".into()]);
-    chain(
-        "unserved",
-        None,
-        vec![
-            format!("{by_address} vmap @unserved-ips"),
-            format!("{local} {by_port} vmap @unserved-nodeports"),
-            // A port that the service does not have.
-            format!("{ip} daddr @cluster-ips goto refuse"),
-        ],
-    );
+    chain("unserved", None, unserved);
     let to_services = || vec!["jump services".to_string()];
     chain("nat-prerouting", Some("type nat hook prerouting priority -100;"), to_services());
     chain("nat-output", Some("type nat hook output priority -100;"), to_services());

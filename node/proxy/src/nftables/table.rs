@@ -7,16 +7,9 @@ use super::{
     structure::{self, Body, Declaration, Objects},
 };
 use crate::{
+    backend::Update,
     ledger::{Difference, Ledger, Owner},
-    service::ServicePort,
 };
-
-/// What was asked of one service.
-pub struct Update {
-    pub owner: Owner,
-    /// Empty: the service is gone, or has nothing for this family.
-    pub ports: Vec<ServicePort>,
-}
 
 /// All services of one family, with the rules each stands for.
 pub struct Table {
@@ -45,17 +38,10 @@ impl Table {
         for Update { owner, ports } in updates {
             let rules = rules_of(&ports, &self.settings);
             let old = self.services.remove(&owner.name);
-            if let Some((old_owner, old)) = &old {
+            let held = old.as_ref().map(|(owner, rules)| (owner, &rules.elements[..]));
+            self.ledger.hand_over(held, (&owner, &rules.elements), &mut change);
+            if let Some((_, old)) = &old {
                 add_private(&mut before, old);
-                if *old_owner == owner {
-                    self.ledger.replace(&owner, &old.elements, &rules.elements, &mut change);
-                } else {
-                    // Deleted and made again under the same name: another age, another rank.
-                    self.ledger.replace(old_owner, &old.elements, &[], &mut change);
-                    self.ledger.replace(&owner, &[], &rules.elements, &mut change);
-                }
-            } else {
-                self.ledger.replace(&owner, &[], &rules.elements, &mut change);
             }
             add_private(&mut after, &rules);
             if rules != ServiceRules::default() {

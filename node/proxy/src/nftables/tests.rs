@@ -7,12 +7,14 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Node, service,
+    Node, NodePorts,
+    backend::Update,
+    service,
     test_objects::{owner, service as object, slice},
 };
 
 fn node() -> Node {
-    Node { name: "n1".into(), zone: None, pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()] }
+    Node { name: "n1".into(), pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()], ..Node::default() }
 }
 
 fn settings() -> Settings {
@@ -21,6 +23,7 @@ fn settings() -> Settings {
         family: Family::V4,
         pod_cidrs: node().pod_cidrs,
         masquerade_mark: 0x4000,
+        node_ports: NodePorts::default(),
     }
 }
 
