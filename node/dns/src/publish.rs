@@ -163,6 +163,9 @@ fn slice(place: &Place) -> Value {
             "addresses": [place.server.ip()],
             "conditions": { "ready": place.seen, "serving": place.seen, "terminating": false },
             "nodeName": place.node_name,
+            // Who runs on a node asks its own, which no cut between hosts takes away. Proxies follow this as
+            // long as that one is ready.
+            "hints": { "forNodes": [{ "name": place.node_name }] },
         }],
     });
     if let Some(uid) = &place.node_uid {

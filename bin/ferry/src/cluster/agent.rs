@@ -1,12 +1,15 @@
 //! `ferry agent`: a further node of a cluster, in the foreground.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use ferry_client::{CancellationToken, Informers};
 use tokio_util::task::TaskTracker;
 
+use super::address::{self, End};
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::node::{Clients, Keys, Node};
 use super::options::NodeOptions;
@@ -15,9 +18,12 @@ use super::token::Token;
 use super::{facts, join, ranges, runtime, server};
 use crate::roles::component;
 
-#[derive(Args)]
+/// Between two attempts of a node that has joined to reach its server.
+const RETRY: Duration = Duration::from_secs(2);
+
+#[derive(Args, Clone)]
 pub struct Flags {
-    /// Where the API server is: https://HOST:6443
+    /// Where the API server is: https://HOST:6443; another one than before, if it has moved
     #[arg(long)]
     server: String,
     /// What `ferry token create` printed; needed the first time only
@@ -37,10 +43,11 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     let layout = Layout::of(&flags.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;
-    component::run(|shutdown| serve(flags, layout, shutdown))
+    while component::run(|shutdown| serve(flags.clone(), layout.clone(), shutdown))? == End::AddressChanged {}
+    Ok(())
 }
 
-async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<End> {
     let span = ferry_trace::span("cluster.agent_start");
     let name = flags.node.node_name.clone().map_or_else(component::host_name, Ok)?;
     let snapshot = Snapshot {
@@ -53,20 +60,27 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
     };
     let parts = Parts::new(layout.state(), snapshot, server::tell_as_text);
     let tasks = TaskTracker::new();
-    span.in_scope(start(flags, layout, name, &parts, &tasks, &shutdown)).await?;
+    let address = flags.node.node_ip.unwrap_or_else(address::of_host);
+    let end = tokio::spawn(address::watch(address, flags.node.node_ip.is_some(), shutdown.clone()));
+    let start = start(flags, layout, name, address, &parts, &tasks, &shutdown);
+    tokio::select! {
+        started = span.in_scope(start) => started?,
+        () = shutdown.cancelled() => {}
+    }
     drop(span);
     parts.ready();
     shutdown.cancelled().await;
     tracing::info!("stopping; containers go on");
     tasks.close();
     tasks.wait().await;
-    Ok(())
+    end.await.context("watch the host's address")
 }
 
 async fn start(
     flags: Flags,
     layout: Layout,
     name: String,
+    address: IpAddr,
     parts: &Parts,
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
@@ -74,9 +88,19 @@ async fn start(
     let joining = async {
         parts.starting("join");
         let directory = layout.kubelet().join("pki");
+        let had_joined = join::Identity::below(&directory).exists();
         let identity = join::join(&directory, &flags.server, flags.token.as_ref(), &name).await?;
         let kubelet = identity.client("kubelet").await?;
-        let facts = facts::fetch(&kubelet).await?;
+        let facts = loop {
+            match facts::fetch(&kubelet).await {
+                // A server that is away now, or a network that is, will be back: this node belongs to it.
+                Err(error) if had_joined => {
+                    parts.failed("join", &format!("{error:#}"));
+                    tokio::time::sleep(RETRY).await;
+                }
+                fetched => break fetched?,
+            }
+        };
         parts.running("join", flags.server.clone());
         anyhow::Ok((identity, kubelet, facts))
     };
@@ -93,7 +117,7 @@ async fn start(
     let node = Node {
         keys: Keys::below(&layout.kubelet().join("pki")),
         clients: Clients { kubelet: kubelet.clone(), network: identity.client("kube-proxy").await? },
-        address: flags.node.node_ip.unwrap_or_else(server::node_address),
+        address,
         overlay: facts.overlay.mode(),
         domain: facts.domain,
         options: flags.node,
@@ -104,17 +128,11 @@ async fn start(
     };
     let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
     let kubelet_part = node.start(&informers, parts, tasks, shutdown)?;
-    let ready = async {
-        node.registered(&informers).await;
-        if !node.keys.exist() {
-            let keys = &node.keys;
-            join::serving(&kubelet, &node.name, node.address, &keys.certificate, &keys.key).await?;
-            kubelet_part.restart();
-        }
-        tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1
-    };
-    tokio::select! {
-        done = ready => done,
-        () = shutdown.cancelled() => Ok(()),
+    node.registered(&informers).await;
+    if !node.keys.serve_at(node.address) {
+        let keys = &node.keys;
+        join::serving(&kubelet, &node.name, node.address, &keys.certificate, &keys.key).await?;
+        kubelet_part.restart();
     }
+    tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1
 }

@@ -14,6 +14,7 @@ use kube::api::{PostParams, WatchEvent, WatchParams};
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::json;
 
+use super::kubeconfig;
 use super::server::write_private;
 use super::token::Token;
 
@@ -33,6 +34,10 @@ impl Identity {
         Identity { kubeconfig: directory.join("node.kubeconfig"), client_ca: directory.join("client-ca.crt") }
     }
 
+    pub fn exists(&self) -> bool {
+        self.kubeconfig.exists() && self.client_ca.exists()
+    }
+
     pub async fn client(&self, component: &str) -> anyhow::Result<Client> {
         let kubeconfig = Kubeconfig {
             path: Some(self.kubeconfig.clone()),
@@ -43,7 +48,7 @@ impl Identity {
     }
 }
 
-/// Makes the node's identity, unless it has one.
+/// Makes the node's identity. One that it has is kept, and led to where the server is now.
 pub async fn join(
     directory: &Path,
     server: &str,
@@ -51,7 +56,8 @@ pub async fn join(
     node: &str,
 ) -> anyhow::Result<Identity> {
     let identity = Identity::below(directory);
-    if identity.kubeconfig.exists() && identity.client_ca.exists() {
+    if identity.exists() {
+        kubeconfig::point_to(&identity.kubeconfig, server)?;
         return Ok(identity);
     }
     let Some(token) = token else {

@@ -45,6 +45,19 @@ pub fn remove(file: &Path, name: &str) -> anyhow::Result<()> {
     write(file, &config)
 }
 
+/// Makes the cluster of a file that has one be reached at this server.
+pub fn point_to(file: &Path, server: &str) -> anyhow::Result<()> {
+    let mut config = read(file)?.with_context(|| format!("{} is missing", file.display()))?;
+    let current = config
+        .pointer_mut("/clusters/0/cluster/server")
+        .with_context(|| format!("{} names no server", file.display()))?;
+    if current == server {
+        return Ok(());
+    }
+    *current = server.into();
+    write(file, &config)
+}
+
 const LISTS: [(&str, &str); 3] = [("clusters", "cluster"), ("users", "user"), ("contexts", "context")];
 
 fn with_context(before: Option<Value>, name: &str, admin: &Value) -> anyhow::Result<Value> {
@@ -133,6 +146,19 @@ mod tests {
         remove(&file, "ferry").unwrap();
         let left = read(&file).unwrap().unwrap();
         assert_eq!((&left["contexts"], &left["current-context"]), (&json!([]), &json!("")));
+    }
+
+    #[test]
+    fn a_server_that_moved_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.kubeconfig");
+        std::fs::write(&file, ferry_api::yaml::encode_value(&admin())).unwrap();
+        point_to(&file, "https://192.0.2.9:6443").unwrap();
+        let now = read(&file).unwrap().unwrap();
+        assert_eq!(now["clusters"][0]["cluster"]["server"], "https://192.0.2.9:6443");
+        assert_eq!(now["users"], admin()["users"]);
+        std::fs::write(&file, "{}").unwrap();
+        point_to(&file, "https://192.0.2.9:6443").unwrap_err();
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!
 //! Start reading at [`server`].
 
+pub mod address;
 pub mod agent;
 pub mod control_plane;
 pub mod down;

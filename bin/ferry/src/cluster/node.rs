@@ -62,6 +62,12 @@ impl Keys {
     pub fn exist(&self) -> bool {
         self.certificate.exists() && self.key.exists()
     }
+
+    /// Whether callers will believe the certificate at this address. One that cannot be read is made anew.
+    pub fn serve_at(&self, address: IpAddr) -> bool {
+        let read = || std::fs::read_to_string(&self.certificate).ok();
+        self.key.exists() && read().is_some_and(|pem| is_for(&pem, address))
+    }
 }
 
 /// A kubelet that runs, and can be started again without its node's other parts. No container notices.
@@ -194,7 +200,8 @@ impl Node {
     ) {
         parts.starting("proxy");
         let config = proxy_config(&self.layout, &self.name, &self.ranges, self.options.proxy_mode);
-        tasks.spawn(ferry_proxy::run(informers.clone(), config, shutdown.clone()));
+        let own = self.clients.kubelet.clone();
+        tasks.spawn(ferry_proxy::run(informers.clone(), own, config, shutdown.clone()));
     }
 
     fn start_dns(
@@ -225,13 +232,19 @@ impl Node {
         free_port(self.address, if self.layout.is_default() { by_custom } else { 0 })
     }
 
-    /// Returns when the node is known to the API.
+    /// Returns when the API knows the node, at the address it has.
     pub async fn registered(&self, informers: &Informers) {
         let nodes = informers.of::<ApiNode>();
         let changed = Arc::new(Notify::new());
         let wake = changed.clone();
         nodes.handle(move |_| wake.notify_one());
-        while !nodes.list().iter().any(|node| node.metadata.name.as_ref() == Some(&self.name)) {
+        let is_known = |node: &ApiNode| {
+            let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+            let own = self.address.to_string();
+            node.metadata.name.as_ref() == Some(&self.name)
+                && addresses.into_iter().any(|address| address.address == own)
+        };
+        while !nodes.list().iter().any(|node| is_known(node)) {
             changed.notified().await;
         }
     }
@@ -282,6 +295,19 @@ impl Node {
     }
 }
 
+fn is_for(pem: &str, address: IpAddr) -> bool {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
+    let Ok(certificate) = pem.parse_x509() else { return false };
+    let own = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
+    names.value.general_names.iter().any(
+        |name| matches!(name, x509_parser::extensions::GeneralName::IPAddress(bytes) if **bytes == own[..]),
+    )
+}
+
 pub fn ready_condition(node: &ApiNode) -> Option<&k8s_openapi::api::core::v1::NodeCondition> {
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == "Ready")
 }
@@ -311,15 +337,18 @@ pub fn proxy_config(
     ranges: &Ranges,
     mode: ProxyMode,
 ) -> ferry_proxy::Config {
+    let mode = match mode {
+        ProxyMode::Nftables => ferry_proxy::Mode::Nftables,
+        ProxyMode::Iptables => ferry_proxy::Mode::Iptables,
+    };
     ferry_proxy::Config {
         cluster: layout.cluster.clone(),
         node_name: node_name.to_owned(),
         pod_cidrs: vec![ranges.cluster_cidr],
-        mode: match mode {
-            ProxyMode::Nftables => ferry_proxy::Mode::Nftables,
-            ProxyMode::Iptables => ferry_proxy::Mode::Iptables,
-        },
+        mode,
         masquerade_mark: 0x4000,
+        node_port_addresses: ferry_proxy::NodePortAddresses::default_of(mode),
+        localhost_node_ports: true,
         health_address: None,
     }
 }
@@ -335,4 +364,23 @@ fn free_port(address: IpAddr, wanted: u16) -> u16 {
         }
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_for_another_address_is_of_no_use() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let of = |name: &str| {
+            rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap().pem()
+        };
+        let pem = of("192.0.2.1");
+        assert!(is_for(&pem, "192.0.2.1".parse().unwrap()));
+        assert!(!is_for(&pem, "192.0.2.9".parse().unwrap()));
+        assert!(is_for(&of("fd00::1"), "fd00::1".parse().unwrap()));
+        assert!(!is_for(&of("node"), "192.0.2.1".parse().unwrap()));
+        assert!(!is_for("no certificate", "192.0.2.1".parse().unwrap()));
+    }
 }

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::facts::Overlay;
 use crate::roles::apiserver;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ServerOptions {
     #[command(flatten)]
     pub api: apiserver::Flags,

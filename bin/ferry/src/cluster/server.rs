@@ -14,6 +14,7 @@ use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
 use ferry_client::{CancellationToken, Informers};
 use tokio_util::task::TaskTracker;
 
+use super::address::{self, End};
 use super::facts::Facts;
 use super::layout::Layout;
 use super::node::{Clients, Keys, Node};
@@ -23,15 +24,14 @@ use super::{control_plane, kubeconfig, ranges, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!(
-            "a node changes the host's network and starts containers, which takes root: try `sudo ferry …`"
-        );
-    }
+    must_be_root()?;
     let layout = Layout::of(&options.api.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;
-    component::run(|shutdown| serve(options, layout, shutdown))
+    while component::run(|shutdown| serve(options.clone(), layout.clone(), shutdown))? == End::AddressChanged
+    {
+    }
+    Ok(())
 }
 
 pub fn must_be_root() -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ pub fn must_be_root() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationToken) -> anyhow::Result<End> {
     let mut span = ferry_trace::span("cluster.start");
     span.set("cluster", layout.cluster.clone());
     let name = match &options.node.node_name {
@@ -62,7 +62,9 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
         if options.progress { tell_as_json } else { tell_as_text },
     );
     let progress = options.progress;
-    let start = start(options, layout, name, &parts, &shutdown);
+    let address = options.node.node_ip.unwrap_or_else(address::of_host);
+    let end = tokio::spawn(address::watch(address, options.node.node_ip.is_some(), shutdown.clone()));
+    let start = start(options, layout, name, address, &parts, &shutdown);
     let (running, tasks) = span.in_scope(start).await?;
     drop(span);
     parts.ready();
@@ -77,13 +79,14 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
     tasks.close();
     tasks.wait().await;
     running.stop().await;
-    Ok(())
+    end.await.context("watch the host's address")
 }
 
 async fn start(
     options: ServerOptions,
     layout: Layout,
     name: String,
+    address: IpAddr,
     parts: &Parts,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<(Running, TaskTracker)> {
@@ -117,7 +120,6 @@ async fn start(
         anyhow::Ok(found)
     };
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
-    let address = node_options.node_ip.unwrap_or_else(node_address);
     let node = Node {
         keys: kubelet_keys(&running, &layout, &name, address)?,
         clients: clients(&running, &name),
@@ -140,10 +142,6 @@ async fn start(
     let file = kubeconfig::path(options.kubeconfig)?;
     kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
     Ok((running, tasks))
-}
-
-pub fn node_address() -> IpAddr {
-    ferry_kubelet::node::machine::default_address().unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
 fn clients(running: &Running, node: &str) -> Clients {

@@ -11,7 +11,7 @@ use ferry_auth::jws::Algorithm;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct AccessFlags {
     /// Tokens in Secrets of kube-system let new nodes ask for a certificate
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]

@@ -13,7 +13,7 @@ use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 use super::{access, audit};
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Flags {
     /// Where the store, keys and the administrator's kubeconfig are
     #[arg(long, default_value = "/var/lib/ferry")]

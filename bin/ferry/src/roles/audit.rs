@@ -10,7 +10,7 @@ use ferry_auth::audit::LogFileConfig;
 const MEGABYTE: u64 = 1 << 20;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct AuditFlags {
     /// What is written down of which requests; without it, nothing
     #[arg(long)]

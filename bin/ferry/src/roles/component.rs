@@ -64,7 +64,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs a component until it ends or a signal tells it to.
-pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
+pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
 {
@@ -79,7 +79,7 @@ where
                 Err(error) => tracing::warn!(%error, "signals cannot be heard"),
             }
         });
-        component(shutdown).await.map(|_| ())
+        component(shutdown).await
     })
 }
 
