@@ -7,3 +7,4 @@ mod images;
 mod life;
 mod nodes;
 mod requests;
+mod segment;
