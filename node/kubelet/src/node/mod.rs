@@ -212,7 +212,8 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
             let due = written.as_ref().is_none_or(|(before, at)| {
                 *before != essence || now.duration_since(*at) >= source.config.node_status_report_frequency
             });
-            if due {
+            // Who lost sight of the node has written that it is lost.
+            if due || !status::holds(&node, &status) {
                 let patch = json!({"status": status::patch(&status)});
                 api.patch_status(
                     &source.config.node_name,

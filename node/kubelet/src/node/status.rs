@@ -229,6 +229,14 @@ pub fn essence(status: &NodeStatus) -> Value {
     value
 }
 
+/// Whether the conditions in the API are still ours.
+pub fn holds(node: &Node, status: &NodeStatus) -> bool {
+    let told = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    status.conditions.iter().flatten().all(|own| {
+        told.into_iter().flatten().any(|told| told.type_ == own.type_ && told.status == own.status)
+    })
+}
+
 /// A strategic merge patch. Addresses merge by type there, which cannot hold
 /// two of one type: they are replaced whole.
 pub fn patch(status: &NodeStatus) -> Value {
@@ -250,6 +258,22 @@ pub fn patch(status: &NodeStatus) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_was_taken_for_lost_says_otherwise() {
+        let now = Timestamp::UNIX_EPOCH;
+        let status = NodeStatus {
+            conditions: Some(conditions(&NodeStatus::default(), &None, Pressure::default(), now)),
+            ..NodeStatus::default()
+        };
+        let mut node = Node { status: Some(status.clone()), ..Node::default() };
+        assert!(holds(&node, &status));
+        for condition in node.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
+            condition.status = "Unknown".into();
+        }
+        assert!(!holds(&node, &status));
+        assert!(!holds(&Node::default(), &status));
+    }
 
     #[test]
     fn a_node_is_ready_when_nothing_is_wrong() {
