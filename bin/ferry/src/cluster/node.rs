@@ -325,10 +325,17 @@ pub fn network_config(
         cluster_cidrs: vec![ranges.cluster_cidr],
         configuration_dir: runtime.cni_configuration.clone(),
         plugin_dir: runtime.cni_plugins.clone(),
-        binary: std::env::current_exe().context("find this program")?,
+        binary: installed(std::env::current_exe().context("find this program")?),
         lease_dir: layout.leases(),
         overlay: Some(overlay),
     })
+}
+
+/// Where this program is installed. The kernel says of one that was replaced while it runs, by an upgrade, that
+/// it is deleted; who calls plugins by that path must find the new one.
+fn installed(running: PathBuf) -> PathBuf {
+    let path = running.to_string_lossy();
+    path.strip_suffix(" (deleted)").map_or(running.clone(), PathBuf::from)
 }
 
 pub fn proxy_config(
@@ -369,6 +376,13 @@ fn free_port(address: IpAddr, wanted: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_is_where_it_was() {
+        let path = |text: &str| installed(PathBuf::from(text));
+        assert_eq!(path("/usr/bin/ferry (deleted)"), path("/usr/bin/ferry"));
+        assert_eq!(path("/usr/bin/ferry"), PathBuf::from("/usr/bin/ferry"));
+    }
 
     #[test]
     fn a_certificate_for_another_address_is_of_no_use() {
