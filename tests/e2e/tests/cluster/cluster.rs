@@ -122,8 +122,12 @@ impl Cluster {
 
     /// Whether nginx answers a pod under this name or address.
     pub fn pod_reaches(&self, pod: &str, host: &str) -> Option<()> {
+        self.pod_reaches_port(pod, host, "80")
+    }
+
+    pub fn pod_reaches_port(&self, pod: &str, host: &str, port: &str) -> Option<()> {
         let script = format!(
-            "exec 3<>/dev/tcp/{host}/80 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && timeout 2 cat <&3"
+            "exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && timeout 2 cat <&3"
         );
         let answer = self.try_kubectl(&["exec", pod, "--", "bash", "-c", &script]);
         String::from_utf8_lossy(&answer.stdout).contains(WELCOME).then_some(())

@@ -5,6 +5,7 @@ mod cluster;
 mod host;
 mod images;
 mod life;
+mod network;
 mod nodes;
 mod requests;
 mod segment;

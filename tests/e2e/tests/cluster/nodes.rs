@@ -3,14 +3,13 @@
 //! back, two change their addresses, and one dies.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, WELCOME};
+use crate::cluster::Cluster;
 use crate::host::{belongings, ferry, run};
 use crate::images;
-use crate::segment::{Agent, HOSTS, Segment, address};
+use crate::segment::{Agent, HOSTS, Segment, address, bash, welcomes};
 
 /// How long pods put up with a node that is lost.
 const TOLERATION_SECONDS: u32 = 2;
@@ -259,14 +258,6 @@ fn runs_commands(cluster: &Cluster, pod: &str) -> Option<()> {
     cluster.try_kubectl(&["exec", pod, "--", "true"]).status.success().then_some(())
 }
 
-/// Whether nginx answers there.
-fn welcomes(enter: &[String], host: &str, port: &str) -> Option<()> {
-    let script =
-        format!("exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3");
-    let answer = bash(enter, &script);
-    String::from_utf8_lossy(&answer).contains(WELCOME).then_some(())
-}
-
 /// Where a node's own name server is, as its slice says.
 fn name_server(cluster: &Cluster, node: &str) -> (String, String) {
     let path = "jsonpath={.endpoints[0].addresses[0]} {.ports[0].port}";
@@ -290,10 +281,4 @@ fn answers(enter: &[String], server: &str, port: &str) -> Option<()> {
     let answer =
         bash(enter, &format!("exec 3<>/dev/udp/{server}/{port} && printf '{query}' >&3 && head -c 12 <&3"));
     answer.get(6..8).is_some_and(|count| count != [0, 0]).then_some(())
-}
-
-fn bash(enter: &[String], script: &str) -> Vec<u8> {
-    let mut command = Command::new(&enter[0]);
-    command.args(&enter[1..]).args(["timeout", "2", "bash", "-c", script]);
-    command.output().unwrap().stdout
 }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, WELCOME};
 use crate::host::run;
 
 pub const HOSTS: [&str; 3] = ["one", "two", "three"];
@@ -17,7 +18,9 @@ pub struct Segment {
 
 impl Segment {
     pub fn new() -> Segment {
-        let segment = Segment { prefix: format!("ferry-test-{}", std::process::id()) };
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let segment = Segment { prefix: format!("ferry-test-{}-{number}", std::process::id()) };
         let switch = segment.namespace("switch");
         ip(&["netns", "add", &switch]);
         ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"]);
@@ -84,6 +87,21 @@ fn ip(words: &[&str]) {
 /// What a host has at first.
 pub fn address(index: usize) -> String {
     format!("198.51.100.{}", index + 1)
+}
+
+/// Whether nginx answers there.
+pub fn welcomes(enter: &[String], host: &str, port: &str) -> Option<()> {
+    let script =
+        format!("exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3");
+    let answer = bash(enter, &script);
+    String::from_utf8_lossy(&answer).contains(WELCOME).then_some(())
+}
+
+/// What a script printed on a host, within a moment.
+pub fn bash(enter: &[String], script: &str) -> Vec<u8> {
+    let mut command = Command::new(&enter[0]);
+    command.args(&enter[1..]).args(["timeout", "2", "bash", "-c", script]);
+    command.output().unwrap().stdout
 }
 
 /// `ferry agent` on one host.
