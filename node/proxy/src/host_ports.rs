@@ -39,12 +39,14 @@ impl HostPorts {
 
 /// The ports of a balanced service that the host has for itself at one of these addresses, its own.
 pub fn conflicts(service: &Service, host: &HostPorts, addresses: &[IpAddr]) -> BTreeSet<(u16, Protocol)> {
-    let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer")) else {
+    let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+    else {
         return BTreeSet::new();
     };
-    let ports = spec.ports.iter().flatten().filter_map(|port| {
-        Some((u16::try_from(port.port).ok()?, Protocol::of(port.protocol.as_deref())?))
-    });
+    let ports =
+        spec.ports.iter().flatten().filter_map(|port| {
+            Some((u16::try_from(port.port).ok()?, Protocol::of(port.protocol.as_deref())?))
+        });
     ports
         .filter(|(port, protocol)| addresses.iter().any(|address| host.has(*protocol, *address, *port)))
         .collect()

@@ -132,7 +132,8 @@ async fn write(
     }
     for refused in refused(&wanted).difference(&refused(held)) {
         let (ip, port) = refused;
-        let note = format!("the host {ip} listens on {port} itself and keeps it; other ports are served there");
+        let note =
+            format!("the host {ip} listens on {port} itself and keeps it; other ports are served there");
         recorder.event(service, EventType::Warning, "HostPortInUse", "LoadBalance", note);
     }
     let mut span = ferry_trace::span("proxy.load_balancer");
@@ -216,7 +217,8 @@ mod tests {
             let spec = json!({ "type": "LoadBalancer", "ports": ports });
             serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap()
         };
-        let ssh = ingress(&service(json!([{ "port": 22 }, { "port": 22, "protocol": "UDP" }])), &nodes).unwrap();
+        let ssh =
+            ingress(&service(json!([{ "port": 22 }, { "port": 22, "protocol": "UDP" }])), &nodes).unwrap();
         assert_eq!(refused(&ssh), BTreeSet::from([("10.0.0.1".into(), "22/TCP".into())]));
         assert_eq!(ssh[0].ports.as_ref().map(Vec::len), Some(2), "every port has its status, or none has");
         assert_eq!(ssh[1].ports, None);

@@ -180,7 +180,9 @@ fn ports_kept_by_hosts(service: &Service) -> Vec<String> {
     let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or(&[]);
     let name = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, service) = (name(&service.metadata.namespace), name(&service.metadata.name));
-    let say = |(ip, port)| format!("service {namespace}/{service} has no {port} at {ip}: the host listens there itself");
+    let say = |(ip, port)| {
+        format!("service {namespace}/{service} has no {port} at {ip}: the host listens there itself")
+    };
     load_balancer::refused(ingress).into_iter().map(say).collect()
 }
 

@@ -40,11 +40,13 @@ pub(super) struct RuntimeDns {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PortMapping {
+    #[serde(alias = "HostPort")]
     pub host_port: u16,
+    #[serde(alias = "ContainerPort")]
     pub container_port: u16,
-    #[serde(default = "tcp")]
+    #[serde(default = "tcp", alias = "Protocol")]
     pub protocol: String,
-    #[serde(default, rename = "hostIP")]
+    #[serde(default, rename = "hostIP", alias = "HostIP")]
     pub host_ip: String,
 }
 

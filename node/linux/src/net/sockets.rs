@@ -21,12 +21,9 @@ pub enum Transport {
 /// All that listen in the calling thread's namespace.
 pub fn listening() -> io::Result<Vec<Listening>> {
     let mut found = Vec::new();
-    for (file, transport) in [
-        ("tcp", Transport::Tcp),
-        ("tcp6", Transport::Tcp),
-        ("udp", Transport::Udp),
-        ("udp6", Transport::Udp),
-    ] {
+    for (file, transport) in
+        [("tcp", Transport::Tcp), ("tcp6", Transport::Tcp), ("udp", Transport::Udp), ("udp6", Transport::Udp)]
+    {
         match fs::read_to_string(format!("/proc/thread-self/net/{file}")) {
             Ok(table) => found.extend(parse(&table, transport)),
             // A kernel without IPv6.
