@@ -58,6 +58,8 @@ pub struct Kind {
     pub schema: Option<Schema>,
     /// A delete answers with the object itself, not with a Status.
     pub returns_deleted: bool,
+    /// Made when somebody asks, from what the nodes measure; nothing is stored.
+    pub measured: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +115,7 @@ fn kind(
         storage_version: gvk,
         hash_version: None,
         returns_deleted: false,
+        measured: false,
     }
 }
 
@@ -194,6 +197,11 @@ impl Kind {
         self
     }
 
+    fn measured(mut self) -> Kind {
+        self.measured = true;
+        self.verbs(&["get", "list"])
+    }
+
     pub fn gvk(&self) -> GroupVersionKind {
         GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
     }
@@ -220,6 +228,10 @@ impl Kind {
 
     pub fn is_storage_version(&self) -> bool {
         self.storage_version.group == self.group && self.storage_version.version == self.version
+    }
+
+    pub fn is_stored(&self) -> bool {
+        !self.is_virtual() && !self.measured
     }
 
     /// A kind that only answers (reviews, bindings): nothing is stored.

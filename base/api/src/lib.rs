@@ -7,13 +7,14 @@
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
 //! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`discovery`] and [`openapi`] tell clients
-//! about the rows; [`selector`], [`quantity`], [`time`] and [`names`] are the values all rooms share, and
+//! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share, and
 //! [`quota`] what objects cost.
 
 pub mod convert;
 pub mod decode;
 pub mod defaulting;
 pub mod discovery;
+pub mod duration;
 pub mod field_error;
 pub mod json;
 pub mod kinds;

@@ -43,7 +43,8 @@ pub fn of_shape(shape: &Shape, types: &Types) -> Value {
         Shape::Bool => Value::Bool(false),
         Shape::Int32 | Shape::Int64 | Shape::IntOrString => Value::from(0),
         Shape::Double => Value::from(0.0),
-        Shape::Quantity | Shape::Duration => Value::from("0"),
+        Shape::Quantity => Value::from("0"),
+        Shape::Duration => Value::from("0s"),
         Shape::Struct(id) => of_struct(*id, types),
         Shape::Bytes
         | Shape::Time

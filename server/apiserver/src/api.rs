@@ -33,6 +33,8 @@ pub struct Api {
     pub limits: Limits,
     pub health: crate::health::Health,
     pub node_connection: crate::node_connection::NodeConnection,
+    /// What nodes and pods use.
+    pub kubelets: crate::resource_metrics::Kubelets,
     pub service_accounts: Arc<ServiceAccounts>,
     pub jwks_uri: String,
     /// The address and port that discovery names.
@@ -123,6 +125,7 @@ impl Api {
             admission: parts.admission,
             limits: parts.limits,
             node_connection: parts.node_connection,
+            kubelets: Default::default(),
             service_accounts: parts.service_accounts,
             jwks_uri: parts.jwks_uri,
             advertised: parts.advertised,

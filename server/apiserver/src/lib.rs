@@ -30,6 +30,7 @@ mod paths;
 mod policy;
 mod request;
 mod request_info;
+mod resource_metrics;
 mod respond;
 pub mod run;
 pub mod server;

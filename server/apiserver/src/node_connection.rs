@@ -9,7 +9,7 @@ use ferry_api::{GroupResource, Object, Status};
 use futures::StreamExt;
 use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderMap, Method, Uri};
-use http_body_util::{BodyStream, Full};
+use http_body_util::{BodyExt, BodyStream, Collected, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
@@ -28,6 +28,9 @@ pub struct NodeConnection {
     /// How the server shows itself to kubelets, and whom it believes.
     kubelet_tls: RwLock<Arc<rustls::ClientConfig>>,
 }
+
+/// Some hundred bytes for each container of a node, and room.
+const LONGEST_ANSWER: usize = 16 << 20;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -55,13 +58,27 @@ impl NodeConnection {
         let mut span = ferry_trace::span("apiserver.node");
         let destination = destination(target)?;
         span.set("host", destination.host.clone());
-        let stream = self.open(&destination).await.map_err(|error| {
-            Status::internal(format!(
-                "error dialing backend: dial tcp {}:{}: {error}",
-                destination.host, destination.port
-            ))
-        })?;
+        let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
         forward(target, destination, stream).await
+    }
+
+    /// The body of a short answer of a kubelet.
+    pub async fn ask_kubelet(&self, node: &Object, path: &str) -> Result<Bytes, Status> {
+        let (host, port) = kubelet_address(node)?;
+        let destination = Destination { host, port, tls: true, path_and_query: path.to_string() };
+        let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
+        let mut sender = handshake(stream).await?;
+        let request = http::Request::get(path)
+            .header(HOST, format!("{}:{}", destination.host, destination.port))
+            .body(Full::default())
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(unreachable)?;
+        if !response.status().is_success() {
+            return Err(Status::unavailable(format!("the kubelet answered {}", response.status())));
+        }
+        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+        body.map(Collected::to_bytes)
+            .map_err(|error| Status::unavailable(format!("the kubelet's answer cannot be read: {error}")))
     }
 
     async fn open(&self, destination: &Destination) -> std::io::Result<Box<dyn Stream>> {
@@ -330,6 +347,25 @@ fn kubelet_address(node: &Object) -> Result<(String, u16), Status> {
     Ok((host.to_string(), port))
 }
 
+fn dial_failure(destination: &Destination, error: &std::io::Error) -> Status {
+    let Destination { host, port, .. } = destination;
+    Status::internal(format!("error dialing backend: dial tcp {host}:{port}: {error}"))
+}
+
+fn unreachable(error: hyper::Error) -> Status {
+    Status::unavailable(format!("error trying to reach service: {error}"))
+}
+
+async fn handshake(stream: Box<dyn Stream>) -> Result<http1::SendRequest<Full<Bytes>>, Status> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(unreachable)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to a node ended");
+        }
+    });
+    Ok(sender)
+}
+
 /// Headers that belong to one connection and are not passed on.
 const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"];
@@ -339,14 +375,7 @@ async fn forward(
     destination: Destination,
     stream: Box<dyn Stream>,
 ) -> Result<Response, Status> {
-    let unavailable =
-        |error: hyper::Error| Status::unavailable(format!("error trying to reach service: {error}"));
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(unavailable)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "a connection to a node ended");
-        }
-    });
+    let mut sender = handshake(stream).await?;
     let uri: Uri = destination
         .path_and_query
         .parse()
@@ -368,7 +397,7 @@ async fn forward(
         request.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
         request.headers_mut().insert(UPGRADE, upgrade);
     }
-    let mut response = sender.send_request(request).await.map_err(unavailable)?;
+    let mut response = sender.send_request(request).await.map_err(unreachable)?;
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         let client = target.request.upgrade.lock().take();
         let node = hyper::upgrade::on(&mut response);

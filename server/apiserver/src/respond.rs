@@ -218,6 +218,31 @@ pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted)
     }
 }
 
+/// Objects that were made for this answer, as a list.
+pub fn objects(
+    request: &Request,
+    kind: &Kind,
+    objects: Vec<Object>,
+    wanted: Wanted,
+) -> Result<Response, Status> {
+    let list = match wanted.view {
+        View::Table => table::of_objects(request, kind, &objects, json!({}))?,
+        View::PartialMetadata => {
+            let items: Vec<Value> = objects.iter().map(|object| partial(object).into_value()).collect();
+            json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items,
+            })
+        }
+        View::Whole => {
+            let items: Vec<Value> = objects.into_iter().map(Object::into_value).collect();
+            json!({
+                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": {}, "items": items,
+            })
+        }
+    };
+    Ok(encode_value(200, list, wanted))
+}
+
 fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) -> Result<Response, Status> {
     let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.content_type());
     match wanted.encoding {

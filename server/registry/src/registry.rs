@@ -40,7 +40,7 @@ impl Registry {
     pub fn new(store: Arc<dyn Store>, rows: &[Arc<Kind>], settings: Settings) -> Registry {
         let log = Arc::new(Log::new(store.clone(), ROOT));
         let registry = Registry { log, store, settings, resources: RwLock::default() };
-        for row in rows.iter().filter(|row| row.is_storage_version() && !row.is_virtual()) {
+        for row in rows.iter().filter(|row| row.is_storage_version() && row.is_stored()) {
             registry.add(row.clone());
         }
         // Versions that are not stored share the resource of the one that is.

@@ -28,6 +28,8 @@ pub fn group_priority(group: &str) -> u32 {
         "flowcontrol.apiserver.k8s.io" => 16100,
         "internal.apiserver.k8s.io" => 16000,
         "storagemigration.k8s.io" => 15800,
+        // What metrics-server registers itself with.
+        "metrics.k8s.io" => 100,
         _ => 1000,
     }
 }

@@ -63,6 +63,8 @@ pub fn rows() -> Vec<Kind> {
         kind("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", Cluster).status(),
         kind("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", Cluster).status(),
         kind("internal.apiserver.k8s.io", "v1alpha1", "StorageVersion", "storageversions", Cluster).status().on_request(),
+        kind("metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes", Cluster).measured(),
+        kind("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", Namespaced).measured(),
         kind("networking.k8s.io", "v1", "IngressClass", "ingressclasses", Cluster),
         kind("networking.k8s.io", "v1", "Ingress", "ingresses", Namespaced).short(&["ing"]).status().stored_at("ingress"),
         kind("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Cluster).short(&["ip"]),

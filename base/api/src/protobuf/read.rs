@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use super::{Error, PREFIX, WireType, error, wire_type};
 use crate::time::{self, Precision};
 use crate::types::{Either, EitherOther, Field, Shape, Type, Types, Wire};
-use crate::{quantity, zero};
+use crate::{duration, quantity, zero};
 
 /// As deep as the JSON reader goes.
 const MAX_DEPTH: u32 = 128;
@@ -186,7 +186,7 @@ fn value(
                 Number::from_f64(number).ok_or_else(|| error(format!("{number} is no JSON number")))?,
             )
         }
-        Shape::String | Shape::Duration => Value::String(text(reader.bytes(wire)?)),
+        Shape::String => Value::String(text(reader.bytes(wire)?)),
         Shape::Bytes => Value::String(STANDARD.encode(reader.bytes(wire)?)),
         Shape::Struct(id) => {
             let ty = types.get(*id);
@@ -216,7 +216,7 @@ fn nested(shape: &Shape, bytes: &[u8]) -> Result<Value, Error> {
             (Shape::IntOrString, 1) => kind = reader.varint_of(wire)?,
             (Shape::IntOrString, 2) => number = (reader.varint_of(wire)? as i32).into(),
             (Shape::IntOrString, 3) => string = text(reader.bytes(wire)?),
-            (Shape::Time | Shape::MicroTime, 1) => number = reader.varint_of(wire)? as i64,
+            (Shape::Time | Shape::MicroTime | Shape::Duration, 1) => number = reader.varint_of(wire)? as i64,
             (Shape::Time | Shape::MicroTime, 2) => nanos = reader.varint_of(wire)? as i32,
             (Shape::Raw | Shape::Json | Shape::FieldsV1, 1) => raw = Some(reader.bytes(wire)?),
             (Shape::ExtraValue, 1) => strings.push(Value::String(text(reader.bytes(wire)?))),
@@ -233,6 +233,7 @@ fn nested(shape: &Shape, bytes: &[u8]) -> Result<Value, Error> {
         Shape::Time | Shape::MicroTime if bytes.is_empty() => Value::Null,
         Shape::Time => instant(number, 0, Precision::Seconds)?,
         Shape::MicroTime => instant(number, nanos, Precision::Micros)?,
+        Shape::Duration => Value::String(duration::format(number)),
         Shape::ExtraValue => Value::Array(strings),
         _ => match raw {
             None | Some(b"") => Value::Null,

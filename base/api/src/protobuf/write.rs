@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::{Error, WireType, error, wire_type};
-use crate::time;
 use crate::types::{Either, EitherOther, Field, Shape, Type, Types, Wire};
+use crate::{duration, time};
 
 #[derive(Default)]
 pub struct Backward {
@@ -137,8 +137,8 @@ impl Backward {
 
     fn value(&mut self, tag: u32, shape: &Shape, value: &Value, types: &Types) -> Result<(), Error> {
         match (shape, value) {
-            (Shape::String | Shape::Duration, Value::String(text)) => self.bytes(tag, text.as_bytes()),
-            (Shape::String | Shape::Duration | Shape::Bytes, Value::Null) => self.bytes(tag, b""),
+            (Shape::String, Value::String(text)) => self.bytes(tag, text.as_bytes()),
+            (Shape::String | Shape::Bytes, Value::Null) => self.bytes(tag, b""),
             (Shape::Bytes, Value::String(text)) => {
                 let bytes = STANDARD.decode(text).map_err(|why| error(format!("no base64: {why}")))?;
                 self.bytes(tag, &bytes);
@@ -182,6 +182,12 @@ impl Backward {
                 };
                 self.number(2, nanos.into());
                 self.number(1, time.as_second());
+            }
+            (Shape::Duration, Value::Null) => self.number(1, 0),
+            (Shape::Duration, Value::String(text)) => {
+                let length =
+                    duration::parse(text).ok_or_else(|| error(format!("{text:?} is no duration")))?;
+                self.number(1, length);
             }
             (Shape::Raw | Shape::Json | Shape::FieldsV1, value) => {
                 if !value.is_null() {

@@ -124,7 +124,7 @@ async fn nodes(cli: &Cli) -> Result<()> {
     let field = if cli.args.bool("show-capacity") { "status.capacity" } else { "status.allocatable" };
     let mut text = String::new();
     if !cli.args.bool("no-headers") {
-        text.push_str("NAME\tCPU(cores)\tCPU(%)\tMEMORY(bytes)\tMEMORY(%)\n");
+        text.push_str("NAME\tCPU(cores)\tCPU(%)\tMEMORY(bytes)\tMEMORY(%)\t\n");
     }
     for metric in &used {
         let node = known.list("items").iter().find(|node| node.name() == metric.name());

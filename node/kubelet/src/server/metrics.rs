@@ -80,7 +80,9 @@ impl Server {
             "gauge",
         );
         for pod in &pods {
-            for status in pod::status(pod).container_statuses.iter().flatten() {
+            let status = pod::status(pod);
+            let of_all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+            for status in of_all {
                 let started =
                     status.state.as_ref().and_then(|state| state.running.as_ref()?.started_at.as_ref());
                 if let Some(started) = started {

@@ -20,7 +20,7 @@ use crate::body::Response;
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
 use crate::request_info::{RequestInfo, segment_problem};
-use crate::{respond, subresources};
+use crate::{resource_metrics, respond, subresources};
 
 pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
 
@@ -73,6 +73,9 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     }
     if kind.is_virtual() {
         return subresources::review(api, request, kind).await;
+    }
+    if kind.measured {
+        return resource_metrics::answer(api, request, kind).await;
     }
     let resource = api.registry.resource(&kind.group_resource()).ok_or_else(Status::no_such_path)?;
     let target = Target { api, request, kind, resource: &resource };

@@ -87,6 +87,8 @@ static ROWS: &[Row] = &[
     row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
     row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
+    row("metrics.k8s.io", "NodeMetrics", NONE, &[], cluster::NODE_METRICS),
+    row("metrics.k8s.io", "PodMetrics", NONE, &[], pods::POD_METRICS),
     row(NETWORK, "IPAddress", ADDRESS, &[], network::IP_ADDRESS),
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),

@@ -42,6 +42,9 @@ pub static NODE: &[Column] = &[
     Column::at_or("Container-Runtime", "status.nodeInfo.containerRuntimeVersion", "<unknown>").wide(),
 ];
 
+pub static NODE_METRICS: &[Column] =
+    &[Column::at("CPU", "usage.cpu"), Column::at("Memory", "usage.memory"), Column::at("Window", "window")];
+
 pub static ROLE_BINDING: &[Column] = &[
     Column::text("Role", |binding, _| {
         format!("{}/{}", text_at(binding, "roleRef.kind"), text_at(binding, "roleRef.name")).into()

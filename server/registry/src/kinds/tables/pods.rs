@@ -1,6 +1,6 @@
 //! The columns of pods: how far along they are is told from the states of their containers.
 
-use ferry_api::Object;
+use ferry_api::{Object, Quantity};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -8,6 +8,19 @@ use crate::columns::{
     AGE, Column, age, at, condition, field, has_condition, list_at, of_containers, text_at,
 };
 use crate::metadata::seconds_of;
+
+pub static POD_METRICS: &[Column] = &[
+    Column::text("CPU", |pod, _| used(pod, "cpu")),
+    Column::text("Memory", |pod, _| used(pod, "memory")),
+    Column::at("Window", "window"),
+];
+
+/// What all containers of a PodMetrics use together.
+fn used(pod: &Object, resource: &str) -> Value {
+    let of_container = |container: &Value| Quantity::parse(field(container.get("usage")?, resource)).ok();
+    let amounts = list_at(pod, "containers").iter().filter_map(of_container);
+    amounts.reduce(|sum, amount| sum + amount).map_or_else(String::new, |sum| sum.to_string()).into()
+}
 
 pub static POD: &[Column] = &[
     Column::text("Ready", |pod, _| {
