@@ -52,6 +52,9 @@ pub struct NodeOptions {
     pub proxy_mode: ProxyMode,
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
+    /// A KubeletConfiguration file, for what no flag sets
+    #[arg(long)]
+    pub kubelet_config: Option<PathBuf>,
     /// Labels the node registers with: key=value,…
     #[arg(long, value_delimiter = ',')]
     pub node_labels: Vec<String>,

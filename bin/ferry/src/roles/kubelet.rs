@@ -41,6 +41,9 @@ pub struct Flags {
     client_ca_file: Option<PathBuf>,
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
+    /// A KubeletConfiguration file; what it says comes before the flags
+    #[arg(long)]
+    config: Option<PathBuf>,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -56,7 +59,7 @@ impl Flags {
             Some(name) => name,
             None => component::host_name()?,
         };
-        Ok(Config {
+        let mut config = Config {
             node_ips: self.node_ip,
             root_dir: self.root_dir,
             pod_logs_dir: self.pod_logs_dir,
@@ -70,6 +73,10 @@ impl Flags {
             client_ca_file: self.client_ca_file,
             max_pods: self.max_pods,
             ..Config::new(name)
-        })
+        };
+        if let Some(file) = &self.config {
+            ferry_kubelet::config_file::apply(file, &mut config)?;
+        }
+        Ok(config)
     }
 }
