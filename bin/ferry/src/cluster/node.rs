@@ -19,7 +19,7 @@ use super::layout::Layout;
 use super::options::{NodeOptions, ProxyMode};
 use super::parts::Parts;
 use super::ranges::Ranges;
-use super::runtime::Runtime;
+use super::runtime::{self, Runtime};
 
 const KUBELET_PORT: u16 = 10250;
 const DNS_PORT: u16 = 10053;
@@ -98,6 +98,13 @@ impl Node {
     ) -> anyhow::Result<KubeletPart> {
         let span = ferry_trace::span("cluster.node");
         span.enter(|| {
+            let runtime = runtime::keep_own(
+                self.runtime.clone(),
+                self.layout.clone(),
+                self.options.registry_config_dir.clone(),
+                parts.clone(),
+            );
+            tasks.spawn(shutdown.clone().run_until_cancelled_owned(runtime));
             let dns = self.start_dns(informers, parts, tasks, shutdown)?;
             let kubelet = self.start_kubelet(dns, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
@@ -142,7 +149,7 @@ impl Node {
             };
             labels.insert(key.to_owned(), value.to_owned());
         }
-        Ok(ferry_kubelet::Config {
+        let mut config = ferry_kubelet::Config {
             node_ips: vec![self.address],
             node_labels: labels,
             root_dir: self.layout.kubelet(),
@@ -171,7 +178,11 @@ impl Node {
             image_gc_high_threshold_percent: 97,
             image_gc_low_threshold_percent: 95,
             ..ferry_kubelet::Config::new(&self.name)
-        })
+        };
+        if let Some(file) = &self.options.kubelet_config {
+            ferry_kubelet::config_file::apply(file, &mut config)?;
+        }
+        Ok(config)
     }
 
     fn start_network(

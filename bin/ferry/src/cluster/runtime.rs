@@ -13,10 +13,13 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::layout::Layout;
+use super::parts::Parts;
 
 /// Where runtimes listen by custom.
 const SOCKETS: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is seen whether containerd still runs.
+const LOOK: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +175,29 @@ async fn start_containerd(layout: &Layout, registry_config: &Path) -> anyhow::Re
                     .with_context(|| format!("containerd does not answer; its log is {}", log.display()));
             }
             Err(_) => tokio::time::sleep(STEP).await,
+        }
+    }
+}
+
+/// Starts the cluster's own containerd again when it has ended; containers did not notice. A runtime of the
+/// host's is the host's to keep.
+pub async fn keep_own(runtime: Runtime, layout: Layout, registry_config: PathBuf, parts: Parts) {
+    if runtime.endpoint != own_socket(&layout).display().to_string() {
+        return;
+    }
+    // It may be the child of a Ferry that is gone, so it cannot be waited for.
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if own_pid(&layout).is_some() {
+            continue;
+        }
+        tracing::warn!("containerd is gone and is started again");
+        parts.failed("runtime", &"containerd ended");
+        match start_containerd(&layout, &registry_config).await {
+            Ok(started) => parts.running("runtime", started.description),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "containerd does not start"),
         }
     }
 }
