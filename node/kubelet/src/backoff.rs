@@ -55,6 +55,10 @@ impl<K: Eq + Hash> Backoff<K> {
     pub fn reset(&mut self, key: &K) {
         self.entries.remove(key);
     }
+
+    pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        self.entries.retain(|key, _| keep(key));
+    }
 }
 
 /// Restarts of crashing containers. The first restart is immediate; each

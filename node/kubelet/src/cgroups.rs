@@ -83,10 +83,13 @@ impl PodCgroups {
         self.say_once(hierarchy.apply(&self.path(&["burstable"]), &limits));
     }
 
-    /// Makes a pod's own group.
-    pub fn ensure(&self, pod: &Pod) -> Result<(), cgroup::Error> {
+    /// Makes a pod's own group, wide enough for the pod as it still runs too.
+    pub fn ensure(&self, pod: &Pod, as_it_runs: Option<&Pod>) -> Result<(), cgroup::Error> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        let limits = pod_limits(pod, self.pids_limit, self.cfs_quota);
+        let mut limits = pod_limits(pod, self.pids_limit, self.cfs_quota);
+        if let Some(as_it_runs) = as_it_runs {
+            limits = widest(limits, pod_limits(as_it_runs, self.pids_limit, self.cfs_quota));
+        }
         self.say_once(hierarchy.ensure(&self.pod_path(qos_class(pod), pod::uid(pod)), &limits)?);
         Ok(())
     }
@@ -173,6 +176,17 @@ impl PodCgroups {
     }
 }
 
+/// Limits that keep to neither side where one has none.
+fn widest(one: Limits, other: Limits) -> Limits {
+    let larger = |one: Option<i64>, other: Option<i64>| one.zip(other).map(|(one, other)| one.max(other));
+    Limits {
+        cpu_shares: one.cpu_shares.max(other.cpu_shares),
+        cpu_quota_microseconds: larger(one.cpu_quota_microseconds, other.cpu_quota_microseconds),
+        memory_bytes: larger(one.memory_bytes, other.memory_bytes),
+        pids: larger(one.pids, other.pids),
+    }
+}
+
 /// systemd spells a path out in every slice's name:
 /// `kubepods.slice/kubepods-burstable.slice/…`. Dashes inside a part become
 /// underscores, since a dash separates parts.
@@ -213,6 +227,17 @@ mod tests {
             "/node1/kubepods/besteffort/pod12-34"
         );
         assert_eq!(parent(CgroupDriver::Systemd, "/", json!({})), "kubepods-besteffort-pod12_34.slice");
+    }
+
+    #[test]
+    fn while_a_pod_is_resized_the_larger_limit_holds() {
+        let limits = |quota, memory| Limits {
+            cpu_quota_microseconds: quota,
+            memory_bytes: memory,
+            ..Limits::default()
+        };
+        assert_eq!(widest(limits(Some(5), Some(9)), limits(Some(7), Some(3))), limits(Some(7), Some(9)));
+        assert_eq!(widest(limits(None, Some(9)), limits(Some(7), None)), limits(None, None));
     }
 
     #[test]

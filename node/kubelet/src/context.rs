@@ -24,8 +24,8 @@ pub struct Context {
     /// `None` for a node that runs static pods alone.
     pub client: Option<kube::Client>,
     pub runtime: cri::Client,
-    /// As in a container's id: `containerd`.
-    pub runtime_name: String,
+    /// Its name is in every container's id: `containerd`.
+    pub runtime_version: cri::VersionResponse,
     pub images: Images,
     pub volumes: Volumes,
     pub objects: Arc<Objects>,

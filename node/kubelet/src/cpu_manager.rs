@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::config::CpuManagerPolicy;
 use crate::pod;
@@ -33,6 +34,7 @@ pub struct CpuManager {
     policy: CpuManagerPolicy,
     file: PathBuf,
     state: Mutex<State>,
+    changed: watch::Sender<()>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +74,7 @@ impl CpuManager {
                 }
             }
         }
-        Self { policy, file, state: Mutex::new(state) }
+        Self { policy, file, state: Mutex::new(state), changed: watch::Sender::new(()) }
     }
 
     /// The CPUs a container about to start may use; `None` leaves it all.
@@ -93,6 +95,7 @@ impl CpuManager {
         state.shared.retain(|cpu| !cpus.contains(cpu));
         state.assigned.entry(pod::uid(pod).into()).or_default().insert(container.name.clone(), cpus.clone());
         self.save(&state)?;
+        self.changed.send_replace(());
         Ok(Some(cpus))
     }
 
@@ -106,16 +109,34 @@ impl CpuManager {
         if let Err(error) = self.save(&state) {
             tracing::warn!(%error, "CPU assignments");
         }
+        self.changed.send_replace(());
         true
     }
 
-    /// What containers without CPUs of their own may use, under the static policy.
-    pub fn shared(&self) -> Option<CpuSet> {
-        (self.policy == CpuManagerPolicy::Static).then(|| self.state.lock().shared.clone())
+    /// The CPUs a running container should be on, as a list: its own, or those
+    /// that nobody has for itself. `None` leaves it all.
+    pub fn of_running(&self, uid: &str, container: &str) -> Option<String> {
+        if self.policy == CpuManagerPolicy::None {
+            return None;
+        }
+        let state = self.state.lock();
+        let own = state.assigned.get(uid).and_then(|all| all.get(container));
+        Some(format_list(own.unwrap_or(&state.shared)))
     }
 
-    pub fn is_exclusive(&self, uid: &str, container: &str) -> bool {
-        self.state.lock().assigned.get(uid).is_some_and(|all| all.contains_key(container))
+    /// Whether any container of a pod has CPUs for itself.
+    pub fn has_own(&self, uid: &str) -> bool {
+        self.state.lock().assigned.contains_key(uid)
+    }
+
+    /// Pods that have CPUs, also those that went while no kubelet ran.
+    pub fn pods(&self) -> Vec<String> {
+        self.state.lock().assigned.keys().cloned().collect()
+    }
+
+    /// Tells whenever the CPUs that are shared have changed.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     fn save(&self, state: &State) -> Result<(), Error> {
@@ -212,12 +233,16 @@ mod tests {
             give(&manager, &pod("more", "2")),
             Err(Error::NotEnough { requested: 2, available: 1 })
         ));
-        assert_eq!(manager.shared().map(|cpus| format_list(&cpus)), Some("0,3".into()));
+        let (changes, others) = (manager.changes(), |manager: &CpuManager| manager.of_running("other", "c"));
+        assert_eq!(others(&manager), Some("0,3".into()));
         let restarted = start();
-        assert!(restarted.is_exclusive("two", "c"));
-        assert_eq!(restarted.shared(), manager.shared());
+        assert!(restarted.has_own("two"));
+        assert_eq!(restarted.of_running("two", "c"), Some("1-2".into()));
+        assert_eq!(others(&restarted), others(&manager));
+        assert!(manager.release("two"));
+        assert!(changes.has_changed().expect("the manager lives"), "others are told");
         assert!(restarted.release("two"));
         assert!(!restarted.release("two"));
-        assert_eq!(restarted.shared().map(|cpus| format_list(&cpus)), Some("0-3".into()));
+        assert_eq!(others(&restarted), Some("0-3".into()));
     }
 }

@@ -60,6 +60,11 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
             }
         }
     }
+    for uid in context.cpus.pods() {
+        if !pods.is_known(&uid) && !present.contains(&uid) && context.cpus.release(&uid) {
+            tracing::info!(uid, "CPUs of an unknown pod given back");
+        }
+    }
     for uid in context.cgroups.pods_present() {
         if !pods.is_known(&uid)
             && !present.contains(&uid)

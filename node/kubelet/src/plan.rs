@@ -8,6 +8,8 @@
 //!             └ sidecars stay and are kept running    ephemeral at any time
 //! ```
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 
 use crate::pod::{self, ContainerKind};
@@ -53,10 +55,13 @@ pub enum Because {
     LivenessProbe,
     StartupProbe,
     SpecChanged,
+    Resize,
     Unknown,
 }
 
-pub fn plan(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed) -> Plan {
+/// `resized` are the ids of containers that must start anew to get other
+/// resources.
+pub fn plan(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, resized: &HashSet<String>) -> Plan {
     if let Some(attempt) = next_sandbox(pod, runtime) {
         return plan_with_new_sandbox(pod, runtime, attempt);
     }
@@ -67,11 +72,11 @@ pub fn plan(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed) -> Plan {
             plan.start.push(each.container.name);
         }
     }
-    match initialise(pod, runtime, probed, &mut plan) {
+    match initialise(pod, runtime, probed, resized, &mut plan) {
         Initialisation::Going => plan,
         Initialisation::Failed => Plan { kill_pod: true, ..Plan::default() },
         Initialisation::Done => {
-            let kept = regular(pod, runtime, probed, &mut plan);
+            let kept = regular(pod, runtime, probed, resized, &mut plan);
             let ephemeral_alive = pod::spec(pod).ephemeral_containers.iter().flatten().any(|each| {
                 runtime.current_container(&each.name).is_some_and(|one| one.state == State::Running)
             });
@@ -156,7 +161,13 @@ enum Initialisation {
     Failed,
 }
 
-fn initialise(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, plan: &mut Plan) -> Initialisation {
+fn initialise(
+    pod: &Pod,
+    runtime: &PodRuntime,
+    probed: &dyn Probed,
+    resized: &HashSet<String>,
+    plan: &mut Plan,
+) -> Initialisation {
     let Some(containers) = pod::spec(pod).init_containers.as_ref().filter(|all| !all.is_empty()) else {
         return Initialisation::Done;
     };
@@ -183,7 +194,7 @@ fn initialise(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, plan: &mut P
                     }
                 }
                 Some(record) => {
-                    if let Some(kill) = must_be_killed(container, record, probed) {
+                    if let Some(kill) = must_be_killed(container, record, probed, resized) {
                         plan.kill.push(kill);
                         plan.start.push(container.name.clone());
                     } else if !passed
@@ -221,7 +232,13 @@ fn initialise(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, plan: &mut P
 }
 
 /// Plans the regular containers; says whether any keeps running.
-fn regular(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, plan: &mut Plan) -> bool {
+fn regular(
+    pod: &Pod,
+    runtime: &PodRuntime,
+    probed: &dyn Probed,
+    resized: &HashSet<String>,
+    plan: &mut Plan,
+) -> bool {
     let mut kept = false;
     for container in &pod::spec(pod).containers {
         let record = runtime.container(&container.name);
@@ -232,10 +249,10 @@ fn regular(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, plan: &mut Plan
                     plan.start.push(container.name.clone());
                 }
             }
-            Some(record) => match must_be_killed(container, record, probed) {
+            Some(record) => match must_be_killed(container, record, probed, resized) {
                 None => kept = true,
                 Some(kill) => {
-                    let failed = kill.because != Because::SpecChanged;
+                    let failed = !matches!(kill.because, Because::SpecChanged | Because::Resize);
                     if failed
                         && container.restart_policy.as_deref().unwrap_or(pod::restart_policy(pod)) == "Never"
                     {
@@ -265,10 +282,17 @@ fn kill_if_unknown(record: Option<&Container>, plan: &mut Plan) {
     }
 }
 
-fn must_be_killed(container: &ContainerSpec, record: &Container, probed: &dyn Probed) -> Option<Kill> {
+fn must_be_killed(
+    container: &ContainerSpec,
+    record: &Container,
+    probed: &dyn Probed,
+    resized: &HashSet<String>,
+) -> Option<Kill> {
     let name = &container.name;
     let (because, message) = if record.hash != pod::container_hash(container) {
         (Because::SpecChanged, format!("Container {name} definition changed, will be restarted"))
+    } else if resized.contains(&record.id) {
+        (Because::Resize, format!("Container {name} resize requires restart"))
     } else if probed.liveness(&record.id) == Some(Verdict::Failure) {
         (Because::LivenessProbe, format!("Container {name} failed liveness probe, will be restarted"))
     } else if probed.startup(&record.id) == Some(Verdict::Failure) {
@@ -385,7 +409,7 @@ mod tests {
     #[track_caller]
     fn check(pod: &Pod, containers: &str, expected: &str) {
         assert_eq!(
-            shown(&plan(pod, &runtime(pod, true, containers), &Fixed::default())),
+            shown(&plan(pod, &runtime(pod, true, containers), &Fixed::default(), &HashSet::new())),
             expected,
             "{containers}"
         );
@@ -395,10 +419,13 @@ mod tests {
     fn a_new_pod_gets_a_sandbox_then_init_or_regular_containers() {
         let empty = PodRuntime::default();
         assert_eq!(
-            shown(&plan(&pod("Always", &[], &["a", "b"]), &empty, &Fixed::default())),
+            shown(&plan(&pod("Always", &[], &["a", "b"]), &empty, &Fixed::default(), &HashSet::new())),
             "sandbox0 +a +b"
         );
-        assert_eq!(shown(&plan(&pod("Always", &["i"], &["a"]), &empty, &Fixed::default())), "sandbox0 +i");
+        assert_eq!(
+            shown(&plan(&pod("Always", &["i"], &["a"]), &empty, &Fixed::default(), &HashSet::new())),
+            "sandbox0 +i"
+        );
     }
 
     #[test]
@@ -449,9 +476,9 @@ mod tests {
         spec.init_containers.as_mut().expect("has one")[0].startup_probe = Some(Default::default());
         let runtime = runtime(&pod, true, "s=running");
         let with = |verdict| Fixed { startup: vec![("s-id".into(), verdict)], ..Fixed::default() };
-        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Unknown))), "");
-        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Success))), "+a");
-        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Failure))), "-s +s +a");
+        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Unknown), &HashSet::new())), "");
+        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Success), &HashSet::new())), "+a");
+        assert_eq!(shown(&plan(&pod, &runtime, &with(Verdict::Failure), &HashSet::new())), "-s +s +a");
     }
 
     #[test]
@@ -459,19 +486,21 @@ mod tests {
         let mut pod = pod("Always", &[], &["a", "b"]);
         let running = runtime(&pod, true, "a=running b=running");
         let failed = Fixed { liveness: vec!["a-id".into()], ..Fixed::default() };
-        assert_eq!(shown(&plan(&pod, &running, &failed)), "-a +a");
+        assert_eq!(shown(&plan(&pod, &running, &failed, &HashSet::new())), "-a +a");
+        let resized = HashSet::from(["b-id".to_string()]);
+        assert_eq!(shown(&plan(&pod, &running, &Fixed::default(), &resized)), "-b +b");
         pod.spec.as_mut().expect("has a spec").containers[1].image = Some("other".into());
-        assert_eq!(shown(&plan(&pod, &running, &Fixed::default())), "-b +b");
+        assert_eq!(shown(&plan(&pod, &running, &Fixed::default(), &HashSet::new())), "-b +b");
         pod.spec.as_mut().expect("has a spec").containers[1].image = Some("i".into());
         pod.spec.as_mut().expect("has a spec").restart_policy = Some("Never".into());
-        assert_eq!(shown(&plan(&pod, &running, &failed)), "-a");
+        assert_eq!(shown(&plan(&pod, &running, &failed, &HashSet::new())), "-a");
     }
 
     #[test]
     fn a_lost_sandbox_is_made_again_unless_the_pod_never_restarts() {
         let lost = |policy: &str, containers: &str| {
             let pod = pod(policy, &[], &["a", "b"]);
-            shown(&plan(&pod, &runtime(&pod, false, containers), &Fixed::default()))
+            shown(&plan(&pod, &runtime(&pod, false, containers), &Fixed::default(), &HashSet::new()))
         };
         assert_eq!(lost("Always", "a=137 b=0"), "kill-pod sandbox1 +a +b");
         assert_eq!(lost("OnFailure", "a=137 b=0"), "kill-pod sandbox1 +a");

@@ -14,6 +14,7 @@ use crate::admit::{NodeFacts, admit};
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
+use crate::resize::{self, Pending};
 use crate::status::Ending;
 use crate::worker::{Orders, Worker};
 
@@ -61,13 +62,27 @@ impl Pods {
         let uid = pod::uid(&pod).to_string();
         let mut entries = self.shared.entries.lock();
         if let Some(entry) = entries.get(&uid) {
+            let before = entry.orders.borrow().clone();
+            let (granted, pending) = self.shared.grant(&pod, &before, &entries);
+            let makes_room = !resize::is_same(&granted, &before.pod)
+                || pod::is_terminal(pod::status(&pod).phase.as_deref());
             entry.orders.send_modify(|orders| {
-                orders.pod = pod.clone();
+                orders.pod = granted;
+                orders.wanted = pending.is_some().then(|| pod.clone());
+                orders.pending_resize = pending;
                 orders.wakes += 1;
             });
+            if makes_room {
+                self.shared.grant_deferred(&entries);
+                drop(entries);
+                self.shared.weigh();
+            }
             return;
         }
-        let mut orders = Orders::new(pod.clone());
+        // what a former kubelet granted holds until something else is
+        let mut orders = Orders::new(Arc::new(resize::as_shown(&pod)));
+        (orders.pod, orders.pending_resize) = self.shared.grant(&pod, &orders, &entries);
+        orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
         orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
         // On the informer's task, whose own span is about reading and not recorded.
         let mut span = ferry_trace::Span::root("kubelet.admit", None);
@@ -110,7 +125,10 @@ impl Pods {
                 // containers stay; the next kubelet takes them over
                 () = shared.stop.cancelled() => {}
                 () = work => {
-                    shared.entries.lock().remove(&uid);
+                    let mut entries = shared.entries.lock();
+                    entries.remove(&uid);
+                    shared.grant_deferred(&entries);
+                    drop(entries);
                     shared.weigh();
                 }
             }
@@ -165,6 +183,13 @@ impl Pods {
 
     pub fn mirrors(&self) -> Vec<Arc<Pod>> {
         self.shared.mirrors.lock().values().cloned().collect()
+    }
+
+    /// Something that concerns every pod changed.
+    pub fn wake_all(&self) {
+        for entry in self.shared.entries.lock().values() {
+            entry.orders.send_modify(|orders| orders.wakes += 1);
+        }
     }
 
     /// Something about the pod changed outside its source.
@@ -226,6 +251,58 @@ impl Pods {
 }
 
 impl Shared {
+    /// The pod with what it is granted, and what it is not. `before` has what
+    /// was granted so far.
+    fn grant(
+        &self,
+        pod: &Arc<Pod>,
+        before: &Orders,
+        entries: &HashMap<String, Entry>,
+    ) -> (Arc<Pod>, Option<Pending>) {
+        if resize::is_same(pod, &before.pod) {
+            return (pod.clone(), None);
+        }
+        let uid = pod::uid(pod);
+        let others: Vec<Arc<Pod>> = entries
+            .iter()
+            .filter(|(other, _)| *other != uid)
+            .filter_map(|(_, entry)| active(&entry.orders.borrow()))
+            .collect();
+        let others = others.iter().map(AsRef::as_ref);
+        let pending = match resize::decide(pod, others, self.node.allocatable, self.context.cpus.has_own(uid))
+        {
+            Ok(()) => {
+                let note = "Pod resize started".to_string();
+                self.context.events.event(&**pod, EventType::Normal, "ResizeStarted", "Resizing", note);
+                return (pod.clone(), None);
+            }
+            Err(pending) => pending,
+        };
+        if before.pending_resize.as_ref() != Some(&pending) {
+            let reason = format!("Resize{}", pending.reason.as_str());
+            let note = pending.message.clone();
+            self.context.events.event(&**pod, EventType::Warning, &reason, "Resizing", note);
+        }
+        (Arc::new(resize::with_resources_of(pod, &before.pod)), Some(pending))
+    }
+
+    /// Room was made: those who wait for it are looked at again.
+    fn grant_deferred(&self, entries: &HashMap<String, Entry>) {
+        for entry in entries.values() {
+            let before = entry.orders.borrow().clone();
+            let Some(wanted) = &before.wanted else { continue };
+            let (granted, pending) = self.grant(wanted, &before, entries);
+            if pending.is_none() {
+                entry.orders.send_modify(|orders| {
+                    orders.pod = granted;
+                    orders.pending_resize = None;
+                    orders.wanted = None;
+                    orders.wakes += 1;
+                });
+            }
+        }
+    }
+
     fn weigh(&self) {
         let pods: Vec<Arc<Pod>> =
             self.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect();

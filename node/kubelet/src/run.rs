@@ -230,7 +230,7 @@ impl Parts {
             events: recorder,
             client,
             runtime,
-            runtime_name: version.runtime_name.clone(),
+            runtime_version: version.clone(),
             objects,
             cgroups,
             cpus,
@@ -313,6 +313,13 @@ impl Parts {
                 orphans::run(&context, &pods, ORPHAN_PERIOD).await;
             }),
         ));
+        let (mut changes, pods) = (self.context.cpus.changes(), self.pods.clone());
+        let shared_cpus = async move {
+            while changes.changed().await.is_ok() {
+                pods.wake_all();
+            }
+        };
+        tasks.spawn(until(shutdown.clone(), Box::pin(shared_cpus)));
         let context = self.context.clone();
         tasks.spawn(until(shutdown.clone(), Box::pin(async move { rotate_logs(&context).await })));
         let (context, pods, node, pressure) =

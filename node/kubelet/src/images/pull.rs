@@ -31,10 +31,13 @@ pub struct Present {
 pub struct Images {
     runtime: cri::Client,
     permits: Arc<Semaphore>,
-    backoff: Mutex<Backoff<String>>,
+    backoff: Mutex<Backoff<Pull>>,
     /// What the last pull of an image failed with, while it is held back.
-    problems: Mutex<HashMap<String, String>>,
+    problems: Mutex<HashMap<Pull, String>>,
 }
+
+/// A pod's uid and an image: what one pod may not pull, another may.
+type Pull = (String, String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
@@ -57,6 +60,7 @@ impl Images {
     /// pull begins.
     pub async fn ensure(
         &self,
+        uid: &str,
         container: &Container,
         secrets: &[Arc<Secret>],
         sandbox_config: &cri::PodSandboxConfig,
@@ -90,9 +94,10 @@ impl Images {
             }
             _ => {}
         }
-        if let Some(left) = self.backoff.lock().blocked(&spec.image, Instant::now()) {
+        let pull = (uid.to_string(), spec.image.clone());
+        if let Some(left) = self.backoff.lock().blocked(&pull, Instant::now()) {
             tracing::debug!(image, ?left, "pull held back");
-            let problem = self.problems.lock().get(&spec.image).cloned().unwrap_or_default();
+            let problem = self.problems.lock().get(&pull).cloned().unwrap_or_default();
             return Err(failure(
                 "ImagePullBackOff",
                 format!("Back-off pulling image \"{image}\": ErrImagePull: {problem}"),
@@ -105,8 +110,8 @@ impl Images {
         let pulled = span.in_scope(self.pull(&spec, secrets, sandbox_config)).await;
         match pulled {
             Ok(reference) => {
-                self.backoff.lock().reset(&spec.image);
-                self.problems.lock().remove(&spec.image);
+                self.backoff.lock().reset(&pull);
+                self.problems.lock().remove(&pull);
                 let found = self
                     .runtime
                     .image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() })
@@ -118,12 +123,17 @@ impl Images {
             }
             Err(error) => {
                 span.fail(&error);
-                self.backoff.lock().failed(spec.image.clone(), Instant::now());
-                let message = format!("failed to pull image \"{image}\": {error}");
-                self.problems.lock().insert(spec.image.clone(), message.clone());
-                Err(failure("ErrImagePull", message))
+                self.backoff.lock().failed(pull.clone(), Instant::now());
+                self.problems.lock().insert(pull, error.to_string());
+                Err(failure("ErrImagePull", error.to_string()))
             }
         }
+    }
+
+    /// Nothing of a pod that is gone is held against anybody.
+    pub fn forget(&self, uid: &str) {
+        self.backoff.lock().retain(|(owner, _)| owner != uid);
+        self.problems.lock().retain(|(owner, _), _| owner != uid);
     }
 
     async fn pull(

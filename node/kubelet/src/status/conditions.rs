@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::Resize;
 use super::phase::Phase;
 use crate::pod;
 
@@ -50,6 +51,21 @@ pub fn conditions(facts: &Facts<'_>, old: &PodStatus) -> Vec<PodCondition> {
         ("PodScheduled", Verdict::yes()),
     ];
     all.into_iter().map(|(kind, verdict)| condition(kind, verdict, facts, old)).collect()
+}
+
+/// How a change of resources goes on, while it does.
+pub fn of_resize(resize: &Resize<'_>, facts: &Facts<'_>, old: &PodStatus) -> Vec<PodCondition> {
+    let pending = resize.pending.map(|pending| {
+        let reason = pending.reason.as_str();
+        ("PodResizePending", Verdict { status: true, reason, message: pending.message.clone() })
+    });
+    let in_progress = resize.in_progress.then(|| {
+        let reason = if resize.problem.is_some() { "Error" } else { "" };
+        let message = resize.problem.unwrap_or_default().to_string();
+        ("PodResizeInProgress", Verdict { status: true, reason, message })
+    });
+    let all = pending.into_iter().chain(in_progress);
+    all.map(|(kind, verdict)| condition(kind, verdict, facts, old)).collect()
 }
 
 /// Adds or replaces one condition beside those computed.

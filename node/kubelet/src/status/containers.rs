@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    Pod, PodStatus,
+    Pod, PodStatus, ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -38,6 +38,8 @@ pub struct Facts<'a> {
     /// Last words of ended containers, by container id.
     pub messages: &'a HashMap<String, String>,
     pub readiness: &'a dyn Fn(&str) -> Readiness,
+    /// What a running container has, by id.
+    pub resources: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
     /// The pod will start nothing more.
     pub terminating: bool,
 }
@@ -99,9 +101,10 @@ fn status(facts: &Facts<'_>, each: &ContainerOf) -> ContainerStatus {
             .is_some_and(|ended| ended.exit_code == 0),
         _ => readiness.ready,
     };
-    if runs {
-        status.allocated_resources = each.container.resources.as_ref().and_then(|each| each.requests.clone());
-        status.resources = each.container.resources.clone();
+    if let Some(record) = latest.filter(|_| runs) {
+        let granted = each.container.resources.as_ref();
+        status.allocated_resources = granted.and_then(|granted| granted.requests.clone());
+        status.resources = (facts.resources)(&record.id).or_else(|| granted.cloned());
     }
     status
 }

@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod::{self, ContainerKind};
+use crate::resize::Pending;
 use crate::resources::qos_class;
 use crate::runtime::view::PodRuntime;
 use containers::{Readiness, StartFailure};
@@ -31,6 +32,15 @@ pub struct Ending {
     pub failed: bool,
 }
 
+/// How a change of the pod's resources goes on.
+#[derive(Clone, Copy, Default)]
+pub struct Resize<'a> {
+    pub pending: Option<&'a Pending>,
+    /// Granted, but not all containers have it yet.
+    pub in_progress: bool,
+    pub problem: Option<&'a str>,
+}
+
 pub struct Facts<'a> {
     pub pod: &'a Pod,
     pub runtime: &'a PodRuntime,
@@ -39,6 +49,9 @@ pub struct Facts<'a> {
     pub failures: &'a HashMap<String, StartFailure>,
     pub messages: &'a HashMap<String, String>,
     pub readiness: &'a dyn Fn(&str) -> Readiness,
+    /// What a running container has, by id.
+    pub resources: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
+    pub resize: Resize<'a>,
     pub ending: Option<&'a Ending>,
     /// Nothing of the pod will be started again.
     pub terminating: bool,
@@ -56,6 +69,7 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         failures: facts.failures,
         messages: facts.messages,
         readiness: facts.readiness,
+        resources: facts.resources,
         terminating: facts.terminating,
     };
     let init = containers::statuses(&container_facts, &[ContainerKind::Init, ContainerKind::Sidecar]);
@@ -82,6 +96,11 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         now: facts.now,
     };
     let mut conditions = conditions::conditions(&condition_facts, old);
+    if facts.ending.is_none() && !facts.terminating {
+        for condition in conditions::of_resize(&facts.resize, &condition_facts, old) {
+            conditions::put(&mut conditions, condition);
+        }
+    }
     if let Some(disruption) = facts.ending.and_then(|ending| ending.disruption) {
         let condition = PodCondition {
             type_: "DisruptionTarget".into(),
@@ -130,6 +149,8 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         container_statuses: some(regular),
         init_container_statuses: some(init),
         ephemeral_container_statuses: some(ephemeral),
+        resources: pod::spec(pod).resources.clone(),
+        allocated_resources: pod::spec(pod).resources.as_ref().and_then(|whole| whole.requests.clone()),
         ..PodStatus::default()
     }
 }

@@ -210,19 +210,24 @@ impl Shared {
 }
 
 /// Conditions the kubelet answers for; only these are sent.
-const OWN_CONDITIONS: [&str; 6] = [
+const OWN_CONDITIONS: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
     "DisruptionTarget",
+    PENDING,
+    IN_PROGRESS,
 ];
+/// Those that go away when what they tell of is over.
+const PENDING: &str = "PodResizePending";
+const IN_PROGRESS: &str = "PodResizeInProgress";
 
 /// A strategic merge patch: what the kubelet owns, absent fields removed,
 /// conditions of others untouched because the list merges by type.
 fn patch(status: &PodStatus) -> Value {
-    let conditions: Vec<Value> = status
+    let mut conditions: Vec<Value> = status
         .conditions
         .iter()
         .flatten()
@@ -238,6 +243,11 @@ fn patch(status: &PodStatus) -> Value {
             })
         })
         .collect();
+    for passing in [PENDING, IN_PROGRESS] {
+        if !status.conditions.iter().flatten().any(|condition| condition.type_ == passing) {
+            conditions.push(json!({"$patch": "delete", "type": passing}));
+        }
+    }
     let replaced = |ips: Vec<Value>| {
         // these lists merge by address; a pod that moved must lose the old one
         let mut list = vec![json!({"$patch": "replace"})];
@@ -259,5 +269,7 @@ fn patch(status: &PodStatus) -> Value {
         "containerStatuses": status.container_statuses,
         "initContainerStatuses": status.init_container_statuses,
         "ephemeralContainerStatuses": status.ephemeral_container_statuses,
+        "resources": status.resources,
+        "allocatedResources": status.allocated_resources,
     })
 }

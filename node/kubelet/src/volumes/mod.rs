@@ -102,6 +102,10 @@ impl Volumes {
     pub async fn set_up(&self, pod: &Pod, node: &downward::Node) -> Result<MountedVolumes, Error> {
         let mut mounted = MountedVolumes::new();
         for volume in pod::spec(pod).volumes.iter().flatten() {
+            if volume.image.is_some() {
+                // the runtime mounts these
+                continue;
+            }
             let failed = |source| Error::Volume { volume: volume.name.clone(), source };
             mounted.insert(volume.name.clone(), self.set_up_one(pod, volume, node).await.map_err(failed)?);
         }

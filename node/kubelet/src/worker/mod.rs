@@ -20,6 +20,8 @@
 //! Nothing is remembered that the runtime or the API does not also know, so a
 //! restarted kubelet goes on where the former one was.
 
+mod image_volumes;
+mod resize;
 mod start;
 mod stop;
 mod sync;
@@ -39,6 +41,7 @@ use crate::context::Context;
 use crate::logs;
 use crate::pod;
 use crate::probes::Probes;
+use crate::resize::Pending;
 use crate::runtime;
 use crate::runtime::view::{PodRuntime, State};
 use crate::status::containers::{Readiness, StartFailure};
@@ -47,6 +50,7 @@ use crate::status::{self, Ending};
 /// What is wanted of a worker. It always acts on the latest.
 #[derive(Clone)]
 pub struct Orders {
+    /// With the resources granted to it.
     pub pod: Arc<Pod>,
     /// The API's copy of a static pod.
     pub mirror: Option<Arc<Pod>>,
@@ -55,13 +59,26 @@ pub struct Orders {
     pub ending: Option<Ending>,
     /// Less time than the pod's own grace period.
     pub grace: Option<Duration>,
+    /// More or less resources that the pod asks for and is not granted.
+    pub pending_resize: Option<Pending>,
+    /// The pod as it asks to be, while that is not granted.
+    pub wanted: Option<Arc<Pod>>,
     /// Something outside changed; counts so that waiting sees it.
     pub wakes: u64,
 }
 
 impl Orders {
     pub fn new(pod: Arc<Pod>) -> Self {
-        Self { pod, mirror: None, gone: false, ending: None, grace: None, wakes: 0 }
+        Self {
+            pod,
+            mirror: None,
+            gone: false,
+            ending: None,
+            grace: None,
+            pending_resize: None,
+            wanted: None,
+            wakes: 0,
+        }
     }
 
     fn is_deleted(&self) -> bool {
@@ -106,6 +123,12 @@ pub struct Worker {
     status: PodStatus,
     /// An end this worker found by itself: past the deadline.
     ending: Option<Ending>,
+    /// What running containers have, by id.
+    given: HashMap<String, resize::Given>,
+    /// Containers lack what was granted, or the pod's group is still wider than it has to be.
+    resizing: bool,
+    /// Why containers did not get what was granted.
+    resize_problem: Option<String>,
     /// Containers whose preStop hook has run.
     pre_stopped: HashSet<String>,
     retry: Duration,
@@ -132,6 +155,9 @@ impl Worker {
             seen: PodRuntime::default(),
             messages: HashMap::new(),
             ending: None,
+            given: HashMap::new(),
+            resizing: false,
+            resize_problem: None,
             pre_stopped: HashSet::new(),
             retry: FIRST_RETRY,
             acted: false,
@@ -235,11 +261,17 @@ impl Worker {
         let facts = status::Facts {
             pod,
             runtime,
-            runtime_name: &self.context.runtime_name,
+            runtime_name: &self.context.runtime_version.runtime_name,
             host_ips: &host_ips,
             failures: &self.failures,
             messages: &self.messages,
             readiness: &readiness,
+            resources: &|id| self.given.get(id).and_then(|given| given.resources.clone()),
+            resize: status::Resize {
+                pending: orders.pending_resize.as_ref(),
+                in_progress: self.as_given(pod, runtime).is_some(),
+                problem: self.resize_problem.as_deref(),
+            },
             ending: orders.ending.as_ref().or(self.ending.as_ref()),
             terminating: self.stage != Stage::Syncing,
             now: Timestamp::now(),

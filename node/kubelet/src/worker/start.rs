@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use ferry_client::{EventType, NamespacedName};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use tokio::time::Instant;
 
+use super::image_volumes::{self, ImageVolumes};
 use super::{Orders, Worker};
 use crate::cri;
 use crate::env::{self, Addresses};
 use crate::hooks;
+use crate::images::pull::Present;
 use crate::pod::{self, ContainerOf};
 use crate::runtime::container_config::{self, container_config, log_directory, log_file, propagation};
 use crate::runtime::dns;
@@ -29,7 +31,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Ended containers kept of each name, so that `logs --previous` works.
 const KEPT_ENDED: usize = 1;
 
-fn held(reason: &str, message: String) -> Held {
+pub(super) fn held(reason: &str, message: String) -> Held {
     (StartFailure { reason: reason.into(), message }, TRY_AGAIN)
 }
 
@@ -52,31 +54,18 @@ impl Worker {
         span.object("pods", pod::namespace(pod), pod::name(pod)).set("container", name.as_str());
 
         let secrets = self.pull_secrets(pod).await;
-        let handler = "";
-        let pulling = || {
-            let image = each.container.image.as_deref().unwrap_or_default();
-            self.event(pod, name, EventType::Normal, "Pulling", format!("Pulling image \"{image}\""));
-        };
-        let ensured = self.context.images.ensure(&each.container, &secrets, sandbox_config, handler, pulling);
-        let image = span.in_scope(ensured).await.map_err(|failure| {
+        let ensured = self.ensure_image(pod, &each.container, &secrets, sandbox_config);
+        let image = span.in_scope(ensured).await.inspect_err(|(failure, _)| {
             span.fail(&failure.reason);
-            let kind =
-                if failure.reason == "ImagePullBackOff" { EventType::Normal } else { EventType::Warning };
-            let reason = if failure.reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
-            self.event(pod, name, kind, reason, failure.message.clone());
-            if failure.reason == "ErrImagePull" {
-                self.event(pod, name, EventType::Warning, "Failed", "Error: ErrImagePull".into());
-            }
-            (failure, TRY_AGAIN)
         })?;
-        self.tell_image(pod, each, &image);
+        let image_volumes = self.image_volumes(pod, each, &secrets, sandbox_config).await?;
 
         let restart_count = self.restart_count(orders, name, runtime);
-        let config =
-            self.config(orders, each, runtime, volumes, &image, restart_count).await.map_err(|message| {
-                self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
-                held("CreateContainerConfigError", message)
-            })?;
+        let facts = (volumes, &image_volumes, &image, restart_count);
+        let config = self.config(orders, each, runtime, facts).await.map_err(|message| {
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
+            held("CreateContainerConfigError", message)
+        })?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
         let created = step.instrument(self.context.runtime.create_container(
             &sandbox.id,
@@ -95,6 +84,9 @@ impl Worker {
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("RunContainerError", error.to_string())
         })?;
+        let cpus = self.context.cpus.of_running(pod::uid(pod), name);
+        let given = super::resize::Given::new(each.container.resources.as_ref(), cpus);
+        self.given.insert(id.clone(), given);
         self.event(pod, name, EventType::Normal, "Started", format!("Started container {name}"));
         self.collect_ended(name, runtime).await;
         self.link_log(pod, name, &id, restart_count);
@@ -154,8 +146,40 @@ impl Worker {
         })
     }
 
-    fn tell_image(&self, pod: &Pod, each: &ContainerOf, image: &crate::images::pull::Present) {
-        let name = each.container.image.as_deref().unwrap_or_default();
+    /// The image of a container, or of a volume that it mounts, pulled if need be; told either way.
+    pub(super) async fn ensure_image(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        secrets: &[Arc<Secret>],
+        sandbox_config: &cri::PodSandboxConfig,
+    ) -> Result<Present, Held> {
+        let (name, image) = (&container.name, container.image.as_deref().unwrap_or_default());
+        let pulling =
+            || self.event(pod, name, EventType::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        let images = &self.context.images;
+        let ensured = images.ensure(&self.uid, container, secrets, sandbox_config, "", pulling).await;
+        let present = ensured.map_err(|failure| {
+            let (kind, reason, note) = match failure.reason.as_str() {
+                "ImagePullBackOff" => (EventType::Normal, "BackOff", failure.message.clone()),
+                "ErrImagePull" => {
+                    let note = format!("Failed to pull image \"{image}\": {}", failure.message);
+                    (EventType::Warning, "Failed", note)
+                }
+                _ => (EventType::Warning, "Failed", failure.message.clone()),
+            };
+            self.event(pod, name, kind, reason, note);
+            if failure.reason == "ErrImagePull" {
+                self.event(pod, name, EventType::Warning, "Failed", "Error: ErrImagePull".into());
+            }
+            (failure, TRY_AGAIN)
+        })?;
+        self.tell_image(pod, container, &present);
+        Ok(present)
+    }
+
+    fn tell_image(&self, pod: &Pod, container: &Container, image: &Present) {
+        let name = container.image.as_deref().unwrap_or_default();
         let note = match image.pulled_in {
             None => format!("Container image \"{name}\" already present on machine"),
             Some(took) => format!(
@@ -165,7 +189,7 @@ impl Worker {
                 image.size
             ),
         };
-        self.event(pod, &each.container.name, EventType::Normal, "Pulled", note);
+        self.event(pod, &container.name, EventType::Normal, "Pulled", note);
     }
 
     async fn pull_secrets(&self, pod: &Pod) -> Vec<Arc<Secret>> {
@@ -216,9 +240,7 @@ impl Worker {
         orders: &Orders,
         each: &ContainerOf,
         runtime: &PodRuntime,
-        volumes: &MountedVolumes,
-        image: &crate::images::pull::Present,
-        restart_count: u32,
+        (volumes, image_volumes, image, restart_count): (&MountedVolumes, &ImageVolumes, &Present, u32),
     ) -> Result<cri::ContainerConfig, String> {
         let pod = &orders.pod;
         let context = &self.context;
@@ -246,7 +268,7 @@ impl Worker {
         )
         .await
         .map_err(|error| error.to_string())?;
-        let mut mounts = self.volume_mounts(pod, each, volumes, &environment)?;
+        let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment)?;
         mounts.extend(
             self.own_mounts(pod, each, &pod_ips, restart_count, &mounts)
                 .map_err(|error| error.to_string())?,
@@ -280,10 +302,15 @@ impl Worker {
         pod: &Pod,
         each: &ContainerOf,
         volumes: &MountedVolumes,
+        image_volumes: &ImageVolumes,
         environment: &env::Environment,
     ) -> Result<Vec<cri::Mount>, String> {
         let mut mounts = Vec::new();
         for (index, wanted) in each.container.volume_mounts.iter().flatten().enumerate() {
+            if let Some(image) = image_volumes.get(&wanted.name) {
+                mounts.push(image_volumes::mount(wanted, image));
+                continue;
+            }
             let Some(volume) = volumes.get(&wanted.name) else {
                 return Err(format!(
                     "cannot find volume \"{}\" to mount into container \"{}\"",
@@ -393,7 +420,7 @@ fn mount(container_path: &str, host_path: PathBuf) -> cri::Mount {
     }
 }
 
-fn absolute(path: &str) -> String {
+pub(super) fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.into() } else { format!("/{path}") }
 }
 

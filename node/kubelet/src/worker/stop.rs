@@ -90,6 +90,7 @@ impl Worker {
             _ => {}
         }
         self.context.objects.unregister(&self.uid);
+        self.context.images.forget(&self.uid);
         if !orders.gone && !pod::is_static(&orders.pod) {
             self.context.writer.written(&self.uid).await;
             self.delete_from_api(&orders.pod).await?;

@@ -62,6 +62,9 @@ impl Error {
     }
 }
 
+/// A resize that the runtime refused is tried again after this.
+const RESIZE_RETRY: Duration = Duration::from_secs(5);
+
 pub(super) fn io_error(action: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { action, source }
 }
@@ -94,6 +97,7 @@ impl Worker {
             let runtime = self.runtime().await?;
             let pod_ip = self.pod_ip(pod, &runtime);
             self.probes.follow(pod, &runtime, pod_ip, false);
+            self.note_given(pod, &runtime);
             let status = self.show(orders, &runtime);
             if pod::is_terminal(status.phase.as_deref()) {
                 return Ok(Synced::Finished);
@@ -111,14 +115,19 @@ impl Worker {
                 return Err(Error::Network(problem));
             }
             if prepared.is_none() {
-                prepared = Some(self.prepare(pod, runtime.sandbox().is_none()).await?);
+                prepared = Some(self.prepare(pod, &runtime).await?);
             }
             let Some(volumes) = &prepared else { continue };
 
-            let plan = plan::plan(pod, &runtime, &self.probes);
+            if self.give(pod, &runtime).await? {
+                continue;
+            }
+            let restarts = self.restarts_for_resize(pod, &runtime);
+            let plan = plan::plan(pod, &runtime, &self.probes, &restarts);
             if plan == Plan::default() {
                 self.failures.clear();
-                return Ok(Synced::Until(self.next(deadline)));
+                let next = self.next(deadline);
+                return Ok(Synced::Until(if self.resizing { next.min(RESIZE_RETRY) } else { next }));
             }
             if plan.kill_pod && plan.sandbox.is_none() {
                 self.stop_everything(orders, &runtime).await?;
@@ -139,12 +148,18 @@ impl Worker {
 
     /// Cgroup, directories and volumes: what must be there before a container. Done in every pass, told in the
     /// first.
-    async fn prepare(&mut self, pod: &Arc<Pod>, is_first: bool) -> Result<volumes::MountedVolumes, Error> {
+    async fn prepare(
+        &mut self,
+        pod: &Arc<Pod>,
+        runtime: &PodRuntime,
+    ) -> Result<volumes::MountedVolumes, Error> {
+        let is_first = runtime.sandbox().is_none();
         let step = |name| {
             let span = ferry_trace::span(name);
             if is_first { span } else { span.unsampled() }
         };
-        step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod))?;
+        let as_it_runs = self.as_given(pod, runtime);
+        step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod, as_it_runs.as_ref()))?;
         step("kubelet.directories").enter(|| self.make_directories(pod))?;
         self.context.objects.register(pod);
         let mut span = step("kubelet.volumes");
@@ -281,7 +296,7 @@ impl Worker {
         let probe = match kill.because {
             plan::Because::LivenessProbe => each.container.liveness_probe.as_ref(),
             plan::Because::StartupProbe => each.container.startup_probe.as_ref(),
-            plan::Because::SpecChanged | plan::Because::Unknown => None,
+            plan::Because::SpecChanged | plan::Because::Resize | plan::Because::Unknown => None,
         };
         let seconds = probe?.termination_grace_period_seconds?;
         Some(Duration::from_secs(seconds.max(0) as u64))
