@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::host::{free_port, run};
-use crate::images::{self, Registry};
+use crate::images::{self, Access, Registry};
 
 /// What the image's nginx says.
 pub const WELCOME: &str = "welcome to nginx";
@@ -39,7 +39,7 @@ impl Cluster {
     pub fn new(binary: PathBuf, flags: &[&str]) -> Cluster {
         let directory = tempfile::Builder::new().prefix("ferry-cluster-").tempdir().unwrap();
         let root = images::root_file_system(&directory.path().join("image"));
-        let registry = Registry::start(directory.path(), &root);
+        let registry = Registry::start(directory.path(), &root, Access::Open);
         let flags = flags.iter().map(ToString::to_string).collect();
         Cluster { binary, directory, registry, root, port: free_port(), flags, enter: Vec::new() }
     }
@@ -100,6 +100,17 @@ impl Cluster {
         self.ferry().arg("kubectl").args(words).output().unwrap()
     }
 
+    /// A pod of one container, made by hand so that its spec can be anything.
+    pub fn create_pod(&self, pod: &str, container: &str, spec: &str) {
+        let manifest = format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{pod}"}},
+            "spec":{{"containers":[{{"name":"c","image":"nginx",{container}}}]{spec}}}}}"#
+        );
+        let file = self.directory.path().join(format!("{pod}.json"));
+        std::fs::write(&file, manifest).unwrap();
+        self.kubectl(&["create", "-f", file.to_str().unwrap()]);
+    }
+
     /// Asks until the answer is there, within a bound.
     pub fn until<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let give_up = Instant::now() + PATIENCE;
@@ -131,6 +142,14 @@ impl Cluster {
         );
         let answer = self.try_kubectl(&["exec", pod, "--", "bash", "-c", &script]);
         String::from_utf8_lossy(&answer.stdout).contains(WELCOME).then_some(())
+    }
+
+    /// Waits until a pod is Ready.
+    pub fn ready_pod(&self, pod: &str) {
+        self.until(&format!("pod {pod} is Ready"), || {
+            let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+            (self.try_kubectl(&["get", "pod", pod, "-o", path]).stdout == b"True").then_some(())
+        });
     }
 
     /// Waits until a Deployment has that many Ready pods.

@@ -43,6 +43,19 @@ pub fn run(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
+/// One page over plain HTTP, from the host.
+pub fn get(address: &str) -> Option<()> {
+    use std::io::{Read, Write};
+    let address = address.parse().unwrap();
+    let timeout = std::time::Duration::from_secs(2);
+    let mut stream = std::net::TcpStream::connect_timeout(&address, timeout).ok()?;
+    stream.set_read_timeout(Some(timeout)).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).ok()?;
+    page.contains(crate::cluster::WELCOME).then_some(())
+}
+
 /// Everything on the host that belongs to one cluster, by its name or its data directory, and all interfaces.
 /// A `ferry up` and `down` must leave it as it was.
 pub fn belongings(cluster: &str, data_dir: &Path) -> BTreeSet<String> {

@@ -23,13 +23,28 @@ const PACKAGES: [&str; 10] = [
     "libtinfo6",
     "busybox-static",
 ];
-const TOOLS: [&str; 7] = ["sh", "cat", "ls", "nslookup", "sleep", "timeout", "true"];
+const TOOLS: [&str; 12] =
+    ["sh", "cat", "chmod", "ls", "mkdir", "nslookup", "rm", "sleep", "tar", "timeout", "touch", "true"];
 
-/// A registry with one image, and the setting that makes containerd ask it for docker.io's.
+/// A registry with one image.
 pub struct Registry {
     child: Child,
+    pub address: String,
+    /// The settings that make containerd ask it for docker.io's images.
     pub config_dir: PathBuf,
 }
+
+/// Who may pull.
+pub enum Access {
+    Open,
+    /// `USER` with `PASSWORD`.
+    Guarded,
+}
+
+pub const USER: &str = "pilot";
+pub const PASSWORD: &str = "sail";
+/// The password as htpasswd(1) would write it (bcrypt, which is all the registry takes).
+const HTPASSWD: &str = "pilot:$2y$05$abcdefghijklmnopqrstuu06gU5KQ.N.GQ.zP8gNvVHV78FIYAZne\n";
 
 impl Drop for Registry {
     fn drop(&mut self) {
@@ -39,16 +54,21 @@ impl Drop for Registry {
 }
 
 impl Registry {
-    pub fn start(directory: &Path, root: &Path) -> Registry {
+    pub fn start(directory: &Path, root: &Path, access: Access) -> Registry {
         let storage = directory.join("registry");
         put_nginx(&storage, root);
-        let port = free_port();
-        let config = json!({
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut config = json!({
             "version": "0.1",
             "log": {"level": "error", "accesslog": {"disabled": true}},
             "storage": {"filesystem": {"rootdirectory": storage}},
-            "http": {"addr": format!("127.0.0.1:{port}")},
+            "http": {"addr": address},
         });
+        if matches!(access, Access::Guarded) {
+            let passwords = directory.join("htpasswd");
+            fs::write(&passwords, HTPASSWD).unwrap();
+            config["auth"] = json!({"htpasswd": {"realm": "harbour", "path": passwords}});
+        }
         let file = directory.join("registry.yml");
         fs::write(&file, config.to_string()).unwrap();
         let child = Command::new("docker-registry")
@@ -60,11 +80,17 @@ impl Registry {
             .spawn()
             .expect("docker-registry is installed by `cargo xtask test`");
         let config_dir = directory.join("certs.d");
-        fs::create_dir_all(config_dir.join("docker.io")).unwrap();
-        let url = format!("http://127.0.0.1:{port}");
+        let registry = Registry { child, address, config_dir };
+        registry.trust_in(&registry.config_dir, "docker.io");
+        registry
+    }
+
+    /// Makes containerd ask this registry, in plain HTTP, for the images of `host`.
+    pub fn trust_in(&self, config_dir: &Path, host: &str) {
+        fs::create_dir_all(config_dir.join(host)).unwrap();
+        let url = format!("http://{}", self.address);
         let hosts = format!("server = \"{url}\"\n[host.\"{url}\"]\ncapabilities = [\"pull\", \"resolve\"]\n");
-        fs::write(config_dir.join("docker.io/hosts.toml"), hosts).unwrap();
-        Registry { child, config_dir }
+        fs::write(config_dir.join(host).join("hosts.toml"), hosts).unwrap();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use crate::cluster::{Cluster, WELCOME};
-use crate::host::{belongings, ferry, free_port, in_path, run};
+use crate::host::{belongings, ferry, free_port, get, in_path, run};
 
 #[test]
 fn the_whole_command_on_the_embedded_store() {
@@ -137,17 +137,4 @@ fn a_killed_server_restarts_no_container(cluster: &Cluster) {
     cluster.up();
     cluster.ready_pods("nginx", 3);
     assert_eq!(containers(), before);
-}
-
-/// One page over plain HTTP, from the host.
-fn get(address: &str) -> Option<()> {
-    use std::io::{Read, Write};
-    let address = address.parse().unwrap();
-    let timeout = std::time::Duration::from_secs(2);
-    let mut stream = std::net::TcpStream::connect_timeout(&address, timeout).ok()?;
-    stream.set_read_timeout(Some(timeout)).ok()?;
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).ok()?;
-    page.contains(WELCOME).then_some(())
 }

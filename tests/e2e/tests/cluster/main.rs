@@ -2,6 +2,9 @@
 //! that answers by address and by name, `ferry down`. Real containerd, real registry, the kernel's own rules.
 
 mod cluster;
+mod conversation;
+mod credentials;
+mod faults;
 mod host;
 mod images;
 mod life;
@@ -9,3 +12,4 @@ mod network;
 mod nodes;
 mod requests;
 mod segment;
+mod streams;
