@@ -197,7 +197,7 @@ pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<cri::AuthConfig>
         for (registry, entry) in logins(secret) {
             let pattern = pattern(&registry);
             if fits(&pattern, &name) {
-                fitting.push((pattern.len(), auth(&registry, &entry)));
+                fitting.push((pattern.len(), auth(&entry)));
             }
         }
     }
@@ -249,12 +249,13 @@ fn fits(pattern: &str, image: &str) -> bool {
     hosts_match && (path.is_empty() || image_path.starts_with(path))
 }
 
-fn auth(registry: &str, entry: &serde_json::Value) -> cri::AuthConfig {
+/// Without an address: that these fit is decided already, and runtimes take
+/// only URLs for one.
+fn auth(entry: &serde_json::Value) -> cri::AuthConfig {
     let text = |key: &str| entry[key].as_str().unwrap_or_default().to_string();
     let mut auth = cri::AuthConfig {
         username: text("username"),
         password: text("password"),
-        server_address: registry.into(),
         identity_token: text("identitytoken"),
         registry_token: text("registrytoken"),
         ..Default::default()

@@ -128,7 +128,11 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
             None => old.pod_ips.iter().flatten().map(|each| each.ip.clone()).collect(),
         }
     };
-    let some = |list: Vec<_>| Some(list).filter(|list| !list.is_empty());
+    // of a pod that was turned away, "creating" would be a lie
+    let has_begun = facts.ending.is_none()
+        || !facts.runtime.containers.is_empty()
+        || old.container_statuses.iter().flatten().any(|status| status.container_id.is_some());
+    let some = |list: Vec<_>| Some(list).filter(|list| has_begun && !list.is_empty());
     PodStatus {
         phase: Some(phase.as_str().into()),
         conditions: Some(conditions),
@@ -152,5 +156,56 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         resources: pod::spec(pod).resources.clone(),
         allocated_resources: pod::spec(pod).resources.as_ref().and_then(|whole| whole.requests.clone()),
         ..PodStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resize::Reason;
+    use serde_json::json;
+
+    fn shown(ending: Option<&Ending>, resize: Resize<'_>) -> PodStatus {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [{"name": "c", "image": "i"}]}}))
+            .expect("the pod is well formed");
+        let facts = Facts {
+            pod: &pod,
+            runtime: &PodRuntime::default(),
+            runtime_name: "containerd",
+            host_ips: &[],
+            failures: &HashMap::new(),
+            messages: &HashMap::new(),
+            readiness: &|_| Readiness { started: false, ready: false },
+            resources: &|_| None,
+            resize,
+            ending,
+            terminating: ending.is_some(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        status(&facts, &PodStatus::default())
+    }
+
+    #[test]
+    fn a_pod_that_was_turned_away_creates_no_containers() {
+        let ending =
+            Ending { reason: "OutOfcpu".into(), message: "no room".into(), disruption: None, failed: true };
+        let status = shown(Some(&ending), Resize::default());
+        assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
+        assert_eq!(status.container_statuses, None);
+        assert!(shown(None, Resize::default()).container_statuses.is_some());
+    }
+
+    #[test]
+    fn a_resize_is_told_while_it_goes_on() {
+        let pending = Pending { reason: Reason::Deferred, message: "no room yet".into() };
+        let resize = Resize { pending: Some(&pending), in_progress: true, problem: Some("refused") };
+        let status = shown(None, resize);
+        let told = |kind: &str| {
+            let condition = conditions::find(&status, kind).expect(kind);
+            (condition.reason.clone().expect("a reason"), condition.message.clone().expect("a message"))
+        };
+        assert_eq!(told("PodResizePending"), ("Deferred".into(), "no room yet".into()));
+        assert_eq!(told("PodResizeInProgress"), ("Error".into(), "refused".into()));
+        assert!(conditions::find(&shown(None, Resize::default()), "PodResizePending").is_none());
     }
 }

@@ -44,6 +44,10 @@ impl Cluster {
         Cluster { binary, directory, registry, root, port: free_port(), flags, enter: Vec::new() }
     }
 
+    pub fn add_flags(&mut self, flags: &[&str]) {
+        self.flags.extend(flags.iter().map(ToString::to_string));
+    }
+
     pub fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
     }

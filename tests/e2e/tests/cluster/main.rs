@@ -11,5 +11,6 @@ mod life;
 mod network;
 mod nodes;
 mod requests;
+mod resources;
 mod segment;
 mod streams;

@@ -70,7 +70,7 @@ fn exit_of(pod: &Value) -> Result<()> {
 }
 
 async fn remove(cli: &Cli, objects: impl Iterator<Item = &Value>) -> Result<()> {
-    let options = Options::from_args(&cli.args)?;
+    let options = Options { quiet: cli.args.bool("quiet"), ..Options::from_args(&cli.args)? };
     let mut errors = Vec::new();
     for object in objects {
         let info = Info {
