@@ -27,6 +27,8 @@ pub use sandbox::*;
 /// The runtime answers most calls within this; pulling and stopping have
 /// limits of their own.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Questions that need no work are answered within this, or the runtime hangs.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Image layers can be listed in answers of several megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
@@ -65,11 +67,11 @@ impl Client {
 
     pub async fn version(&self) -> Result<VersionResponse, Error> {
         let request = VersionRequest { version: "v1".into() };
-        self.runtime("/runtime.v1.RuntimeService/Version", request).await
+        self.call("/runtime.v1.RuntimeService/Version", request, LOOK_TIMEOUT).await
     }
 
     pub async fn status(&self, verbose: bool) -> Result<StatusResponse, Error> {
-        self.runtime("/runtime.v1.RuntimeService/Status", StatusRequest { verbose }).await
+        self.call("/runtime.v1.RuntimeService/Status", StatusRequest { verbose }, LOOK_TIMEOUT).await
     }
 
     pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse, Error> {
@@ -117,9 +119,9 @@ impl Client {
         &self,
         filter: Option<PodSandboxFilter>,
     ) -> Result<Vec<PodSandbox>, Error> {
-        let answer: ListPodSandboxResponse = self
-            .runtime("/runtime.v1.RuntimeService/ListPodSandbox", ListPodSandboxRequest { filter })
-            .await?;
+        let request = ListPodSandboxRequest { filter };
+        let answer: ListPodSandboxResponse =
+            self.call("/runtime.v1.RuntimeService/ListPodSandbox", request, LOOK_TIMEOUT).await?;
         Ok(answer.items)
     }
 
@@ -158,9 +160,9 @@ impl Client {
     }
 
     pub async fn list_containers(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, Error> {
-        let answer: ListContainersResponse = self
-            .runtime("/runtime.v1.RuntimeService/ListContainers", ListContainersRequest { filter })
-            .await?;
+        let request = ListContainersRequest { filter };
+        let answer: ListContainersResponse =
+            self.call("/runtime.v1.RuntimeService/ListContainers", request, LOOK_TIMEOUT).await?;
         Ok(answer.containers)
     }
 
@@ -239,8 +241,9 @@ impl Client {
     }
 
     pub async fn list_images(&self) -> Result<Vec<Image>, Error> {
+        let request = ListImagesRequest { filter: None };
         let answer: ListImagesResponse =
-            self.runtime("/runtime.v1.ImageService/ListImages", ListImagesRequest { filter: None }).await?;
+            self.call("/runtime.v1.ImageService/ListImages", request, LOOK_TIMEOUT).await?;
         Ok(answer.images)
     }
 
@@ -270,7 +273,7 @@ impl Client {
     }
 
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, Error> {
-        self.runtime("/runtime.v1.ImageService/ImageFsInfo", ()).await
+        self.call("/runtime.v1.ImageService/ImageFsInfo", (), LOOK_TIMEOUT).await
     }
 
     async fn runtime<Q, A>(&self, method: &'static str, request: Q) -> Result<A, Error>

@@ -73,7 +73,7 @@ impl NodeStatusSource {
                 kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.port) }),
             }),
             node_info: Some(info),
-            images: Some(self.images().await),
+            images: self.images().await.or_else(|| old.images.clone()),
             runtime_handlers: Some(runtime.handlers),
             ..NodeStatus::default()
         };
@@ -115,12 +115,13 @@ impl NodeStatusSource {
         internal.chain([name]).collect()
     }
 
-    async fn images(&self) -> Vec<ContainerImage> {
+    /// `None` when the runtime does not tell.
+    async fn images(&self) -> Option<Vec<ContainerImage>> {
         let mut images = match self.runtime.list_images().await {
             Ok(images) => images,
             Err(error) => {
                 tracing::debug!(%error, "images not listed");
-                return vec![];
+                return None;
             }
         };
         images.sort_by(|left, right| right.size.cmp(&left.size).then_with(|| left.id.cmp(&right.id)));
@@ -130,7 +131,7 @@ impl NodeStatusSource {
             names.truncate(MAX_NAMES);
             ContainerImage { names: Some(names), size_bytes: i64::try_from(image.size).ok() }
         });
-        described.collect()
+        Some(described.collect())
     }
 }
 

@@ -16,8 +16,6 @@ use crate::images::containerd;
 
 const RELIST_ALONE: Duration = Duration::from_secs(1);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(10);
-/// A runtime that takes longer to list what it has is of no use.
-const PATIENCE: Duration = Duration::from_secs(10);
 const RECONNECT: Duration = Duration::from_secs(2);
 /// CRI learns of an exit from the same event we do, a moment later or sooner.
 const SETTLE: Duration = Duration::from_millis(5);
@@ -62,9 +60,7 @@ pub async fn run(
             }
             _ = ticks.tick() => {}
         }
-        let answered = tokio::time::timeout(PATIENCE, summaries(&runtime)).await;
-        let answered = answered.map_err(|_| "the runtime does not answer".to_string());
-        match answered.and_then(|answered| answered.map_err(|error| error.to_string())) {
+        match summaries(&runtime).await {
             Ok(current) => {
                 healthy.send_if_modified(|state| std::mem::replace(state, Ok(())).is_err());
                 let uids = current.keys().chain(known.keys()).collect::<std::collections::BTreeSet<_>>();
@@ -75,7 +71,8 @@ pub async fn run(
                 }
                 known = current;
             }
-            Err(message) => {
+            Err(error) => {
+                let message = error.to_string();
                 healthy.send_if_modified(|state| std::mem::replace(state, Err(message)).is_ok());
             }
         }

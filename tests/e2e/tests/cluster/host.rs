@@ -31,6 +31,20 @@ pub fn in_path(program: &str) -> bool {
         .any(|directory| directory.join(program).is_file())
 }
 
+/// Whether the host has a kubectl of upstream's that speaks to today's servers; says so where not.
+pub fn has_upstreams_kubectl() -> bool {
+    let minor = || {
+        let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output().ok()?;
+        let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()
+    };
+    let found = minor().is_some_and(|minor| minor >= 32);
+    if !found {
+        println!("passed over: no kubectl of upstream's, or one older than 1.32");
+    }
+    found
+}
+
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

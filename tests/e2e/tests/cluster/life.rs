@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use crate::cluster::{Cluster, WELCOME};
-use crate::host::{belongings, ferry, free_port, get, in_path, run};
+use crate::host::{belongings, ferry, free_port, get, has_upstreams_kubectl, in_path, run};
 
 #[test]
 fn the_whole_command_on_the_embedded_store() {
@@ -102,8 +102,7 @@ fn the_whole_command(cluster: Cluster) {
 
 /// Today's form of the command, with the kubectl that users have.
 fn uses_upstreams_kubectl(cluster: &Cluster) {
-    if !in_path("kubectl") {
-        println!("passed over: no kubectl of upstream's");
+    if !has_upstreams_kubectl() {
         return;
     }
     let kubectl = |words: &[&str]| {

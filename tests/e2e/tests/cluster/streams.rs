@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::cluster::Cluster;
 use crate::conversation::Conversation;
-use crate::host::{ferry, get, in_path, run};
+use crate::host::{ferry, get, has_upstreams_kubectl, in_path, run};
 
 /// One of the two kubectls, on one cluster.
 struct Kubectl<'a> {
@@ -69,10 +69,8 @@ fn pods_are_talked_to_with_both_kubectls() {
     let cluster = Cluster::new(binary, &[]);
     cluster.up();
     let mut names = vec!["ferry"];
-    if in_path("kubectl") {
+    if has_upstreams_kubectl() {
         names.push("upstream");
-    } else {
-        println!("passed over: no kubectl of upstream's");
     }
     for name in names {
         let kubectl = Kubectl { name, cluster: &cluster };
