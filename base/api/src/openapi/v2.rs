@@ -66,7 +66,8 @@ fn add_registered_kinds(definitions: &mut Map<String, Value>) {
     let known = Types::builtin().iter().flat_map(|ty| &ty.kinds);
     let mut versions: Vec<(&str, &str)> =
         known.map(|gvk| (gvk.group.as_ref(), gvk.version.as_ref())).chain(retired).collect();
-    versions.retain(|(group, _)| *group != "apidiscovery.k8s.io");
+    // Documents, and measurements: neither is deleted or watched.
+    versions.retain(|(group, _)| !["apidiscovery.k8s.io", "metrics.k8s.io"].contains(group));
     versions.sort_unstable();
     versions.dedup();
     for kind in ["DeleteOptions", "WatchEvent"] {

@@ -96,7 +96,10 @@ fn thirty_pods_outlive_the_server(cluster: &Cluster) {
     });
     cluster.kubectl(&["scale", "deployment", "many", "--replicas=2"]);
     cluster.ready_pods("many", 2);
-    cluster.until("28 containers ended", || (processes(&["sleep", &sleep]) == 2).then_some(()));
+    cluster.until("28 pods are gone with their containers", || {
+        let left = container_ids(cluster).lines().count();
+        (left == 2 && processes(&["sleep", &sleep]) == 2).then_some(())
+    });
 }
 
 /// The node is not Ready without a runtime, and Ready again with it; containers do not notice.
@@ -109,10 +112,9 @@ fn the_runtime_is_killed(cluster: &Cluster) {
     kills(cluster, &pid);
     node_is_ready(cluster, "True");
     assert_ne!(cluster.status()["containerdPid"], pid, "another containerd runs");
-    let pod = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "name"]);
-    let pod = pod.lines().next().unwrap();
     cluster.until("a container is reached again", || {
-        cluster.try_kubectl(&["exec", pod, "--", "true"]).status.success().then_some(())
+        let exec = ["exec", "deployment/many", "--", "true"];
+        cluster.try_kubectl(&exec).status.success().then_some(())
     });
     assert_eq!(container_ids(cluster), before);
     cluster.kubectl(&["delete", "deployment", "many"]);
