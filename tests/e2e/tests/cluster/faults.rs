@@ -253,7 +253,7 @@ fn who_fills_the_disk_is_evicted() {
     let small = OnSmallDisk { cluster, _disk: disk };
     let cluster = &small.cluster;
     cluster.up();
-    let script = "busybox dd if=/dev/zero of=/data/large bs=1M count=400; sleep 3600";
+    let script = "busybox dd if=/dev/zero of=/data/large bs=1M count=600; sleep 3600";
     let container =
         format!(r#""command":["sh","-c","{script}"],"volumeMounts":[{{"name":"data","mountPath":"/data"}}]"#);
     cluster.create_pod("greedy", &container, r#","volumes":[{"name":"data","emptyDir":{}}]"#);
