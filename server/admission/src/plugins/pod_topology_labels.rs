@@ -29,7 +29,6 @@ impl Plugin for PodTopologyLabels {
     }
 
     /// A binding hands its labels on to the pod.
-
     async fn mutate(
         &self,
         request: &Request<'_>,
