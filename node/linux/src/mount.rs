@@ -1,5 +1,6 @@
 //! Mounts: what a pod's volumes need of them.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -63,15 +64,20 @@ fn below(mountinfo: &str, directory: &Path) -> Vec<PathBuf> {
     let mut mounts: Vec<PathBuf> = mountinfo
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .map(|field| PathBuf::from(unescape(field)))
-        .filter(|mount| mount.starts_with(directory))
+        .map(unescape)
+        .filter(|mount| Path::new(mount.as_ref()).starts_with(directory))
+        .map(|mount| PathBuf::from(mount.as_ref()))
         .collect();
     mounts.reverse();
     mounts
 }
 
 /// The kernel writes spaces, tabs, newlines and backslashes as octal.
-fn unescape(field: &str) -> String {
+fn unescape(field: &str) -> Cow<'_, str> {
+    // Every pod that starts or ends looks at every mount, and hardly one has such a sign.
+    if !field.contains('\\') {
+        return field.into();
+    }
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
@@ -87,7 +93,7 @@ fn unescape(field: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
 #[cfg(test)]

@@ -199,7 +199,8 @@ impl Worker {
                 .await
                 .map_err(Error::Kill)?;
         }
-        let mut runtime = runtime.clone();
+        // one that was killed for its probe has crashed like any other, and may have to wait
+        let mut runtime = if plan.kill.is_empty() { runtime.clone() } else { self.runtime().await? };
         if let Some(attempt) = plan.sandbox {
             if plan.kill_pod {
                 self.stop_everything(orders, &runtime).await?;

@@ -163,7 +163,7 @@ fn a_container_does_not_stop(cluster: &Cluster) {
     cluster.create_pod("hook", &container, r#","terminationGracePeriodSeconds":3"#);
     cluster.ready_pod("hook");
     cluster.kubectl(&["delete", "pod", "hook", "--timeout=60s"]);
-    event(cluster, "hook", "FailedPreStopHook", "grace period");
+    event(cluster, "hook", "FailedPreStopHook", "PreStopHook failed");
 }
 
 fn a_volume_cannot_be_mounted(cluster: &Cluster) {
