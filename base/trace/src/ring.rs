@@ -113,8 +113,10 @@ pub struct Ring {
     slots_per_shard: usize,
     heap_per_shard: usize,
     next_sequence: AtomicU64,
-    /// Revision → the span that wrote it, for the latest revisions, at `revision % len`.
+    /// Revision → the span that wrote it, for the latest revisions, at `revision % len`. Empty in a process
+    /// that writes no revisions.
     writers: Mutex<Vec<Option<(i64, Context)>>>,
+    max_writers: usize,
     followers: Mutex<Vec<Waker>>,
     /// Whether anyone waits in `followers`, so that a push need not lock it to find out.
     is_followed: AtomicBool,
@@ -141,7 +143,8 @@ impl Ring {
             slots_per_shard: if slots < 2 { 1 } else { 1 << slots.ilog2() },
             heap_per_shard: half_shard,
             next_sequence: AtomicU64::new(1),
-            writers: Mutex::new(vec![None; writers]),
+            writers: Mutex::default(),
+            max_writers: writers,
             followers: Mutex::default(),
             is_followed: AtomicBool::new(false),
         }
@@ -201,6 +204,9 @@ impl Ring {
     /// Remembers which span wrote a revision. Said by [`crate::Span::committed`].
     pub(crate) fn note_writer(&self, revision: i64, context: Context) {
         let mut writers = self.writers.lock();
+        if writers.is_empty() {
+            *writers = vec![None; self.max_writers];
+        }
         let slot = revision.rem_euclid(writers.len() as i64) as usize;
         writers[slot] = Some((revision, context));
     }
@@ -208,8 +214,13 @@ impl Ring {
     /// The span that wrote `revision`, as far back as is remembered.
     pub fn writer(&self, revision: i64) -> Option<Context> {
         let writers = self.writers.lock();
-        let slot = revision.rem_euclid(writers.len() as i64) as usize;
-        writers[slot].filter(|(written, _)| *written == revision).map(|(_, context)| context)
+        let slot = revision.rem_euclid(self.max_writers as i64) as usize;
+        writers
+            .get(slot)
+            .copied()
+            .flatten()
+            .filter(|(written, _)| *written == revision)
+            .map(|(_, context)| context)
     }
 
     /// Everything that is kept, by start.
@@ -227,6 +238,19 @@ impl Ring {
         }
         found.sort_by_key(|record| record.sequence);
         found
+    }
+
+    /// Forgets everything up to the record with this sequence: another process has it now.
+    pub fn let_go(&self, sequence: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let gone = shard.records.partition_point(|record| record.sequence <= sequence);
+            let heap: usize = shard.records.drain(..gone).map(|record| record.heap()).sum();
+            shard.heap -= heap;
+            if shard.records.len() < shard.records.capacity() / 8 {
+                shard.records.shrink_to_fit();
+            }
+        }
     }
 
     pub fn trace(&self, trace: TraceId) -> Vec<Record> {
@@ -292,6 +316,25 @@ pub(crate) mod tests {
             attributes: Vec::new(),
             source: None,
         }
+    }
+
+    #[test]
+    fn what_was_let_go_takes_no_room() {
+        let ring = Ring::new(1 << 20);
+        for start in 0..100 {
+            ring.push(Record { object: Some("pods/default/a".into()), ..record("step", start) });
+        }
+        let full = ring.bytes();
+        ring.let_go(90);
+        assert_eq!(
+            ring.all().iter().map(|record| record.sequence).collect::<Vec<_>>(),
+            Vec::from_iter(91..=100)
+        );
+        ring.let_go(100);
+        assert!(ring.all().is_empty());
+        assert!(ring.bytes() < full / 10, "{} of {full}", ring.bytes());
+        ring.push(record("next", 101));
+        assert_eq!(ring.after(100).len(), 1);
     }
 
     #[test]

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::Request;
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -22,7 +23,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::error;
+use crate::{error, unread};
 use correlator::{Correlator, Decision};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -280,6 +281,10 @@ impl Writer {
     }
 }
 
+fn events(namespace: &str) -> Request {
+    Request::new(Event::url_path(&(), Some(namespace)))
+}
+
 /// Tries a few times while the server cannot be reached; what it refuses, it refuses.
 async fn send(client: &Client, write: Write) {
     let Write { mut decision, entry } = write;
@@ -288,16 +293,17 @@ async fn send(client: &Client, write: Write) {
             Decision::Drop => return,
             Decision::Create(event) => {
                 let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
-                let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-                events.create(&PostParams::default(), event).await
+                let body = serde_json::to_vec(event).expect("an event is JSON");
+                unread::send(client, events(namespace).create(&PostParams::default(), body)).await
             }
             Decision::Count { namespace, name, series } => {
-                let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-                events.patch(name, &PatchParams::default(), &Patch::Merge(json!({"series": series}))).await
+                let patch = Patch::Merge(json!({"series": series}));
+                let request = events(namespace).patch(name, &PatchParams::default(), &patch);
+                unread::send(client, request).await
             }
         };
         match result {
-            Ok(_) => return,
+            Ok(()) => return,
             // The event has expired since it was last counted.
             Err(error) if error::is_not_found(&error) && matches!(decision, Decision::Count { .. }) => {
                 decision = Decision::Create(Box::new(entry.clone().into_event()));

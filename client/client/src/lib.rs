@@ -16,6 +16,8 @@
 //! - [`informer`]: shared list+watch with typed, indexed stores.
 //! - [`queue`], [`reconcile`], [`expectations`]: level-triggered work on keys.
 //! - [`spans`]: what a process of its own did, told to the server.
+//! - [`unread`]: writes whose answer no one needs. [`Written`]: writes that the informer does not
+//!   show yet.
 //! - [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
 //!
 //! This room knows no controller, no server and no node, and no kind beyond those it writes
@@ -36,6 +38,8 @@ pub mod reconcile;
 pub mod spans;
 #[cfg(test)]
 mod test_server;
+pub mod unread;
+mod written;
 
 pub use connect::{ConnectError, Kubeconfig, connect, over};
 pub use error::{Attempt, Error};
@@ -47,3 +51,4 @@ pub use name::NamespacedName;
 pub use queue::{Backoff, Queue};
 pub use reconcile::{Outcome, Workers};
 pub use tokio_util::sync::CancellationToken;
+pub use written::Written;

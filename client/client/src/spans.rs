@@ -25,7 +25,11 @@ pub async fn hand_in(client: Client) {
         tokio::time::sleep(GATHER).await;
         for batch in ring().after(sent).chunks(BATCH) {
             match silent.in_scope(send(&client, batch)).await {
-                Ok(()) => sent = batch.last().map_or(sent, |record| record.sequence),
+                Ok(()) => {
+                    sent = batch.last().map_or(sent, |record| record.sequence);
+                    // the server has them now, and it is the server that people ask
+                    ring().let_go(sent);
+                }
                 Err(error) if is_final(&error) => {
                     tracing::debug!(%error, "spans stay in this process");
                     return;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::decode::Keep;
 use super::{Informer, Metadata, Object, reflector};
 
 /// Which objects of a kind. The default is all of them.
@@ -75,6 +76,7 @@ impl Informers {
             Box::new(self.start(
                 api(self.shared.client.clone()),
                 selection,
+                Keep::Object,
                 self.shared.shutdown.child_token(),
             ))
         });
@@ -93,7 +95,7 @@ impl Informers {
                 () = either.cancelled() => {}
             }
         });
-        self.start(api, Selection::default(), both)
+        self.start(api, Selection::default(), Keep::Identity, both)
     }
 
     /// Waits until every list has ended; call after `shutdown` was cancelled.
@@ -102,8 +104,14 @@ impl Informers {
         self.shared.tasks.wait().await;
     }
 
-    fn start<K: Object>(&self, api: Api<K>, selection: Selection, stop: CancellationToken) -> Informer<K> {
-        let informer = Informer::new();
+    fn start<K: Object>(
+        &self,
+        api: Api<K>,
+        selection: Selection,
+        keep: Keep,
+        stop: CancellationToken,
+    ) -> Informer<K> {
+        let informer = Informer::new(keep);
         self.shared.tasks.spawn(reflector::run(api, selection, informer.clone(), stop));
         informer
     }

@@ -12,8 +12,10 @@
 //! - `has_synced` is true once everything from the first list has reached every handler.
 //! - A list that failed changes nothing: it is not an empty list.
 //!
-//! `store` decides what changed, `reflector` talks to the server, `factory` shares.
+//! `store` decides what changed, `reflector` talks to the server, `decode` reads what it says,
+//! `factory` shares.
 
+mod decode;
 mod factory;
 mod reflector;
 mod store;
@@ -31,9 +33,10 @@ pub use factory::{Informers, Selection};
 pub use store::Event;
 
 use crate::NamespacedName;
+use decode::Keep;
 use store::Store;
 
-/// Any kind, by its metadata alone; for loops that work on every kind there is.
+/// Any kind, by its metadata without labels and annotations; for loops that work on every kind there is.
 pub type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// What an informer can hold: every typed kind, and [`Metadata`].
@@ -52,16 +55,18 @@ struct Shared<K> {
     /// between two changes. The store's own lock is free again by then: handlers read it.
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
+    keep: Keep,
 }
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 
 impl<K: Object> Informer<K> {
-    fn new() -> Self {
+    fn new(keep: Keep) -> Self {
         let shared = Shared {
             store: RwLock::new(Store::default()),
             handlers: Mutex::default(),
             synced: watch::Sender::new(false),
+            keep,
         };
         Informer { shared: Arc::new(shared) }
     }
@@ -133,6 +138,10 @@ impl<K: Object> Informer<K> {
         for event in &events {
             handlers.iter().for_each(|handler| handler(event));
         }
+    }
+
+    fn keep(&self) -> Keep {
+        self.shared.keep
     }
 
     fn mark_synced(&self) {
@@ -217,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_late_handler_is_told_of_everything_once_and_then_follows() {
-        let informer: Informer<ConfigMap> = Informer::new();
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
         informer.change(|store| store.replace(vec![config_map("a", 1), config_map("b", 2)], "2"));
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = seen.clone();
@@ -228,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_handler_reads_a_store_that_already_has_the_change() {
-        let informer: Informer<ConfigMap> = Informer::new();
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
         let (reader, seen) = (informer.clone(), Arc::new(Mutex::new(None)));
         let log = seen.clone();
         informer.handle(move |event| {
@@ -240,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_index_added_late_knows_what_is_there_and_is_shared_by_name() {
-        let informer: Informer<ConfigMap> = Informer::new();
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
         let mut labelled = config_map("a", 1);
         labelled.metadata.labels = Some([("app".to_string(), "web".to_string())].into());
         informer.change(|store| store.put(labelled));

@@ -10,14 +10,14 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, pin_mut};
+use futures::{AsyncBufReadExt, pin_mut};
 use kube::Api;
 use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::core::Request;
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
-use super::{Informer, Object, Selection};
+use super::{Informer, Object, Selection, decode};
 use crate::error;
 use crate::queue::Backoff;
 
@@ -94,39 +94,13 @@ async fn list<K: Object>(
     if let Freshness::Any = freshness {
         params = params.at("0").matching(VersionMatch::NotOlderThan);
     }
-    let (items, resource_version) = match api.list(&params).await {
-        Ok(list) => {
-            let revision = revision_of(&list.metadata)?;
-            (list.items, revision)
-        }
-        Err(kube::Error::SerdeError(_)) => list_one_by_one(api, &params).await?,
-        Err(error) => return Err(error),
-    };
+    let request = Request::new(api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
+    let text = api.clone().into_client().request_text(request).await?;
+    let (metadata, items) = decode::list(&text, informer.keep()).map_err(kube::Error::SerdeError)?;
+    drop(text);
+    let resource_version = revision_of(&metadata)?;
     informer.change(|store| store.replace(items, &resource_version));
     Ok(())
-}
-
-/// A list that is not what the type says, item by item: most are, some only write a zero time as `null`, and
-/// what cannot be read at all is left out and said so.
-async fn list_one_by_one<K: Object>(
-    api: &Api<K>,
-    params: &ListParams,
-) -> Result<(Vec<K>, String), kube::Error> {
-    let request = Request::new(api.resource_url()).list(params).map_err(kube::Error::BuildRequest)?;
-    let list: kube::core::ObjectList<serde_json::Value> = api.clone().into_client().request(request).await?;
-    let items = list.items.into_iter().filter_map(|item| {
-        let object = ferry_api::Object::from_value(item)?;
-        let name = object.name().to_owned();
-        match object.view() {
-            Ok(item) => Some(item),
-            Err(error) => {
-                tracing::error!(url = api.resource_url(), name, %error, "object cannot be read; passed over");
-                None
-            }
-        }
-    });
-    let revision = revision_of(&list.metadata)?;
-    Ok((items.collect(), revision))
 }
 
 /// A watch that began nowhere would miss what happened since the list: such a list is none.
@@ -157,15 +131,23 @@ async fn watch<K: Object>(
         ..Default::default()
     };
     let from = informer.shared.store.read().resource_version().to_owned();
-    let events = api.watch(&params, &from).await?;
-    pin_mut!(events);
+    let request =
+        Request::new(api.resource_url()).watch(&params, &from).map_err(kube::Error::BuildRequest)?;
+    let lines = api.clone().into_client().request_stream(request).await?;
+    pin_mut!(lines);
     let mut heard = Heard::Nothing;
-    while let Some(event) = events.next().await {
-        apply(informer, event?)?;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        lines.read_until(b'\n', &mut line).await.map_err(kube::Error::ReadEvents)?;
+        // a line without its end is what was under way when the connection was lost
+        if line.last() != Some(&b'\n') {
+            return Ok(heard);
+        }
+        apply(informer, decode::event(&line, informer.keep()).map_err(kube::Error::SerdeError)?)?;
         heard = Heard::Something;
         failures.reset();
     }
-    Ok(heard)
 }
 
 fn apply<K: Object>(informer: &Informer<K>, event: WatchEvent<K>) -> Result<(), kube::Error> {
@@ -397,7 +379,7 @@ mod tests {
         server.put("d");
         follower.caught_up(&server).await;
         assert_eq!(follower.told(), ["added default/a at 1", "added default/c at 3", "added default/d at 4"]);
-        assert_eq!(server.lists(), 3, "one more for the event, read item by item");
+        assert_eq!(server.lists(), 2, "one more, because of the event");
         follower.stop().await;
     }
 
