@@ -118,7 +118,7 @@ pub(crate) struct FileExtender {
     weight: i64,
     /// The address says it already.
     #[serde(rename = "enableHTTPS", alias = "enableHttps")]
-    _enable_https: Option<bool>,
+    enable_https: Option<bool>,
     tls_config: Option<FileTls>,
     #[serde(rename = "httpTimeout")]
     timeout: Option<FileDuration>,
@@ -162,7 +162,7 @@ struct ManagedResource {
 
 impl FileExtender {
     fn settings(self) -> Result<extender::Settings, FileError> {
-        let tls = self.tls_config.map_or_else(extender::Tls::default, |file| extender::Tls {
+        let mut tls = self.tls_config.map_or_else(extender::Tls::default, |file| extender::Tls {
             insecure: file.insecure,
             server_name: file.server_name,
             cert_file: file.cert_file,
@@ -172,6 +172,8 @@ impl FileExtender {
             key_data: file.key_data,
             ca_data: file.ca_data,
         });
+        // as upstream: who asks for TLS and names no authority believes whoever answers
+        tls.insecure |= self.enable_https == Some(true) && tls.ca_file.is_none() && tls.ca_data.is_none();
         let timeout = match self.timeout {
             Some(FileDuration::Text(text)) => Some(read_duration(&text)?),
             Some(FileDuration::Nanoseconds(nanoseconds)) => Some(Duration::from_nanos(nanoseconds)),

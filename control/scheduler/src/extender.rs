@@ -263,11 +263,9 @@ fn named(node: &Node) -> &str {
 /// An extender's address and certificates are what a kubeconfig says of a cluster and a user.
 fn kubeconfig(url: &str, tls: &Tls) -> Kubeconfig {
     const NAME: &str = "extender";
-    let has_authority = tls.ca_file.is_some() || tls.ca_data.is_some();
     let cluster = Cluster {
         server: Some(url.trim_end_matches('/').into()),
-        // as upstream: without an authority to ask, whoever answers is believed
-        insecure_skip_tls_verify: Some(tls.insecure || !has_authority),
+        insecure_skip_tls_verify: Some(tls.insecure),
         certificate_authority: tls.ca_file.clone(),
         certificate_authority_data: tls.ca_data.clone(),
         tls_server_name: tls.server_name.clone(),

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
+use tokio_rustls::TlsAcceptor;
 
 use super::cluster::{Cluster, node};
 
@@ -33,6 +34,14 @@ impl Drop for Extender {
 impl Extender {
     /// Where `answer` has none, the request fails.
     async fn start(answer: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Extender::start_behind(None, answer).await
+    }
+
+    /// The same behind TLS, if given; who comes without a certificate it asks for is turned away.
+    async fn start_behind(
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
+    ) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
@@ -43,9 +52,16 @@ impl Extender {
                 let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                     serve(request, answer.clone(), log.clone())
                 });
+                let tls = tls.clone();
                 tokio::spawn(async move {
                     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    let Some(tls) = tls else {
+                        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                        return;
+                    };
+                    if let Ok(stream) = tls.accept(stream).await {
+                        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    }
                 });
             }
         });
@@ -54,9 +70,13 @@ impl Extender {
 
     /// A configuration of one extender, at this address, with these further lines.
     fn config(&self, lines: &str) -> Config {
+        self.config_by("http", lines)
+    }
+
+    fn config_by(&self, scheme: &str, lines: &str) -> Config {
         let text = format!(
             "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n\
-             - urlPrefix: http://{}/scheduler\n{lines}",
+             - urlPrefix: {scheme}://{}/scheduler\n{lines}",
             self.address
         );
         configuration_file::read(&text, Config::default()).expect("a sound configuration")
@@ -176,6 +196,92 @@ async fn one_that_fails_holds_pods_back_unless_it_may_be_ignored() {
     cluster.pod("goes", "100m", json!({})).await;
     assert_eq!(cluster.bound("goes").await, "n");
     cluster.stop().await;
+}
+
+/// An authority, and what it has signed: the extender's certificate and ours, as files.
+struct Authority {
+    directory: tempfile::TempDir,
+    acceptor: TlsAcceptor,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write =
+            |name: &str, text: &str| std::fs::write(directory.path().join(name), text).expect("a file");
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let ca = parameters.self_signed(&key).expect("an authority");
+        let issuer = rcgen::Issuer::from_params(&parameters, &key);
+        let signed = |name: &str| {
+            let parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("a name");
+            let key = rcgen::KeyPair::generate().expect("a key");
+            (parameters.signed_by(&key, &issuer).expect("a certificate"), key)
+        };
+        let ((served, key), (shown, own_key)) = (signed("127.0.0.1"), signed("scheduler"));
+        write("ca.pem", &ca.pem());
+        write("client.pem", &shown.pem());
+        write("client.key", &own_key.serialize_pem());
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(ca.der().clone()).expect("an authority");
+        let clients =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("known protocols")
+            .with_client_cert_verifier(clients.build().expect("an authority"))
+            .with_single_cert(
+                vec![served.der().clone()],
+                rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+            )
+            .expect("a certificate and its key");
+        Authority { directory, acceptor: TlsAcceptor::from(Arc::new(tls)) }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_extender_behind_tls_is_known_by_its_authority_and_we_by_our_certificate() {
+    let authority = Authority::new();
+    let extender = Extender::start_behind(Some(authority.acceptor.clone()), |verb, body| {
+        (verb == "filter").then(|| json!({"NodeNames": body["NodeNames"]}))
+    })
+    .await;
+    let (ca, cert, key) =
+        (authority.file("ca.pem"), authority.file("client.pem"), authority.file("client.key"));
+    for (tls, welcome) in [
+        (format!("{{caFile: {ca}, certFile: {cert}, keyFile: {key}}}"), true),
+        (format!("{{insecure: true, certFile: {cert}, keyFile: {key}}}"), true),
+        (format!("{{certFile: {cert}, keyFile: {key}}}\n  enableHTTPS: true"), true),
+        (format!("{{certFile: {cert}, keyFile: {key}}}"), false),
+        (format!("{{caFile: {ca}}}"), false),
+    ] {
+        let lines = format!("  filterVerb: filter\n  nodeCacheCapable: true\n  tlsConfig: {tls}\n");
+        let config = extender.config_by("https", &lines);
+        let cluster = Cluster::start_with(config).await;
+        cluster.node("n", "4", json!({})).await;
+        cluster.pod("p", "100m", json!({})).await;
+        if welcome {
+            assert_eq!(cluster.bound("p").await, "n", "{tls}");
+        } else {
+            cluster
+                .until("p", |pod| {
+                    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+                    conditions
+                        .into_iter()
+                        .flatten()
+                        .any(|own| own.reason.as_deref() == Some("SchedulerError"))
+                })
+                .await;
+        }
+        cluster.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
