@@ -1,7 +1,6 @@
 //! One pod's search for a node: prepare → filter → score → pick. Nothing here waits or writes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -27,13 +26,16 @@ pub struct FitError {
 impl FitError {
     /// The plugins whose verdict has to change.
     pub fn plugins(&self) -> Vec<&'static str> {
-        let mut names: Vec<&'static str> = self.refused.iter().map(|(_, plugin, _)| *plugin).collect();
-        names.extend(self.refused_at_once.as_ref().map(|(plugin, _)| *plugin));
-        if self.excluded > 0 {
-            names.push("NodeAffinity");
+        let mut names: Vec<&'static str> = Vec::new();
+        let excluded = (self.excluded > 0).then_some("NodeAffinity");
+        let at_once = self.refused_at_once.as_ref().map(|(plugin, _)| *plugin);
+        // thousands of nodes, refused by a handful of plugins
+        for name in self.refused.iter().map(|(_, plugin, _)| *plugin).chain(at_once).chain(excluded) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
         names.sort_unstable();
-        names.dedup();
         names
     }
 
@@ -63,12 +65,15 @@ pub fn summarize<'r>(
     refusals: impl Iterator<Item = &'r Refusal>,
     more: Option<(Reason, usize)>,
 ) -> String {
-    let mut histogram: BTreeMap<Reason, usize> = BTreeMap::new();
-    for reason in refusals.flat_map(|refusal| &refusal.reasons) {
-        *histogram.entry(reason.clone()).or_default() += 1;
-    }
-    if let Some((reason, count)) = more {
-        *histogram.entry(reason).or_default() += count;
+    // few reasons for thousands of nodes: a short list is sooner looked through than a tree
+    let mut histogram: Vec<(Reason, usize)> = Vec::new();
+    let mut count = |reason: &Reason, by: usize| match histogram.iter_mut().find(|(own, _)| own == reason) {
+        Some((_, count)) => *count += by,
+        None => histogram.push((reason.clone(), by)),
+    };
+    refusals.flat_map(|refusal| &refusal.reasons).for_each(|reason| count(reason, 1));
+    if let Some((reason, by)) = &more {
+        count(reason, *by);
     }
     // sorted as text, numbers too: that is how users know it
     let mut parts: Vec<String> =
@@ -118,6 +123,12 @@ impl Search {
                 return Found { nodes: Vec::new(), filters: Filters::new(), refused: error };
             }
         };
+        // room was made for the pod there: no other node is worth a look while that holds
+        if let Some(node) = promised_node(cycle.pod, snapshot, nominated)
+            && fits(cycle, snapshot, &filters, nominated, node).is_ok()
+        {
+            return Found { nodes: vec![node], filters, refused: error };
+        }
         let only = cycle.state.only.take();
         let nodes: &[NodeIndex] = only.as_deref().unwrap_or(snapshot.order());
         error.excluded = snapshot.len() - nodes.len();
@@ -220,6 +231,23 @@ fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Filters, (&'static 
     Ok(filters)
 }
 
+fn promised_node(pod: &PodInfo, snapshot: &Snapshot, nominated: &Nominated) -> Option<NodeIndex> {
+    snapshot.find(nominated.node_of(&pod.key).or(pod.nominated_node())?)
+}
+
+/// Whether the pod fits now, and also beside those to whom the node was promised.
+pub fn fits(
+    cycle: &mut Cycle,
+    snapshot: &mut Snapshot,
+    filters: &Filters,
+    nominated: &Nominated,
+    node: NodeIndex,
+) -> Result<(), (&'static Plugin, Refusal)> {
+    passes(cycle, snapshot, filters, node)?;
+    let promised = nominated.before(cycle.pod, snapshot, node);
+    passes_beside(cycle, snapshot, filters, node, &promised)
+}
+
 pub fn passes(
     cycle: &Cycle,
     snapshot: &Snapshot,
@@ -247,12 +275,12 @@ pub fn passes_beside(
         return Ok(());
     }
     for other in promised {
-        snapshot.place(other.clone(), node);
+        snapshot.occupy(other, node);
         moved(cycle, snapshot, filters, other, node, 1);
     }
     let verdict = passes(cycle, snapshot, filters, node);
     for other in promised {
-        snapshot.remove_pod(&other.key);
+        snapshot.vacate(other, node);
         moved(cycle, snapshot, filters, other, node, -1);
     }
     verdict

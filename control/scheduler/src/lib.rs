@@ -26,6 +26,8 @@ mod consult;
 pub mod cycle;
 pub mod extender;
 pub mod nominated;
+mod numbers;
+pub mod peers;
 pub mod plugins;
 pub mod pod_info;
 pub mod policy_file;

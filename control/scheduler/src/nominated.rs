@@ -22,15 +22,15 @@ impl Nominated {
         self.pods.insert(pod.key.clone(), (pod, node.to_owned()));
     }
 
-    pub fn remove(&mut self, key: &NamespacedName) -> Option<String> {
-        let (_, node) = self.pods.remove(key)?;
+    pub fn remove(&mut self, key: &NamespacedName) -> Option<(Arc<PodInfo>, String)> {
+        let (pod, node) = self.pods.remove(key)?;
         if let Some(keys) = self.by_node.get_mut(&node) {
             keys.retain(|own| own != key);
             if keys.is_empty() {
                 self.by_node.remove(&node);
             }
         }
-        Some(node)
+        Some((pod, node))
     }
 
     pub fn node_of(&self, key: &NamespacedName) -> Option<&str> {
@@ -43,9 +43,17 @@ impl Nominated {
 
     /// Those promised a node that `pod` has to give way to.
     pub fn before(&self, pod: &PodInfo, snapshot: &Snapshot, node: NodeIndex) -> Vec<Arc<PodInfo>> {
+        if self.pods.is_empty() {
+            return Vec::new();
+        }
         let keys = self.by_node.get(&**snapshot.name(node)).into_iter().flatten();
         let pods = keys.filter_map(|key| self.pods.get(key).map(|(pod, _)| pod));
         pods.filter(|other| other.priority >= pod.priority && other.key != pod.key).cloned().collect()
+    }
+
+    /// Whether anyone was promised a node.
+    pub fn any_on(&self, snapshot: &Snapshot, node: NodeIndex) -> bool {
+        self.by_node.contains_key(&**snapshot.name(node))
     }
 
     /// Those promised a node that give way to `pod`.

@@ -31,7 +31,8 @@ pub struct Queue {
     entries: HashMap<NamespacedName, Entry>,
     active: BTreeMap<Order, NamespacedName>,
     waiting: BTreeMap<(Instant, u64), NamespacedName>,
-    unschedulable: usize,
+    /// Apart from the others, since every event in the cluster asks for these alone.
+    unschedulable: BTreeMap<u64, NamespacedName>,
     sequence: u64,
     /// When unschedulable pods were last looked through.
     flushed: Option<Instant>,
@@ -76,7 +77,7 @@ impl Queue {
             entries: HashMap::new(),
             active: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            unschedulable: 0,
+            unschedulable: BTreeMap::new(),
             sequence: 0,
             flushed: None,
         }
@@ -99,7 +100,7 @@ impl Queue {
     }
 
     pub fn has_unschedulable(&self) -> bool {
-        self.unschedulable > 0
+        !self.unschedulable.is_empty()
     }
 
     /// Takes a pod as it is now. A change to what it asks for is a reason to try it again.
@@ -188,14 +189,10 @@ impl Queue {
 
     /// Calls the unschedulable pods that `helps` says may fit now; returns how many.
     pub fn wake(&mut self, now: Instant, mut helps: impl FnMut(&PodInfo, &[&'static str]) -> bool) -> usize {
-        if self.unschedulable == 0 {
-            return 0;
-        }
-        let unschedulable = self.entries.iter().filter(|(_, entry)| entry.place == Place::Unschedulable);
-        let called: Vec<NamespacedName> = unschedulable
-            .filter(|(_, entry)| helps(&entry.pod, &entry.refused_by))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let helped = |key: &&NamespacedName| {
+            self.entries.get(*key).is_some_and(|entry| helps(&entry.pod, &entry.refused_by))
+        };
+        let called: Vec<NamespacedName> = self.unschedulable.values().filter(helped).cloned().collect();
         for key in &called {
             self.ready(key, now);
         }
@@ -205,7 +202,8 @@ impl Queue {
     /// When there may be something to do without any event.
     pub fn next_deadline(&self) -> Option<Instant> {
         let backoff = self.waiting.keys().next().map(|(until, _)| *until);
-        let flush = (self.unschedulable > 0)
+        let flush = self
+            .has_unschedulable()
             .then(|| self.flushed.map(|flushed| flushed + self.flush_period()))
             .flatten();
         [backoff, flush].into_iter().flatten().min()
@@ -224,16 +222,13 @@ impl Queue {
             self.set(&key, Place::Active);
         }
         let flushed = *self.flushed.get_or_insert(now);
-        if self.unschedulable > 0 && now >= flushed + self.flush_period() {
+        if self.has_unschedulable() && now >= flushed + self.flush_period() {
             self.flushed = Some(now);
             let long = self.backoff.max_unschedulable;
-            let forgotten: Vec<NamespacedName> = self
-                .entries
-                .iter()
-                .filter(|(_, entry)| entry.place == Place::Unschedulable)
-                .filter(|(_, entry)| entry.tried.is_some_and(|tried| now >= tried + long))
-                .map(|(key, _)| key.clone())
-                .collect();
+            let tried = |key: &&NamespacedName| self.entries.get(*key).and_then(|entry| entry.tried);
+            let forgotten = |key: &&NamespacedName| tried(key).is_some_and(|tried| now >= tried + long);
+            let forgotten: Vec<NamespacedName> =
+                self.unschedulable.values().filter(forgotten).cloned().collect();
             for key in forgotten {
                 self.ready(&key, now);
             }
@@ -257,14 +252,14 @@ impl Queue {
         match entry.place {
             Place::Active => drop(self.active.remove(&order)),
             Place::Backoff { until, .. } => drop(self.waiting.remove(&(until, entry.sequence))),
-            Place::Unschedulable => self.unschedulable -= 1,
+            Place::Unschedulable => drop(self.unschedulable.remove(&entry.sequence)),
             Place::Gated | Place::InFlight => {}
         }
         entry.place = to;
         match to {
             Place::Active => drop(self.active.insert(order, key.clone())),
             Place::Backoff { until, .. } => drop(self.waiting.insert((until, entry.sequence), key.clone())),
-            Place::Unschedulable => self.unschedulable += 1,
+            Place::Unschedulable => drop(self.unschedulable.insert(entry.sequence, key.clone())),
             Place::Gated | Place::InFlight => {}
         }
     }

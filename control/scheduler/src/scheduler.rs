@@ -159,14 +159,14 @@ impl Scheduler {
         let pod = self.watched.pods.get(key).filter(|pod| !is_finished(pod));
         let Some(pod) = pod else {
             self.queue.remove(key);
-            self.nominated.remove(key);
+            self.break_promise(key, None);
             self.leave(key);
             return;
         };
         let info = Arc::new(PodInfo::new(pod));
         if let Some(node) = node_name(&info.pod) {
             self.queue.remove(key);
-            self.nominated.remove(key);
+            self.break_promise(key, Some(node));
             let before = self.snapshot.placed(key).map(|(before, _)| before.clone());
             self.snapshot.put_pod(info.clone(), node);
             match before {
@@ -186,7 +186,7 @@ impl Scheduler {
         let ours = self.profiles.iter().any(|(_, profile)| profile.name == info.scheduler_name());
         if !ours || info.is_terminating() {
             self.queue.remove(key);
-            self.nominated.remove(key);
+            self.break_promise(key, None);
             self.leave(key);
             return;
         }
@@ -212,6 +212,15 @@ impl Scheduler {
         }
     }
 
+    /// The pod goes elsewhere or nowhere: what was promised to it is there for others.
+    fn break_promise(&mut self, key: &NamespacedName, goes_to: Option<&str>) {
+        let Some((pod, node)) = self.nominated.remove(key) else { return };
+        if goes_to != Some(&node) {
+            let index = self.snapshot.find(&node);
+            self.wake(&Change::PodLeft { pod: &pod, index });
+        }
+    }
+
     fn take_in_node(&mut self, name: &str) {
         let Some(node) = self.watched.nodes.get(&NamespacedName::cluster(name)) else {
             self.snapshot.remove_node(name);
@@ -225,23 +234,38 @@ impl Scheduler {
         }
     }
 
-    /// Calls the pods that a change may help: those one of whose refusing plugins says so.
+    /// Calls the pods that a change may help: those one of whose refusing plugins says so, beside all
+    /// to whom the changed node was promised. Otherwise everyone would rush to the room that was made
+    /// for one.
     fn wake(&mut self, change: &Change) {
         if !self.queue.has_unschedulable() {
             return;
         }
         self.snapshot.settle();
-        let (profiles, snapshot, watched) = (&self.profiles, &self.snapshot, &self.watched);
+        let changed = match change {
+            Change::Node { index, .. } | Change::PodLeft { index: Some(index), .. } => Some(*index),
+            _ => None,
+        };
+        let changed = changed.filter(|node| self.nominated.any_on(&self.snapshot, *node));
+        let (profiles, nominated, watched) = (&self.profiles, &self.nominated, &self.watched);
+        let snapshot = &mut self.snapshot;
         let woken = self.queue.wake(Instant::now(), |pod, refused_by| {
             let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
                 return false;
             };
             // no one knows what an extender waits for
-            refused_by.contains(&EXTENDER)
-                || refused_by.iter().filter_map(|name| plugins::find(name)).any(|plugin| {
-                    let mut cycle = Cycle { pod, profile, cluster: watched, state: State::default() };
-                    may_help(plugin, &mut cycle, snapshot, change)
-                })
+            if refused_by.contains(&EXTENDER) {
+                return true;
+            }
+            let promised = changed.map(|node| (node, nominated.before(pod, snapshot, node)));
+            let promised = || promised.iter().flat_map(|(node, pods)| pods.iter().map(|pod| (*node, pod)));
+            promised().for_each(|(node, other)| snapshot.occupy(other, node));
+            let helped = refused_by.iter().filter_map(|name| plugins::find(name)).any(|plugin| {
+                let mut cycle = Cycle { pod, profile, cluster: watched, state: State::default() };
+                may_help(plugin, &mut cycle, snapshot, change)
+            });
+            promised().for_each(|(node, other)| snapshot.vacate(other, node));
+            helped
         });
         if woken > 0 {
             tracing::debug!(woken, "pods to be tried again");
@@ -330,8 +354,8 @@ impl Scheduler {
         let step = if choices.is_empty() { Step::Bind } else { Step::BindVolumes };
         let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
         if step == Step::Bind {
-            self.nominated.remove(&pod.key);
             self.snapshot.place(pod.clone(), node);
+            self.break_promise(&pod.key, Some(&name));
         } else {
             self.nominated.put(pod.clone(), &name);
         }
@@ -380,7 +404,7 @@ impl Scheduler {
                 if step == Step::Bind {
                     self.leave(&pod.key);
                 } else {
-                    self.nominated.remove(&pod.key);
+                    self.break_promise(&pod.key, None);
                 }
                 if seen.is_none_or(|seen| seen.metadata.uid.as_deref() != Some(&pod.uid)) {
                     self.queue.remove(&pod.key);

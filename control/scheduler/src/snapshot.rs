@@ -7,8 +7,10 @@ use std::sync::Arc;
 use ferry_client::NamespacedName;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
+use crate::numbers::ByNumber;
+use crate::peers::{Group, GroupId, Peers};
 use crate::pod_info::{HostPort, PodInfo};
-use crate::resources::{PODS, Resources};
+use crate::resources::{PODS, Resource, Resources};
 use crate::symbols::{Symbol, Symbols};
 
 /// A node's place in the columns. Valid until the node is removed.
@@ -34,9 +36,10 @@ pub struct Snapshot {
     pods: HashMap<NamespacedName, Placed>,
     /// Pods that arrived before their node did.
     homeless: HashMap<NamespacedName, (Arc<PodInfo>, String)>,
+    peers: Peers,
     with_anti_affinity: usize,
     with_affinity: usize,
-    images: HashMap<Symbol, u32>,
+    images: ByNumber<Symbol, u32>,
 }
 
 #[derive(Default)]
@@ -68,6 +71,7 @@ struct Columns {
 struct Placed {
     pod: Arc<PodInfo>,
     node: NodeIndex,
+    group: GroupId,
 }
 
 pub const ZONE: &str = "topology.kubernetes.io/zone";
@@ -142,23 +146,23 @@ impl Snapshot {
         self.columns.allocatable_pods[node.0 as usize]
     }
 
-    pub fn allocatable(&self, node: NodeIndex, resource: &str) -> i64 {
+    pub fn allocatable(&self, node: NodeIndex, resource: Resource) -> i64 {
         let at = node.0 as usize;
         match resource {
-            crate::resources::CPU => self.columns.allocatable_cpu[at],
-            crate::resources::MEMORY => self.columns.allocatable_memory[at],
-            crate::resources::EPHEMERAL_STORAGE => self.columns.allocatable_storage[at],
-            _ => amount(&self.columns.allocatable_extended[at], resource),
+            Resource::Cpu => self.columns.allocatable_cpu[at],
+            Resource::Memory => self.columns.allocatable_memory[at],
+            Resource::EphemeralStorage => self.columns.allocatable_storage[at],
+            Resource::Extended(name) => amount(&self.columns.allocatable_extended[at], name),
         }
     }
 
-    pub fn requested(&self, node: NodeIndex, resource: &str) -> i64 {
+    pub fn requested(&self, node: NodeIndex, resource: Resource) -> i64 {
         let at = node.0 as usize;
         match resource {
-            crate::resources::CPU => self.columns.requested_cpu[at],
-            crate::resources::MEMORY => self.columns.requested_memory[at],
-            crate::resources::EPHEMERAL_STORAGE => self.columns.requested_storage[at],
-            _ => amount(&self.columns.requested_extended[at], resource),
+            Resource::Cpu => self.columns.requested_cpu[at],
+            Resource::Memory => self.columns.requested_memory[at],
+            Resource::EphemeralStorage => self.columns.requested_storage[at],
+            Resource::Extended(name) => amount(&self.columns.requested_extended[at], name),
         }
     }
 
@@ -180,6 +184,22 @@ impl Snapshot {
         let images = &self.columns.images[node.0 as usize];
         let size = images.iter().find(|(own, _)| *own == image)?.1;
         Some((size, self.images.get(&image).copied().unwrap_or(0)))
+    }
+
+    /// All placed pods, those together whom no term of affinity can tell apart.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.peers.groups()
+    }
+
+    /// How many pods of the groups that `matches` says are on each place.
+    pub fn count_on_nodes(&self, matches: impl Fn(&PodInfo) -> bool) -> Vec<i64> {
+        let mut counts = vec![0; self.columns.name.len()];
+        for group in self.groups().filter(|group| matches(&group.like)) {
+            for (node, count) in group.on() {
+                counts[node.0 as usize] += count;
+            }
+        }
+        counts
     }
 
     /// Whether any placed pod keeps others away; most clusters have none, and skip the question.
@@ -294,25 +314,46 @@ impl Snapshot {
     }
 
     pub fn place(&mut self, pod: Arc<PodInfo>, index: NodeIndex) {
-        self.account(&pod, index, 1);
-        let at = index.0 as usize;
-        self.columns.ports[at].extend(pod.host_ports.iter().cloned());
-        self.columns.pods[at].push(pod.clone());
-        self.pods.insert(pod.key.clone(), Placed { pod, node: index });
+        self.occupy(&pod, index);
+        let group = self.peers.enter(&pod, index);
+        let count = |counter: &mut usize, counts: bool| *counter += usize::from(counts);
+        count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
+        count(&mut self.with_affinity, pod.has_pod_affinity());
+        self.pods.insert(pod.key.clone(), Placed { pod, node: index, group });
     }
 
     pub fn remove_pod(&mut self, key: &NamespacedName) -> Option<(Arc<PodInfo>, NodeIndex)> {
         self.homeless.remove(key);
-        let Placed { pod, node } = self.pods.remove(key)?;
-        self.account(&pod, node, -1);
-        let at = node.0 as usize;
+        let Placed { pod, node, group } = self.pods.remove(key)?;
+        self.vacate(&pod, node);
+        self.peers.leave(group, node);
+        let count = |counter: &mut usize, counts: bool| *counter -= usize::from(counts);
+        count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
+        count(&mut self.with_affinity, pod.has_pod_affinity());
+        Some((pod, node))
+    }
+
+    /// Counts a pod on a node without placing it: what would be if it were there.
+    pub fn occupy(&mut self, pod: &Arc<PodInfo>, index: NodeIndex) {
+        self.account(pod, index, 1);
+        let at = index.0 as usize;
+        self.columns.ports[at].extend(pod.host_ports.iter().cloned());
+        self.columns.pods[at].push(pod.clone());
+    }
+
+    /// The opposite of [`Snapshot::occupy`], also for a pod that is placed and may have to go.
+    pub fn vacate(&mut self, pod: &Arc<PodInfo>, index: NodeIndex) {
+        self.account(pod, index, -1);
+        let at = index.0 as usize;
         for port in &pod.host_ports {
             if let Some(own) = self.columns.ports[at].iter().position(|own| own == port) {
                 self.columns.ports[at].swap_remove(own);
             }
         }
-        self.columns.pods[at].retain(|own| own.key != *key);
-        Some((pod, node))
+        let pods = &mut self.columns.pods[at];
+        if let Some(own) = pods.iter().position(|own| Arc::ptr_eq(own, pod)) {
+            pods.swap_remove(own);
+        }
     }
 
     fn account(&mut self, pod: &PodInfo, node: NodeIndex, sign: i64) {
@@ -329,13 +370,6 @@ impl Snapshot {
                 None => own.push((name.clone(), sign * amount)),
             }
         }
-        let count = |counter: &mut usize, counts: bool| {
-            if counts {
-                *counter = counter.wrapping_add_signed(sign as isize);
-            }
-        };
-        count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
-        count(&mut self.with_affinity, pod.has_pod_affinity());
     }
 
     fn put_images(&mut self, at: usize, node: &Node) {

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use ferry_client::error::ignore_not_found;
-use ferry_client::{Attempt, Client, Error};
+use ferry_client::{Attempt, Client, Error, unread};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
 };
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Api, Resource};
 use serde_json::json;
 
 use crate::plugins::Choices;
@@ -32,12 +33,9 @@ pub async fn bind(client: &Client, pod: &PodInfo, node: &str) -> Result<(), Erro
             ..Default::default()
         },
     };
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.key.namespace);
-    let _: serde_json::Value = pods
-        .create_subresource("binding", &pod.key.name, &PostParams::default(), &binding)
-        .await
-        .attempting(attempt("bind", pod))?;
-    Ok(())
+    let body = serde_json::to_vec(&binding).expect("a binding is JSON");
+    let request = pods(pod).create_subresource("binding", &pod.key.name, &PostParams::default(), body);
+    unread::send(client, request).await.attempting(attempt("bind", pod))
 }
 
 /// Writes what VolumeBinding chose. The volume controller and provisioners do the rest; the pod
@@ -128,9 +126,9 @@ pub async fn status(
     if let Some(node) = nominated {
         status.insert("nominatedNodeName".into(), if node.is_empty() { json!(null) } else { json!(node) });
     }
-    let patch = json!({"metadata": {"uid": pod.uid}, "status": status});
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.key.namespace);
-    let patched = pods.patch_status(&pod.key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
+    let request = pods(pod).patch_subresource("status", &pod.key.name, &PatchParams::default(), &patch);
+    let patched = unread::send(client, request).await;
     ignore_not_found(patched).attempting(attempt("write the status of", pod))?;
     Ok(())
 }
@@ -147,11 +145,16 @@ pub async fn preempt(client: &Client, victim: &Arc<PodInfo>, scheduler: &str) ->
         ..Default::default()
     };
     status(client, victim, Some(&condition), None).await?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &victim.key.namespace);
     let this_one = Preconditions { uid: Some(victim.uid.clone()), resource_version: None };
     let delete = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
-    ignore_not_found(pods.delete(&victim.key.name, &delete).await).attempting(attempt("preempt", victim))?;
+    let deleted = unread::send(client, pods(victim).delete(&victim.key.name, &delete)).await;
+    ignore_not_found(deleted).attempting(attempt("preempt", victim))?;
     Ok(())
+}
+
+/// Requests about the pods of a pod's namespace.
+fn pods(pod: &PodInfo) -> Request {
+    Request::new(Pod::url_path(&(), Some(&pod.key.namespace)))
 }
 
 fn attempt(what: &str, pod: &PodInfo) -> String {

@@ -2,12 +2,14 @@
 //! went, and who must go at the least? Tried on the snapshot itself and undone again.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ferry_client::NamespacedName;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::{Selector, SelectorExt};
 
-use super::{Cycle, Refusal};
+use super::{Cluster, Cycle, Refusal};
 use crate::cycle::{Filters, FitError, moved, passes, passes_beside, summarize};
 use crate::nominated::Nominated;
 use crate::pod_info::PodInfo;
@@ -41,12 +43,13 @@ pub fn find(
     let wanted = (hopeful.len() * profile.min_candidate_nodes_percentage / 100)
         .max(profile.min_candidate_nodes_absolute)
         .min(hopeful.len());
+    let mut budgets = Budgets { cluster: cycle.cluster, by_namespace: BTreeMap::new() };
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut harmless = 0;
     let mut refusals: Vec<Refusal> = Vec::new();
     for offset in 0..hopeful.len() {
         let node = hopeful[(from + offset) % hopeful.len()];
-        match victims_on(cycle, snapshot, filters, nominated, node) {
+        match victims_on(cycle, snapshot, filters, nominated, &mut budgets, node) {
             Ok(candidate) => {
                 harmless += usize::from(candidate.violations == 0);
                 candidates.push(candidate);
@@ -85,6 +88,7 @@ fn victims_on(
     snapshot: &mut Snapshot,
     filters: &Filters,
     nominated: &Nominated,
+    budgets: &mut Budgets,
     node: NodeIndex,
 ) -> Result<Candidate, Refusal> {
     let lower = |pod: &&Arc<PodInfo>| pod.priority < cycle.pod.priority;
@@ -92,7 +96,7 @@ fn victims_on(
     if lesser.is_empty() {
         return Err(Refusal::unresolvable("No preemption victims found for incoming pod"));
     }
-    lesser.sort_by_key(|pod| importance(pod));
+    lesser.sort_unstable_by(|one, other| importance(one).cmp(&importance(other)));
     let promised = nominated.before(cycle.pod, snapshot, node);
     let mut trial = Trial { cycle, snapshot, filters, node, promised };
     lesser.iter().for_each(|pod| trial.take(pod));
@@ -101,7 +105,7 @@ fn victims_on(
     let verdict = trial.fits();
     if verdict.is_ok() {
         // spare whom we can: first those a budget protects, then the more important
-        let (protected, others) = by_budget(&lesser, &*trial.cycle);
+        let (protected, others) = budgets.protect(&lesser);
         for (pod, is_protected) in
             protected.into_iter().map(|pod| (pod, true)).chain(others.into_iter().map(|pod| (pod, false)))
         {
@@ -116,7 +120,7 @@ fn victims_on(
     let gone: &[Arc<PodInfo>] = if verdict.is_ok() { &victims } else { &lesser };
     gone.iter().for_each(|pod| trial.give_back(pod));
     verdict?;
-    victims.sort_by_key(|pod| importance(pod));
+    victims.sort_unstable_by(|one, other| importance(one).cmp(&importance(other)));
     Ok(Candidate { node, victims, violations })
 }
 
@@ -131,12 +135,12 @@ struct Trial<'t, 'c> {
 
 impl Trial<'_, '_> {
     fn take(&mut self, pod: &Arc<PodInfo>) {
-        self.snapshot.remove_pod(&pod.key);
+        self.snapshot.vacate(pod, self.node);
         moved(self.cycle, self.snapshot, self.filters, pod, self.node, -1);
     }
 
     fn give_back(&mut self, pod: &Arc<PodInfo>) {
-        self.snapshot.place(pod.clone(), self.node);
+        self.snapshot.occupy(pod, self.node);
         moved(self.cycle, self.snapshot, self.filters, pod, self.node, 1);
     }
 
@@ -148,8 +152,8 @@ impl Trial<'_, '_> {
 }
 
 /// Sorts the more important first: by priority, then by who has run longest.
-fn importance(pod: &PodInfo) -> (Reverse<i32>, jiff::Timestamp, String) {
-    (Reverse(pod.priority), started(pod), pod.key.to_string())
+fn importance(pod: &PodInfo) -> (Reverse<i32>, jiff::Timestamp, &NamespacedName) {
+    (Reverse(pod.priority), started(pod), &pod.key)
 }
 
 fn started(pod: &PodInfo) -> jiff::Timestamp {
@@ -168,30 +172,57 @@ fn cost(candidate: &Candidate) -> (usize, i32, i64, usize, Reverse<jiff::Timesta
     (candidate.violations, highest, sum, victims.len(), Reverse(earliest.unwrap_or(jiff::Timestamp::MAX)))
 }
 
-/// Who would break a disruption budget by leaving, and who would not.
-fn by_budget(pods: &[Arc<PodInfo>], cycle: &Cycle) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
-    let mut namespaces: Vec<&str> = pods.iter().map(|pod| pod.key.namespace.as_str()).collect();
-    namespaces.sort_unstable();
-    namespaces.dedup();
-    let budgets = namespaces.iter().flat_map(|namespace| cycle.cluster.budgets(namespace));
-    let mut budgets: Vec<(Arc<PodDisruptionBudget>, Selector, i32)> = budgets
-        .filter_map(|budget| {
-            let selector = Selector::try_from(budget.spec.as_ref()?.selector.clone()?).ok()?;
-            let allowed = budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or(0);
-            (!selector.selects_all()).then_some((budget, selector, allowed))
-        })
-        .collect();
-    pods.iter().cloned().partition(|pod| {
-        let mut violates = false;
-        for (budget, selector, allowed) in &mut budgets {
-            let same = budget.metadata.namespace.as_deref() == Some(&pod.key.namespace);
-            let disrupted = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
-            let counted = disrupted.is_some_and(|pods| pods.contains_key(&pod.key.name));
-            if same && !counted && !pod.labels().is_empty() && selector.matches(pod.labels()) {
-                *allowed -= 1;
-                violates |= *allowed < 0;
+/// Disruption budgets, read when the first node with pods of their namespace is tried.
+struct Budgets<'c> {
+    cluster: &'c dyn Cluster,
+    by_namespace: BTreeMap<String, Vec<Budget>>,
+}
+
+struct Budget {
+    selector: Selector,
+    allowed: i32,
+    budget: Arc<PodDisruptionBudget>,
+}
+
+impl Budget {
+    fn new(budget: Arc<PodDisruptionBudget>) -> Option<Self> {
+        let selector = Selector::try_from(budget.spec.as_ref()?.selector.clone()?).ok()?;
+        let allowed = budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or(0);
+        (!selector.selects_all()).then_some(Budget { selector, allowed, budget })
+    }
+
+    /// Whether it pays for the pod. One whose end it has already paid for costs nothing more.
+    fn covers(&self, pod: &PodInfo) -> bool {
+        let disrupted = self.budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
+        let paid = disrupted.is_some_and(|pods| pods.contains_key(&pod.key.name));
+        !paid && !pod.labels().is_empty() && self.selector.matches(pod.labels())
+    }
+}
+
+impl Budgets<'_> {
+    /// Who would break a budget by leaving, and who would not, if all left in this order.
+    fn protect(&mut self, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
+        let mut spent: BTreeMap<(&str, usize), i32> = BTreeMap::new();
+        let (mut protected, mut others) = (Vec::new(), Vec::new());
+        for pod in pods {
+            let mut violates = false;
+            for (at, budget) in self.of(&pod.key.namespace).iter().enumerate() {
+                if budget.covers(pod) {
+                    let spent = spent.entry((&pod.key.namespace, at)).or_default();
+                    *spent += 1;
+                    violates |= *spent > budget.allowed;
+                }
             }
+            if violates { protected.push(pod.clone()) } else { others.push(pod.clone()) }
         }
-        violates
-    })
+        (protected, others)
+    }
+
+    fn of(&mut self, namespace: &str) -> &[Budget] {
+        if !self.by_namespace.contains_key(namespace) {
+            let budgets = self.cluster.budgets(namespace).into_iter().filter_map(Budget::new).collect();
+            self.by_namespace.insert(namespace.to_owned(), budgets);
+        }
+        &self.by_namespace[namespace]
+    }
 }

@@ -1,25 +1,74 @@
 //! InterPodAffinity: near some pods, away from others, within a node, zone or other topology.
 //!
-//! Pods are counted per topology domain once; a node then only looks up its own domains.
+//! Pods are counted per topology domain once, a group of peers at a time; a node then only looks
+//! up its own domains.
 
-use std::collections::HashMap;
+use smallvec::SmallVec;
 
 use super::{Change, Cycle, MAX_SCORE, Refusal, Relevance};
+use crate::numbers::ByNumber;
 use crate::pod_info::{PodInfo, PodTerm};
 use crate::snapshot::{NodeIndex, Snapshot};
 use crate::symbols::Symbol;
 
-/// A topology domain: a label's key and value.
-type Domain = (Symbol, Symbol);
-
 #[derive(Clone, Default)]
 pub struct Counts {
     /// Pods that all of the pod's own affinity terms match.
-    affinity: HashMap<Domain, i64>,
+    affinity: Domains,
     /// Pods that one of its anti-affinity terms matches.
-    anti_affinity: HashMap<Domain, i64>,
+    anti_affinity: Domains,
     /// Pods whose anti-affinity matches the pod.
-    repelled: HashMap<Domain, i64>,
+    repelled: Domains,
+    /// The topology of each of the pod's own affinity terms; None is one that no node knows.
+    topologies: SmallVec<[Option<Symbol>; 2]>,
+}
+
+/// A number for each topology domain, which is a label's key and value.
+#[derive(Clone, Default)]
+struct Domains {
+    keys: SmallVec<[Symbol; 2]>,
+    counts: ByNumber<(Symbol, Symbol), i64>,
+    /// How many of the counts are not zero.
+    taken: usize,
+}
+
+impl Domains {
+    /// Adds to the domains of a term what is on each node.
+    fn add(&mut self, snapshot: &Snapshot, term: &PodTerm, on: impl Iterator<Item = (NodeIndex, i64)>) {
+        let Some(key) = snapshot.symbols.find(&term.topology_key) else { return };
+        if !self.keys.contains(&key) {
+            self.keys.push(key);
+        }
+        for (node, by) in on {
+            let Some(value) = snapshot.label(node, key) else { continue };
+            let count = self.counts.entry((key, value)).or_default();
+            let before = std::mem::replace(count, *count + by);
+            match (before, *count) {
+                (0, 0) => {}
+                (0, _) => self.taken += 1,
+                (_, 0) => self.taken -= 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn at(&self, snapshot: &Snapshot, node: NodeIndex, key: Symbol) -> Option<i64> {
+        let count = self.counts.get(&(key, snapshot.label(node, key)?));
+        Some(count.copied().unwrap_or(0))
+    }
+
+    /// The sum over all domains that a node is in.
+    fn sum_at(&self, snapshot: &Snapshot, node: NodeIndex) -> i64 {
+        self.keys.iter().filter_map(|key| self.at(snapshot, node, *key)).sum()
+    }
+
+    fn has_any_at(&self, snapshot: &Snapshot, node: NodeIndex) -> bool {
+        self.keys.iter().any(|key| self.at(snapshot, node, *key).is_some_and(|count| count > 0))
+    }
+
+    fn are_empty(&self) -> bool {
+        self.taken == 0
+    }
 }
 
 pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refusal> {
@@ -28,22 +77,21 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
     if !own && !snapshot.has_anti_affinity() {
         return Ok(Relevance::Skips);
     }
-    let mut counts = Counts::default();
-    for &node in snapshot.order() {
-        for other in snapshot.pods(node) {
-            if own || !other.anti_affinity.is_empty() {
-                count(&mut counts, cycle, snapshot, other, node, 1);
-            }
+    let topologies = pod.affinity.iter().map(|term| snapshot.symbols.find(&term.topology_key));
+    let mut counts = Counts { topologies: topologies.collect(), ..Counts::default() };
+    for group in snapshot.groups() {
+        if own || !group.like.anti_affinity.is_empty() {
+            count(&mut counts, cycle, snapshot, &group.like, group.on());
         }
     }
+    let skips = !own && counts.repelled.are_empty();
     cycle.state.inter_pod_affinity = counts;
-    let skips = !own && cycle.state.inter_pod_affinity.repelled.is_empty();
     Ok(if skips { Relevance::Skips } else { Relevance::Filters })
 }
 
 pub fn moved(cycle: &mut Cycle, snapshot: &Snapshot, other: &PodInfo, node: NodeIndex, sign: i64) {
     let mut counts = std::mem::take(&mut cycle.state.inter_pod_affinity);
-    count(&mut counts, cycle, snapshot, other, node, sign);
+    count(&mut counts, cycle, snapshot, other, std::iter::once((node, sign)));
     cycle.state.inter_pod_affinity = counts;
 }
 
@@ -52,35 +100,20 @@ fn count(
     cycle: &Cycle,
     snapshot: &Snapshot,
     other: &PodInfo,
-    node: NodeIndex,
-    sign: i64,
+    on: impl Iterator<Item = (NodeIndex, i64)> + Clone,
 ) {
     let (pod, cluster) = (cycle.pod, cycle.cluster);
     if !pod.affinity.is_empty() && pod.affinity.iter().all(|term| term.matches(other, cluster)) {
         for term in &pod.affinity {
-            add(&mut counts.affinity, snapshot, term, node, sign);
+            counts.affinity.add(snapshot, term, on.clone());
         }
     }
     for term in pod.anti_affinity.iter().filter(|term| term.matches(other, cluster)) {
-        add(&mut counts.anti_affinity, snapshot, term, node, sign);
+        counts.anti_affinity.add(snapshot, term, on.clone());
     }
     for term in other.anti_affinity.iter().filter(|term| term.matches(pod, cluster)) {
-        add(&mut counts.repelled, snapshot, term, node, sign);
+        counts.repelled.add(snapshot, term, on.clone());
     }
-}
-
-fn add(counts: &mut HashMap<Domain, i64>, snapshot: &Snapshot, term: &PodTerm, node: NodeIndex, by: i64) {
-    let Some(domain) = domain(snapshot, term, node) else { return };
-    let count = counts.entry(domain).or_default();
-    *count += by;
-    if *count == 0 {
-        counts.remove(&domain);
-    }
-}
-
-fn domain(snapshot: &Snapshot, term: &PodTerm, node: NodeIndex) -> Option<Domain> {
-    let key = snapshot.symbols.find(&term.topology_key)?;
-    Some((key, snapshot.label(node, key)?))
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
@@ -88,13 +121,10 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     if !near_enough(cycle, snapshot, node) {
         return Err(Refusal::unresolvable("node(s) didn't match pod affinity rules"));
     }
-    let crowded = |term: &PodTerm| {
-        domain(snapshot, term, node).is_some_and(|domain| counts.anti_affinity.contains_key(&domain))
-    };
-    if cycle.pod.anti_affinity.iter().any(crowded) {
+    if counts.anti_affinity.has_any_at(snapshot, node) {
         return Err(Refusal::resolvable("node(s) didn't match pod anti-affinity rules"));
     }
-    if counts.repelled.keys().any(|(key, value)| snapshot.label(node, *key) == Some(*value)) {
+    if counts.repelled.has_any_at(snapshot, node) {
         return Err(Refusal::resolvable("node(s) didn't satisfy existing pods anti-affinity rules"));
     }
     Ok(())
@@ -103,13 +133,13 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
 /// Every term finds a matching pod in the node's domain. The first of a group that asks only for
 /// its own kind may start it anywhere the topology is known.
 fn near_enough(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> bool {
-    let (pod, counts) = (cycle.pod, &cycle.state.inter_pod_affinity.affinity);
+    let (pod, counts) = (cycle.pod, &cycle.state.inter_pod_affinity);
     let mut found = true;
-    for term in &pod.affinity {
-        let Some(domain) = domain(snapshot, term, node) else { return false };
-        found &= counts.get(&domain).is_some_and(|count| *count > 0);
+    for key in &counts.topologies {
+        let Some(here) = key.and_then(|key| counts.affinity.at(snapshot, node, key)) else { return false };
+        found &= here > 0;
     }
-    found || counts.is_empty() && pod.affinity.iter().all(|term| term.matches(pod, cycle.cluster))
+    found || counts.affinity.are_empty() && pod.affinity.iter().all(|term| term.matches(pod, cycle.cluster))
 }
 
 pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
@@ -118,36 +148,28 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
     if !own && (!snapshot.has_affinity() || cycle.profile.ignore_preferred_terms_of_existing_pods) {
         return;
     }
-    let mut domains: HashMap<Domain, i64> = HashMap::new();
-    for &node in snapshot.order() {
-        for other in snapshot.pods(node) {
-            if !own && !other.has_pod_affinity() {
-                continue;
-            }
-            let mut weigh = |term: &PodTerm, target: &PodInfo, weight: i64| {
-                if weight != 0
-                    && term.matches(target, cluster)
-                    && let Some(domain) = domain(snapshot, term, node)
-                {
-                    *domains.entry(domain).or_default() += weight;
-                }
-            };
-            pod.preferred_affinity.iter().for_each(|(weight, term)| weigh(term, other, *weight));
-            pod.preferred_anti_affinity.iter().for_each(|(weight, term)| weigh(term, other, -weight));
-            other.affinity.iter().for_each(|term| weigh(term, pod, hard));
-            other.preferred_affinity.iter().for_each(|(weight, term)| weigh(term, pod, *weight));
-            other.preferred_anti_affinity.iter().for_each(|(weight, term)| weigh(term, pod, -weight));
+    let mut domains = Domains::default();
+    for group in snapshot.groups() {
+        let other = &*group.like;
+        if !own && !other.has_pod_affinity() {
+            continue;
         }
+        let mut weigh = |term: &PodTerm, target: &PodInfo, weight: i64| {
+            if weight != 0 && term.matches(target, cluster) {
+                domains.add(snapshot, term, group.on().map(|(node, count)| (node, weight * count)));
+            }
+        };
+        pod.preferred_affinity.iter().for_each(|(weight, term)| weigh(term, other, *weight));
+        pod.preferred_anti_affinity.iter().for_each(|(weight, term)| weigh(term, other, -weight));
+        other.affinity.iter().for_each(|term| weigh(term, pod, hard));
+        other.preferred_affinity.iter().for_each(|(weight, term)| weigh(term, pod, *weight));
+        other.preferred_anti_affinity.iter().for_each(|(weight, term)| weigh(term, pod, -weight));
     }
-    if domains.is_empty() {
+    if domains.counts.is_empty() {
         return;
     }
-    let mut keys: Vec<Symbol> = domains.keys().map(|(key, _)| *key).collect();
-    keys.sort();
-    keys.dedup();
     for (score, node) in scores.iter_mut().zip(nodes) {
-        let own = keys.iter().filter_map(|key| domains.get(&(*key, snapshot.label(*node, *key)?)));
-        *score = own.sum();
+        *score = domains.sum_at(snapshot, *node);
     }
     let (min, max) = (scores.iter().min().copied().unwrap_or(0), scores.iter().max().copied().unwrap_or(0));
     for score in scores {

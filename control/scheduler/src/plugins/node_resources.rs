@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Cycle, MAX_SCORE, Reason, Refusal};
 use crate::profile::ScoringStrategy;
-use crate::resources::{CPU, EPHEMERAL_STORAGE, MEMORY};
+use crate::resources::Resource;
 use crate::snapshot::{NodeIndex, Snapshot};
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
@@ -25,26 +25,28 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     if full {
         reasons.push(Cow::Borrowed("Too many pods"));
     }
-    let mut lacks = |name: &str, reason: Reason, amount: i64| {
+    let mut lacks = |resource: Resource, reason: Reason, amount: i64| {
         reasons.push(reason);
         // not even an empty node would do
-        resolvable &= amount <= snapshot.allocatable(node, name);
+        resolvable &= amount <= snapshot.allocatable(node, resource);
     };
     if !cpu {
-        lacks(CPU, Cow::Borrowed("Insufficient cpu"), wanted.milli_cpu);
+        lacks(Resource::Cpu, Cow::Borrowed("Insufficient cpu"), wanted.milli_cpu);
     }
     if !memory {
-        lacks(MEMORY, Cow::Borrowed("Insufficient memory"), wanted.memory);
+        lacks(Resource::Memory, Cow::Borrowed("Insufficient memory"), wanted.memory);
     }
     if !storage {
-        lacks(EPHEMERAL_STORAGE, Cow::Borrowed("Insufficient ephemeral-storage"), wanted.ephemeral_storage);
+        let reason = Cow::Borrowed("Insufficient ephemeral-storage");
+        lacks(Resource::EphemeralStorage, reason, wanted.ephemeral_storage);
     }
     for (name, amount) in &wanted.extended {
         if cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name)) {
             continue;
         }
-        if !fits(*amount, snapshot.allocatable(node, name) - snapshot.requested(node, name)) {
-            lacks(name, Cow::Owned(format!("Insufficient {name}")), *amount);
+        let resource = Resource::Extended(name);
+        if !fits(*amount, snapshot.allocatable(node, resource) - snapshot.requested(node, resource)) {
+            lacks(resource, Cow::Owned(format!("Insufficient {name}")), *amount);
         }
     }
     if reasons.is_empty() { Ok(()) } else { Err(Refusal { reasons, resolvable }) }
@@ -56,68 +58,61 @@ fn ignores(ignored: &str, name: &str) -> bool {
 }
 
 pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
-    let strategy = &cycle.profile.scoring;
-    for (score, node) in scores.iter_mut().zip(nodes) {
-        *score = match strategy {
-            ScoringStrategy::LeastAllocated(resources) => {
-                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
-                    if requested > allocatable {
-                        0
-                    } else {
-                        (allocatable - requested) * MAX_SCORE / allocatable
-                    }
-                })
-            }
-            ScoringStrategy::MostAllocated(resources) => {
-                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
-                    requested.min(allocatable) * MAX_SCORE / allocatable
-                })
-            }
-            ScoringStrategy::RequestedToCapacityRatio { resources, shape } => {
-                weigh(cycle, snapshot, *node, resources, |requested, allocatable| {
-                    let utilization =
-                        if requested > allocatable { 100 } else { requested * 100 / allocatable };
-                    interpolate(shape, utilization)
-                })
-            }
-        };
+    match &cycle.profile.scoring {
+        ScoringStrategy::LeastAllocated(resources) => {
+            weigh(cycle, snapshot, nodes, scores, resources, |requested, allocatable| {
+                if requested > allocatable { 0 } else { (allocatable - requested) * MAX_SCORE / allocatable }
+            });
+        }
+        ScoringStrategy::MostAllocated(resources) => {
+            weigh(cycle, snapshot, nodes, scores, resources, |requested, allocatable| {
+                requested.min(allocatable) * MAX_SCORE / allocatable
+            });
+        }
+        ScoringStrategy::RequestedToCapacityRatio { resources, shape } => {
+            weigh(cycle, snapshot, nodes, scores, resources, |requested, allocatable| {
+                let utilization = if requested > allocatable { 100 } else { requested * 100 / allocatable };
+                interpolate(shape, utilization)
+            });
+        }
     }
 }
 
 fn weigh(
     cycle: &Cycle,
     snapshot: &Snapshot,
-    node: NodeIndex,
+    nodes: &[NodeIndex],
+    scores: &mut [i64],
     resources: &[(String, i64)],
     score: impl Fn(i64, i64) -> i64,
-) -> i64 {
-    let (mut sum, mut weights) = (0, 0);
-    for (name, weight) in resources {
-        let (requested, allocatable) = counted_with_pod(cycle, snapshot, node, name);
-        if allocatable == 0 {
-            continue;
+) {
+    let resources: SmallVec<[(Resource, i64); 4]> =
+        resources.iter().map(|(name, weight)| (Resource::named(name), *weight)).collect();
+    for (total, node) in scores.iter_mut().zip(nodes) {
+        let (mut sum, mut weights) = (0, 0);
+        for (resource, weight) in &resources {
+            let (requested, allocatable) = counted_with_pod(cycle, snapshot, *node, *resource);
+            if allocatable == 0 {
+                continue;
+            }
+            sum += score(requested, allocatable) * weight;
+            weights += weight;
         }
-        sum += score(requested, allocatable) * weight;
-        weights += weight;
+        *total = if weights == 0 { 0 } else { sum / weights };
     }
-    if weights == 0 { 0 } else { sum / weights }
 }
 
 /// What would be in use with the pod on the node, and what there is. An extended resource that
 /// the pod does not ask for does not count.
-fn counted_with_pod(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex, name: &str) -> (i64, i64) {
-    let allocatable = snapshot.allocatable(node, name);
+fn counted_with_pod(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex, resource: Resource) -> (i64, i64) {
+    let allocatable = snapshot.allocatable(node, resource);
     let (cpu, memory) = snapshot.counted(node);
-    match name {
-        CPU => (cpu + cycle.pod.counted_cpu, allocatable),
-        MEMORY => (memory + cycle.pod.counted_memory, allocatable),
-        EPHEMERAL_STORAGE => {
-            (snapshot.requested(node, name) + cycle.pod.requests.ephemeral_storage, allocatable)
-        }
-        _ => match cycle.pod.requests.extended(name) {
-            0 => (0, 0),
-            amount => (snapshot.requested(node, name) + amount, allocatable),
-        },
+    let wanted = cycle.pod.requests.get(resource);
+    match resource {
+        Resource::Cpu => (cpu + cycle.pod.counted_cpu, allocatable),
+        Resource::Memory => (memory + cycle.pod.counted_memory, allocatable),
+        Resource::Extended(_) if wanted == 0 => (0, 0),
+        _ => (snapshot.requested(node, resource) + wanted, allocatable),
     }
 }
 
@@ -139,20 +134,23 @@ fn interpolate(shape: &[(i64, i64)], utilization: i64) -> i64 {
 /// How much the pod would even out the use of a node's resources, around 75 when not at all. By
 /// what pods really ask for, so a pod that asks for nothing has no say.
 pub fn score_balance(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
-    let resources = &cycle.profile.balanced_resources;
-    if resources.iter().all(|name| cycle.pod.requests.get(name) == 0) {
+    let resources = cycle.profile.balanced_resources.iter().map(|name| {
+        let resource = Resource::named(name);
+        (resource, cycle.pod.requests.get(resource))
+    });
+    let resources: SmallVec<[(Resource, i64); 4]> = resources.collect();
+    if resources.iter().all(|(_, wanted)| *wanted == 0) {
         return;
     }
     for (score, node) in scores.iter_mut().zip(nodes) {
         let mut with: SmallVec<[f64; 4]> = smallvec![];
         let mut without: SmallVec<[f64; 4]> = smallvec![];
-        for name in resources {
-            let (allocatable, wanted) = (snapshot.allocatable(*node, name), cycle.pod.requests.get(name));
-            let extended = !matches!(name.as_str(), CPU | MEMORY | EPHEMERAL_STORAGE);
-            if allocatable == 0 || extended && wanted == 0 {
+        for (resource, wanted) in &resources {
+            let allocatable = snapshot.allocatable(*node, *resource);
+            if allocatable == 0 || matches!(resource, Resource::Extended(_)) && *wanted == 0 {
                 continue;
             }
-            let used = snapshot.requested(*node, name);
+            let used = snapshot.requested(*node, *resource);
             let share = |amount: i64| (amount as f64 / allocatable as f64).min(1.0);
             with.push(share(used + wanted));
             without.push(share(used));

@@ -1,7 +1,5 @@
 //! PodTopologySpread: matching pods evenly over zones, nodes or other domains.
 
-use std::collections::HashMap;
-
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::core::{Selector, SelectorExt};
@@ -9,6 +7,7 @@ use kube::core::{Selector, SelectorExt};
 use super::node_affinity::{self, Compiled};
 use super::taint_toleration::tolerates_node;
 use super::{Change, Cycle, MAX_SCORE, Refusal, Relevance};
+use crate::numbers::ByNumber;
 use crate::pod_info::PodInfo;
 use crate::snapshot::{HOSTNAME, NodeIndex, Snapshot};
 use crate::symbols::Symbol;
@@ -20,7 +19,7 @@ const NO_LABEL: &str = "node(s) didn't match pod topology spread constraints (mi
 pub struct Counts {
     constraints: Vec<Constraint>,
     /// Matching pods per domain; every domain that takes part is there, empty ones too.
-    domains: Vec<HashMap<Symbol, i64>>,
+    domains: Vec<ByNumber<Symbol, i64>>,
     /// The least of each, kept so that a node need not look through all domains.
     fewest: Vec<i64>,
     affinity: Compiled,
@@ -93,8 +92,9 @@ impl Constraint {
             && self.selector.as_ref().is_some_and(|selector| selector.matches(other.labels()))
     }
 
-    fn count_on(&self, pod: &PodInfo, snapshot: &Snapshot, node: NodeIndex) -> i64 {
-        snapshot.pods(node).iter().filter(|other| self.counts(pod, other)).count() as i64
+    /// How many pods it counts on each place of the snapshot.
+    fn count_on_nodes(&self, pod: &PodInfo, snapshot: &Snapshot) -> Vec<i64> {
+        snapshot.count_on_nodes(|other| self.counts(pod, other))
     }
 }
 
@@ -115,16 +115,15 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
         return Ok(Relevance::Skips);
     }
     let affinity = node_affinity::required_of(cycle.pod, snapshot);
-    let mut domains: Vec<HashMap<Symbol, i64>> = vec![HashMap::new(); constraints.len()];
-    for &node in snapshot.order() {
-        if !has_all_labels(&constraints, snapshot, node) {
-            continue;
-        }
-        for (constraint, domains) in constraints.iter().zip(&mut domains) {
+    let mut domains: Vec<ByNumber<Symbol, i64>> = vec![ByNumber::default(); constraints.len()];
+    for (constraint, domains) in constraints.iter().zip(&mut domains) {
+        let counts = constraint.count_on_nodes(cycle.pod, snapshot);
+        for &node in snapshot.order() {
             if let Some(value) = constraint.value(snapshot, node)
+                && has_all_labels(&constraints, snapshot, node)
                 && constraint.takes_part(cycle, &affinity, snapshot, node)
             {
-                *domains.entry(value).or_default() += constraint.count_on(cycle.pod, snapshot, node);
+                *domains.entry(value).or_default() += counts[node.0 as usize];
             }
         }
     }
@@ -170,7 +169,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
     let affinity = node_affinity::required_of(cycle.pod, snapshot);
     let candidates: Vec<bool> =
         nodes.iter().map(|node| has_all_labels(&constraints, snapshot, *node)).collect();
-    let mut domains: Vec<HashMap<Symbol, i64>> = vec![HashMap::new(); constraints.len()];
+    let mut domains: Vec<ByNumber<Symbol, i64>> = vec![ByNumber::default(); constraints.len()];
     for (node, _) in nodes.iter().zip(&candidates).filter(|(_, candidate)| **candidate) {
         for (constraint, domains) in constraints.iter().zip(&mut domains) {
             if let Some(value) = constraint.value(snapshot, *node) {
@@ -178,17 +177,19 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
             }
         }
     }
-    for &node in snapshot.order() {
-        if !has_all_labels(&constraints, snapshot, node) {
+    let counts: Vec<Vec<i64>> =
+        constraints.iter().map(|constraint| constraint.count_on_nodes(cycle.pod, snapshot)).collect();
+    for ((constraint, domains), counts) in constraints.iter().zip(&mut domains).zip(&counts) {
+        if constraint.is_hostname {
             continue;
         }
-        for (constraint, domains) in constraints.iter().zip(&mut domains) {
-            if !constraint.is_hostname
-                && let Some(value) = constraint.value(snapshot, node)
+        for &node in snapshot.order() {
+            if let Some(value) = constraint.value(snapshot, node)
                 && let Some(count) = domains.get_mut(&value)
+                && has_all_labels(&constraints, snapshot, node)
                 && constraint.takes_part(cycle, &affinity, snapshot, node)
             {
-                *count += constraint.count_on(cycle.pod, snapshot, node);
+                *count += counts[node.0 as usize];
             }
         }
     }
@@ -196,9 +197,10 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
     let weights: Vec<f64> = domains.iter().map(|domains| ((domains.len() + 2) as f64).ln()).collect();
     for ((score, node), _) in scores.iter_mut().zip(nodes).zip(&candidates).filter(|(_, c)| **c) {
         let mut sum = 0.0;
-        for ((constraint, domains), weight) in constraints.iter().zip(&domains).zip(&weights) {
+        let each = constraints.iter().zip(&domains).zip(&weights).zip(&counts);
+        for (((constraint, domains), weight), counts) in each {
             let count = if constraint.is_hostname {
-                constraint.count_on(cycle.pod, snapshot, *node)
+                counts[node.0 as usize]
             } else {
                 constraint.value(snapshot, *node).and_then(|value| domains.get(&value)).copied().unwrap_or(0)
             };
