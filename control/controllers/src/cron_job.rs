@@ -403,6 +403,23 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_goes_back_makes_no_job_twice_and_no_tight_loop() {
+        let mut cron = cron("Allow", None);
+        let due = plan(&cron, &[], at(45));
+        let made = due.create.expect("a minute has begun");
+        cron.status = Some(due.status);
+        // an hour back, with the job there and with it gone: its time is in the future now
+        for jobs in [vec![Arc::new(made)], vec![]] {
+            let back = plan(&cron, &jobs, at(45 - 3600));
+            assert!(back.create.is_none());
+            assert_eq!(back.status.last_schedule_time, Some(Time(at(40))), "what was done stays done");
+            assert!(back.again.is_some_and(|again| again >= Duration::from_secs(1)), "{:?}", back.again);
+        }
+        // and forward again: the next minute is due, once
+        assert!(plan(&cron, &[], at(101)).create.is_some());
+    }
+
+    #[test]
     fn suspended_and_malformed_ones_make_nothing() {
         let mut suspended = cron("Allow", None);
         suspended.spec.suspend = Some(true);

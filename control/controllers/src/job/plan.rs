@@ -125,6 +125,8 @@ impl<'a> Decision<'a> {
         if status.start_time.is_none() && spec.suspend != Some(true) {
             status.start_time = Some(Time(now));
         }
+        // After a clock that went back, a failure has not yet been: it counts as one of now.
+        let failures = Failures { last: failures.last.map(|last| last.min(now)), ..failures };
         let read = |text: &Option<String>| indexes::parse(text.as_deref().unwrap_or(""), completions);
         Decision {
             job,

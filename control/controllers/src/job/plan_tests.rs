@@ -214,6 +214,24 @@ fn an_index_that_fails_too_often_does_not_end_the_others() {
 }
 
 #[test]
+fn a_clock_that_goes_back_neither_ends_a_job_nor_keeps_it_waiting() {
+    let mut job = job(1, Some(1));
+    job.spec.as_mut().unwrap().active_deadline_seconds = Some(600_000);
+    let mut world = World::new(job);
+    world.clock = 100_000;
+    world.settle();
+    world.end_one("Failed");
+    world.settle();
+    world.clock = 50_000;
+    let again = world.step().again.expect("it backs off");
+    assert_eq!(world.reason("Failed"), None);
+    // the back-off is counted from now, not from a failure that has yet to come
+    world.clock += again.as_secs() as i64 + 1;
+    world.settle();
+    assert_eq!(world.running(), 1, "after {again:?}");
+}
+
+#[test]
 fn a_success_policy_ends_the_job_early() {
     let mut job = indexed(3, 3);
     job.spec.as_mut().unwrap().success_policy = Some(SuccessPolicy {
