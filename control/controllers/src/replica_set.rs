@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::informer::controller_uid;
-use ferry_client::{Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, error};
+use ferry_client::{
+    Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, Written, error,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition};
 use k8s_openapi::api::core::v1::{
@@ -149,6 +151,7 @@ struct Controller<R> {
     siblings: Index<R>,
     pods: Index<Pod>,
     owned: OwnedPods,
+    written: Written,
 }
 
 fn start<R: Replicated>(context: &Context) -> Running {
@@ -161,6 +164,7 @@ fn start<R: Replicated>(context: &Context) -> Running {
         siblings: sets.index("controller", controller_uid),
         pods: by_controller(&pods),
         owned: OwnedPods::new(context.client.clone(), context.recorder(R::CONTROLLER)),
+        written: Written::default(),
     });
     enqueue_own(&sets, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -199,8 +203,12 @@ impl<R: Replicated> Controller<R> {
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.owned.forget(&key);
+            self.written.forget(&key);
             return Ok(Outcome::Done);
         };
+        if self.written.is_ahead_of(&*set) {
+            return Ok(Outcome::Done);
+        }
         let Some(selector) = set.selector() else { return Ok(Outcome::Done) };
         let uid = set.uid().unwrap_or_default();
         let mut candidates = self.pods.get(&uid);
@@ -247,7 +255,9 @@ impl<R: Replicated> Controller<R> {
         set.set_status(status);
         let api: Api<R> = Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
         let written = api.replace_status(&set.name_any(), &PostParams::default(), &set).await;
-        error::ignore_not_found(written).attempting("write status")?;
+        if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+            self.written.note(&written);
+        }
         Ok(())
     }
 }

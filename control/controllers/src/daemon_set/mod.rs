@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    error,
+    Written, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
@@ -34,6 +34,7 @@ struct Controller {
     revisions: Index<ControllerRevision>,
     owned: OwnedPods,
     recorder: Recorder,
+    written: Written,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -50,6 +51,7 @@ pub fn start(context: &Context) -> Running {
         revisions: revisions.index("controller", ferry_client::informer::controller_uid),
         owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         recorder: context.recorder(CONTROLLER),
+        written: Written::default(),
     });
     enqueue_own(&sets, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -81,8 +83,12 @@ impl Controller {
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.owned.forget(&key);
+            self.written.forget(&key);
             return Ok(Outcome::Done);
         };
+        if self.written.is_ahead_of(&*set) {
+            return Ok(Outcome::Done);
+        }
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
         if spec.selector == LabelSelector::default() {
             let note = "This daemon set is selecting all pods. A non-empty selector is required.";
@@ -186,7 +192,9 @@ impl Controller {
             let api: Api<DaemonSet> =
                 Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
             let written = api.replace_status(&set.name_any(), &PostParams::default(), &next).await;
-            error::ignore_not_found(written).attempting("write status")?;
+            if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+                self.written.note(&written);
+            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    error,
+    Written, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -35,6 +35,7 @@ struct Controller {
     sets_by_owner: Index<ReplicaSet>,
     pods: Index<Pod>,
     recorder: Recorder,
+    written: Written,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -52,6 +53,7 @@ pub fn start(context: &Context) -> Running {
         }),
         pods: by_controller(&pods),
         recorder: context.recorder(CONTROLLER),
+        written: Written::default(),
     });
     enqueue_own(&deployments, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -112,7 +114,13 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
-        let Some(deployment) = self.deployments.get(&key) else { return Ok(Outcome::Done) };
+        let Some(deployment) = self.deployments.get(&key) else {
+            self.written.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        if self.written.is_ahead_of(&*deployment) {
+            return Ok(Outcome::Done);
+        }
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
         if spec.selector == LabelSelector::default() {
             let note = "This deployment is selecting all pods. A non-empty selector is required.";
@@ -216,7 +224,9 @@ impl Controller {
         }
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &new.namespace().unwrap_or_default());
         let written = api.replace_status(&new.name_any(), &PostParams::default(), &new).await;
-        error::ignore_not_found(written).attempting("write status")?;
+        if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+            self.written.note(&written);
+        }
         Ok(())
     }
 }

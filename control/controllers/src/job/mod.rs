@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ferry_client::{
-    Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder, error,
+    Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder, Written,
+    error,
 };
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -38,6 +39,7 @@ struct Controller {
     owned: OwnedPods,
     failures: Mutex<HashMap<NamespacedName, Failures>>,
     recorder: Recorder,
+    written: Written,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -51,6 +53,7 @@ pub fn start(context: &Context) -> Running {
         owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         failures: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
+        written: Written::default(),
     });
     enqueue_own(&jobs, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -67,7 +70,13 @@ pub fn start(context: &Context) -> Running {
 
 impl Controller {
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
-        let Some(job) = self.jobs.get(&key) else { return self.release_orphans(&key).await };
+        let Some(job) = self.jobs.get(&key) else {
+            self.written.forget(&key);
+            return self.release_orphans(&key).await;
+        };
+        if self.written.is_ahead_of(&*job) {
+            return Ok(Outcome::Done);
+        }
         let spec = job.spec.clone().unwrap_or_default();
         if spec.managed_by.as_deref().is_some_and(|manager| manager != MANAGED_BY) {
             return Ok(Outcome::Done);
@@ -94,8 +103,9 @@ impl Controller {
         if next.status != job.status {
             let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
             let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
-            if error::ignore_not_found(written).attempting("write status")?.is_none() {
-                return Ok(Outcome::Done);
+            match error::ignore_not_found(written).attempting("write status")? {
+                Some(written) => self.written.note(&written),
+                None => return Ok(Outcome::Done),
             }
         }
         self.failures.lock().insert(key.clone(), plan.failures);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    error,
+    Written, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
@@ -35,6 +35,7 @@ struct Controller {
     claims: Informer<PersistentVolumeClaim>,
     revisions: Index<ControllerRevision>,
     recorder: Recorder,
+    written: Written,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -50,6 +51,7 @@ pub fn start(context: &Context) -> Running {
         claims: claims.clone(),
         revisions: revisions.index("controller", ferry_client::informer::controller_uid),
         recorder: context.recorder(CONTROLLER),
+        written: Written::default(),
     });
     enqueue_own(&sets, &queue);
     let wakes = queue.clone();
@@ -80,7 +82,13 @@ pub fn start(context: &Context) -> Running {
 
 impl Controller {
     async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
-        let Some(set) = self.sets.get(&key) else { return Ok(Outcome::Done) };
+        let Some(set) = self.sets.get(&key) else {
+            self.written.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        if self.written.is_ahead_of(&*set) {
+            return Ok(Outcome::Done);
+        }
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
         let Some(selector) = ownership::selector(&spec.selector) else { return Ok(Outcome::Done) };
         let uid = set.uid().unwrap_or_default();
@@ -278,7 +286,9 @@ impl Controller {
             let api: Api<StatefulSet> =
                 Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
             let written = api.replace_status(&set.name_any(), &PostParams::default(), &next).await;
-            error::ignore_not_found(written).attempting("write status")?;
+            if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+                self.written.note(&written);
+            }
         }
         Ok(())
     }
