@@ -26,14 +26,15 @@ async fn main() -> anyhow::Result<()> {
     let informers = Informers::new(client.clone(), shutdown.clone());
 
     let nodes: Informer<Node> = informers.of();
-    let placed: Index<Pod> = informers.of::<Pod>().index("node", |pod| node_name(pod).into_iter().collect());
+    let pods: Informer<Pod> = informers.of();
+    let placed: Index<Pod> = pods.index("node", |pod| node_name(pod).into_iter().collect());
     let fields = format!("spec.schedulerName={NAME},spec.nodeName=");
     let waiting: Informer<Pod> = informers.selected(Selection { fields: Some(fields), labels: None });
 
     let queue: Queue<NamespacedName> = Queue::default();
     let keys = queue.clone();
     waiting.handle(move |event| keys.add_caused(event.key(), event.revision()));
-    tokio::join!(nodes.synced(), waiting.synced());
+    tokio::join!(nodes.synced(), pods.synced(), waiting.synced());
 
     let stop = shutdown.clone();
     tokio::spawn(async move {
