@@ -21,6 +21,18 @@ pub fn lookup(
     }
 }
 
+/// The same as bytes: for those who ask for no more than its labels, or whether it is there.
+pub fn entry(
+    registry: &Registry,
+    group: &'static str,
+    plural: &'static str,
+    namespace: &str,
+    name: &str,
+) -> Option<Arc<Entry>> {
+    let resource = registry.resource(&GroupResource::new(group, plural))?;
+    resource.cache.get(&resource.key(namespace, name))
+}
+
 /// The objects of one namespace, in the order of their names.
 pub fn in_namespace(resource: &Resource, namespace: &str) -> Vec<Arc<Entry>> {
     let prefix = format!("{namespace}/");

@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 
 use super::Context;
 use crate::chain::{Plugin, Request};
-use crate::lookup::lookup;
+use crate::lookup::entry;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -43,16 +43,16 @@ impl Plugin for PodTopologyLabels {
         if node.is_empty() {
             return Ok(());
         }
-        if let Some(node) = lookup(&self.registry, "", "nodes", "", node)? {
-            copy(object, &node);
+        if let Some(node) = entry(&self.registry, "", "nodes", "", node) {
+            copy(object, |key| node.label(key));
         }
         Ok(())
     }
 }
 
-fn copy(object: &mut Object, node: &Object) {
+fn copy<'n>(object: &mut Object, label_of_node: impl Fn(&str) -> Option<&'n str>) {
     for key in LABELS {
-        if let Some(value) = node.label(key) {
+        if let Some(value) = label_of_node(key) {
             let labels = ferry_api::object::object_at(object.metadata_mut(), "labels");
             labels.insert(key.into(), value.into());
         }
@@ -69,7 +69,7 @@ mod tests {
     fn zone_and_region_are_the_nodes() {
         let object = |labels| Object::from_value(json!({"metadata": {"labels": labels}})).expect("an object");
         let mut pod = object(json!({"app": "a", LABELS[0]: "elsewhere"}));
-        copy(&mut pod, &object(json!({LABELS[0]: "z", "other": "x"})));
+        copy(&mut pod, |key| (key == LABELS[0]).then_some("z"));
         assert_eq!(pod.meta("labels"), Some(&json!({"app": "a", LABELS[0]: "z"})));
     }
 }
