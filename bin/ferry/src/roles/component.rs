@@ -68,6 +68,10 @@ pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Resu
 where
     F: Future<Output = anyhow::Result<T>>,
 {
+    // The allocator asks for huge pages; a component that holds little would fill a third of them.
+    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
+        tracing::debug!(%error, "huge pages stay");
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {

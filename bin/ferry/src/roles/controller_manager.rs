@@ -1,6 +1,7 @@
 //! `ferry controller-manager`: the control loops alone, with upstream's flag names.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -28,6 +29,9 @@ pub struct Flags {
     cluster_signing_cert_file: Option<PathBuf>,
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
+    /// How long a node may be silent before it counts as gone
+    #[arg(long, default_value = "50s", value_parser = component::duration)]
+    node_monitor_grace_period: Duration,
     #[command(flatten)]
     leader: LeaderFlags,
 }
@@ -55,6 +59,7 @@ impl Flags {
         {
             config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
         }
+        config.node_monitor_grace_period = self.node_monitor_grace_period;
         config.leader_election = self.leader.election("kube-controller-manager", &host);
         Ok(config)
     }
