@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -148,19 +149,89 @@ async fn a_template_that_is_refused_backs_off_says_so_and_recovers() {
     .await;
     // It goes on trying, but ever more rarely: in these seconds a loop would try thousands of times.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let events: Api<Event> = Api::namespaced(client.clone(), "default");
-    let events = events.list(&ListParams::default().fields("reason=FailedCreate")).await.expect("events");
-    let tries: i32 = events
-        .items
-        .iter()
-        .map(|event| event.series.as_ref().and_then(|series| series.count).or(event.count).unwrap_or(1))
-        .sum();
+    let tries = failed_creations(&client).await;
     assert!((1..=20).contains(&tries), "{tries} tries");
     let class: PriorityClass =
         serde_json::from_value(json!({"metadata": {"name": "unheard-of"}, "value": 10})).expect("a class");
     Api::all(client.clone()).create(&PostParams::default(), &class).await.expect("the class is made");
     ready(&client, "web", 3).await;
     kubelets.abort();
+}
+
+/// How often pods could not be made, as events tell it.
+async fn failed_creations(client: &Client) -> i32 {
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let events = events.list(&ListParams::default().fields("reason=FailedCreate")).await.expect("events");
+    let count =
+        |event: &Event| event.series.as_ref().and_then(|series| series.count).or(event.count).unwrap_or(1);
+    events.items.iter().map(count).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_quota_refuses_backs_off_says_so_and_comes_when_there_is_room() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let client = cluster.client.clone();
+    let kubelets = hollow::kubelets(client.clone());
+    hollow::node(&client, "n", 100).await;
+    let (_manager, _scheduler) = (cluster.controller_manager(), cluster.scheduler());
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), "default");
+    let quota = json!({"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}});
+    let quota = serde_json::from_value(quota).expect("is a quota");
+    quotas.create(&PostParams::default(), &quota).await.expect("the quota is made");
+    until("the quota is counted", || async { quotas.get("two").await.ok()?.status?.used.map(|_| ()) }).await;
+
+    create(&client, "web", "web", 5, json!({})).await;
+    until("the deployment says what is wrong", || async {
+        let status = deployments(&client).get("web").await.ok()?.status?;
+        let failure = status.conditions?.into_iter().find(|own| own.type_ == "ReplicaFailure")?;
+        let told = failure.message.is_some_and(|message| message.contains("exceeded quota: two"));
+        (told && failure.status == "True" && status.ready_replicas == Some(2)).then_some(())
+    })
+    .await;
+    // It goes on trying, but ever more rarely: in these seconds a loop would try thousands of times.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let tries = failed_creations(&client).await;
+    assert!((1..=20).contains(&tries), "{tries} tries");
+    let list = pods(&client).list(&ListParams::default()).await.expect("pods");
+    assert_eq!(list.items.len(), 2, "never more than the quota allows");
+
+    let more = json!({"spec": {"hard": {"pods": "5"}}});
+    quotas.patch("two", &PatchParams::default(), &Patch::Merge(more)).await.expect("a larger quota");
+    ready(&client, "web", 5).await;
+    let status = deployments(&client).get("web").await.expect("is there").status.expect("a status");
+    let mut conditions = status.conditions.into_iter().flatten();
+    assert!(!conditions.any(|own| own.type_ == "ReplicaFailure"), "nothing fails any more");
+    kubelets.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_clock_is_wrong_is_judged_by_whether_it_is_heard_of() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let client = cluster.client.clone();
+    hollow::node(&client, "n", 100).await;
+    let _manager = cluster.impatient_controller_manager("2s");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let lease = |renewed: &str| json!({"metadata": {"name": "n"}, "spec": {"renewTime": renewed}});
+    until("there is a place for leases", || async {
+        let first = serde_json::from_value(lease("1999-01-01T00:00:00.000000Z")).expect("is a lease");
+        leases.create(&PostParams::default(), &first).await.ok()
+    })
+    .await;
+    let nodes: Api<Node> = Api::all(client.clone());
+    let is_ready = || async {
+        let conditions = nodes.get("n").await.expect("the node is there").status?.conditions?;
+        conditions.into_iter().find(|own| own.type_ == "Ready").map(|own| own.status)
+    };
+    // Renewals years ago, or years ahead, are renewals: longer than the node is allowed to be silent.
+    for round in 0..12 {
+        let year = if round % 2 == 0 { 1999 } else { 2099 };
+        let renewed = lease(&format!("{year}-01-01T00:00:{round:02}.000000Z"));
+        leases.patch("n", &PatchParams::default(), &Patch::Merge(renewed)).await.expect("a heartbeat");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(is_ready().await.as_deref(), Some("True"), "round {round}");
+    }
+    until("a silent node is given up", || async { is_ready().await.filter(|status| status == "Unknown") })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -93,6 +93,12 @@ impl Cluster {
         self.component("controller-manager", &ELECTION)
     }
 
+    /// One that gives nodes up after so many seconds of silence.
+    pub fn impatient_controller_manager(&self, grace: &str) -> Process {
+        let flags = [&ELECTION[..], &["--node-monitor-grace-period", grace]].concat();
+        self.component("controller-manager", &flags)
+    }
+
     pub fn scheduler(&self) -> Process {
         self.component("scheduler", &ELECTION)
     }
