@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ferry_client::leader::Election;
-use k8s_openapi::api::core::v1::NodeAffinity;
+use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::Config;
 use crate::extender;
 use crate::plugins;
-use crate::profile::{Profile, ScoringStrategy};
+use crate::profile::{DefaultSpread, Profile, ScoringStrategy};
 use crate::queue::Backoff;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -407,6 +407,9 @@ struct OtherArguments {
     ignore_preferred_terms_of_existing_pods: Option<bool>,
     min_candidate_nodes_percentage: Option<usize>,
     min_candidate_nodes_absolute: Option<usize>,
+    defaulting_type: Option<String>,
+    #[serde(default)]
+    default_constraints: Vec<TopologySpreadConstraint>,
 }
 
 fn read_arguments(at: usize, profile: &mut Profile, config: &PluginConfig) -> Result<(), FileError> {
@@ -439,6 +442,22 @@ fn read_arguments(at: usize, profile: &mut Profile, config: &PluginConfig) -> Re
         arguments.min_candidate_nodes_percentage.unwrap_or(profile.min_candidate_nodes_percentage);
     profile.min_candidate_nodes_absolute =
         arguments.min_candidate_nodes_absolute.unwrap_or(profile.min_candidate_nodes_absolute);
+    if config.name == "PodTopologySpread" {
+        let (constraints, has) = (arguments.default_constraints, "defaultConstraints");
+        profile.default_spread = match arguments.defaulting_type.as_deref() {
+            None | Some("System") if constraints.is_empty() => DefaultSpread::System,
+            Some("System") => {
+                return Err(FileError::Malformed(format!("{path}: {has} must be empty with type System")));
+            }
+            None | Some("List") if constraints.iter().any(|own| own.label_selector.is_some()) => {
+                return Err(FileError::Malformed(format!("{path}: {has} must not have a labelSelector")));
+            }
+            None | Some("List") => DefaultSpread::List(constraints),
+            Some(other) => {
+                return Err(FileError::Malformed(format!("{path}: defaultingType {other:?} is not known")));
+            }
+        };
+    }
     Ok(())
 }
 

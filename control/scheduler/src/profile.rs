@@ -1,9 +1,12 @@
 //! A profile: which plugins judge the pods of one `schedulerName`, and with what settings.
 
-use k8s_openapi::api::core::v1::NodeSelector;
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1::{NodeSelector, TopologySpreadConstraint};
 
 use crate::plugins::{PLUGINS, Plugin};
 use crate::resources::{CPU, MEMORY};
+use crate::snapshot::{HOSTNAME, ZONE};
 
 #[derive(Clone)]
 pub struct Profile {
@@ -26,6 +29,30 @@ pub struct Profile {
     /// How many nodes preemption looks at: this share of them, but at least so many.
     pub min_candidate_nodes_percentage: usize,
     pub min_candidate_nodes_absolute: usize,
+    pub default_spread: DefaultSpread,
+}
+
+/// How pods spread that say nothing of it themselves, but belong to a service or a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DefaultSpread {
+    /// Over nodes and zones where there is a choice; also where nodes have no zone.
+    System,
+    List(Vec<TopologySpreadConstraint>),
+}
+
+impl DefaultSpread {
+    pub fn constraints(&self) -> Cow<'_, [TopologySpreadConstraint]> {
+        let softly = |topology_key: &str, max_skew| TopologySpreadConstraint {
+            topology_key: topology_key.into(),
+            max_skew,
+            when_unsatisfiable: "ScheduleAnyway".into(),
+            ..TopologySpreadConstraint::default()
+        };
+        match self {
+            DefaultSpread::System => Cow::Owned(vec![softly(HOSTNAME, 3), softly(ZONE, 5)]),
+            DefaultSpread::List(constraints) => Cow::Borrowed(constraints),
+        }
+    }
 }
 
 /// How NodeResourcesFit compares nodes, over resources with weights.
@@ -64,6 +91,7 @@ impl Profile {
             ignore_preferred_terms_of_existing_pods: false,
             min_candidate_nodes_percentage: 10,
             min_candidate_nodes_absolute: 100,
+            default_spread: DefaultSpread::System,
         }
     }
 

@@ -8,15 +8,19 @@ use std::sync::Arc;
 use ferry_client::informer::Object;
 use ferry_client::{Index, Informer, Informers, NamespacedName};
 use indexmap::IndexSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::plugins::Cluster;
-use crate::pod_info::NamespaceLabels;
+use crate::pod_info::{NamespaceLabels, PodInfo};
 
 #[derive(Clone)]
 pub struct Watched {
@@ -29,6 +33,10 @@ pub struct Watched {
     csi_nodes: Informer<CSINode>,
     namespaces: Informer<Namespace>,
     budgets: Informer<PodDisruptionBudget>,
+    services: Informer<Service>,
+    replication_controllers: Informer<ReplicationController>,
+    replica_sets: Informer<ReplicaSet>,
+    stateful_sets: Informer<StatefulSet>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +86,10 @@ impl Watched {
             csi_nodes: informers.of(),
             namespaces: informers.of(),
             budgets: informers.of(),
+            services: informers.of(),
+            replication_controllers: informers.of(),
+            replica_sets: informers.of(),
+            stateful_sets: informers.of(),
         };
         tell(&watched.pods, inbox, Changed::Pod);
         tell(&watched.nodes, inbox, |key| Changed::Node(key.name));
@@ -101,6 +113,10 @@ impl Watched {
             self.csi_nodes.synced(),
             self.namespaces.synced(),
             self.budgets.synced(),
+            self.services.synced(),
+            self.replication_controllers.synced(),
+            self.replica_sets.synced(),
+            self.stateful_sets.synced(),
         );
     }
 }
@@ -146,5 +162,43 @@ impl Cluster for Watched {
 
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
         self.budgets.list_namespace(namespace)
+    }
+
+    fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector> {
+        let mut all = LabelSelector::default();
+        for service in self.services.list_namespace(&pod.key.namespace) {
+            let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            let selector = selector.filter(|selector| !selector.is_empty());
+            if let Some(selector) = selector
+                && selector.iter().all(|(key, value)| pod.labels().get(key) == Some(value))
+            {
+                all.match_labels.get_or_insert_default().extend(selector.clone());
+            }
+        }
+        let owners = pod.pod.metadata.owner_references.iter().flatten();
+        if let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) {
+            let key = NamespacedName::new(&pod.key.namespace, &owner.name);
+            let own = match (&*owner.api_version, &*owner.kind) {
+                ("v1", "ReplicationController") => {
+                    let labels =
+                        self.replication_controllers.get(&key).and_then(|own| own.spec.clone()?.selector);
+                    labels.map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None })
+                }
+                ("apps/v1", "ReplicaSet") => {
+                    self.replica_sets.get(&key).and_then(|own| Some(own.spec.as_ref()?.selector.clone()))
+                }
+                ("apps/v1", "StatefulSet") => {
+                    self.stateful_sets.get(&key).and_then(|own| Some(own.spec.as_ref()?.selector.clone()))
+                }
+                _ => None,
+            };
+            if let Some(own) = own {
+                all.match_labels.get_or_insert_default().extend(own.match_labels.unwrap_or_default());
+                all.match_expressions = own.match_expressions;
+            }
+        }
+        let says = all.match_labels.as_ref().is_some_and(|labels| !labels.is_empty())
+            || all.match_expressions.as_ref().is_some_and(|expressions| !expressions.is_empty());
+        says.then_some(all)
     }
 }

@@ -16,6 +16,7 @@ use ferry_scheduler::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
 use serde_json::{Value, json};
 
@@ -45,6 +46,9 @@ impl Cluster for NoVolumes {
     }
     fn budgets(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
         Vec::new()
+    }
+    fn workload_selector(&self, _: &PodInfo) -> Option<LabelSelector> {
+        None
     }
 }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use smallvec::{SmallVec, smallvec};
 
 use crate::pod_info::{NamespaceLabels, PodInfo};
@@ -68,6 +69,8 @@ pub trait Cluster: NamespaceLabels + Sync {
     fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>>;
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
+    /// What selects a pod and its likes: its services and the workload that controls it.
+    fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector>;
 }
 
 /// One pod's way through the plugins.

@@ -9,6 +9,7 @@ use super::taint_toleration::tolerates_node;
 use super::{Change, Cycle, MAX_SCORE, Refusal, Relevance};
 use crate::numbers::ByNumber;
 use crate::pod_info::PodInfo;
+use crate::profile::DefaultSpread;
 use crate::snapshot::{HOSTNAME, NodeIndex, Snapshot};
 use crate::symbols::Symbol;
 
@@ -99,9 +100,26 @@ impl Constraint {
 }
 
 fn constraints(cycle: &Cycle, snapshot: &Snapshot, when: &str) -> Vec<Constraint> {
-    let own = cycle.pod.spec().topology_spread_constraints.iter().flatten();
-    let own = own.filter(|constraint| constraint.when_unsatisfiable == when);
-    own.map(|constraint| Constraint::new(constraint, cycle.pod, snapshot)).collect()
+    if says_how(cycle.pod) {
+        let own = cycle.pod.spec().topology_spread_constraints.iter().flatten();
+        let own = own.filter(|constraint| constraint.when_unsatisfiable == when);
+        return own.map(|constraint| Constraint::new(constraint, cycle.pod, snapshot)).collect();
+    }
+    let default = cycle.profile.default_spread.constraints();
+    let default: Vec<_> = default.iter().filter(|own| own.when_unsatisfiable == when).cloned().collect();
+    let Some(selector) = (!default.is_empty()).then(|| cycle.cluster.workload_selector(cycle.pod)).flatten()
+    else {
+        return Vec::new();
+    };
+    let default = default.into_iter().map(|mut constraint| {
+        constraint.label_selector = Some(selector.clone());
+        Constraint::new(&constraint, cycle.pod, snapshot)
+    });
+    default.collect()
+}
+
+fn says_how(pod: &PodInfo) -> bool {
+    pod.spec().topology_spread_constraints.as_ref().is_some_and(|own| !own.is_empty())
 }
 
 /// A node counts for any constraint only if it has the labels of all.
@@ -167,8 +185,10 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         return;
     }
     let affinity = node_affinity::required_of(cycle.pod, snapshot);
-    let candidates: Vec<bool> =
-        nodes.iter().map(|node| has_all_labels(&constraints, snapshot, *node)).collect();
+    // a cluster without zones still spreads over its nodes
+    let all_labels = says_how(cycle.pod) || cycle.profile.default_spread != DefaultSpread::System;
+    let counts_in = |node: NodeIndex| !all_labels || has_all_labels(&constraints, snapshot, node);
+    let candidates: Vec<bool> = nodes.iter().map(|node| counts_in(*node)).collect();
     let mut domains: Vec<ByNumber<Symbol, i64>> = vec![ByNumber::default(); constraints.len()];
     for (node, _) in nodes.iter().zip(&candidates).filter(|(_, candidate)| **candidate) {
         for (constraint, domains) in constraints.iter().zip(&mut domains) {
@@ -186,7 +206,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         for &node in snapshot.order() {
             if let Some(value) = constraint.value(snapshot, node)
                 && let Some(count) = domains.get_mut(&value)
-                && has_all_labels(&constraints, snapshot, node)
+                && counts_in(node)
                 && constraint.takes_part(cycle, &affinity, snapshot, node)
             {
                 *count += counts[node.0 as usize];
@@ -199,10 +219,10 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         let mut sum = 0.0;
         let each = constraints.iter().zip(&domains).zip(&weights).zip(&counts);
         for (((constraint, domains), weight), counts) in each {
-            let count = if constraint.is_hostname {
-                counts[node.0 as usize]
-            } else {
-                constraint.value(snapshot, *node).and_then(|value| domains.get(&value)).copied().unwrap_or(0)
+            let Some(value) = constraint.value(snapshot, *node) else { continue };
+            let count = match constraint.is_hostname {
+                true => counts[node.0 as usize],
+                false => domains.get(&value).copied().unwrap_or(0),
             };
             sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
         }

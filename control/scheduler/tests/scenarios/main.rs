@@ -55,6 +55,31 @@ async fn a_pod_that_fits_nowhere_is_told_why_and_bound_when_that_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pods_of_one_workload_spread_over_nodes_although_another_has_more_room() {
+    let cluster = Cluster::start().await;
+    cluster.node("large", "8", json!({})).await;
+    cluster.node("small", "4", json!({})).await;
+    cluster.pod("busy", "1", json!({"spec": {"nodeName": "small"}})).await;
+    let labels = json!({"app": "web"});
+    let template =
+        json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels},
+        "template": template}});
+    let made = cluster.server.post("/apis/apps/v1/namespaces/default/replicasets", &set).await.expect(201);
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": true,
+        "uid": made["metadata"]["uid"]});
+    let mut on = Vec::new();
+    for name in ["web-1", "web-2"] {
+        cluster.pod(name, "100m", json!({"metadata": {"labels": labels, "ownerReferences": [owner]}})).await;
+        on.push(cluster.bound(name).await);
+    }
+    assert_eq!(on, ["large", "small"]);
+    cluster.pod("alone", "100m", json!({"metadata": {"labels": labels}})).await;
+    assert_eq!(cluster.bound("alone").await, "large", "of no workload: where there is most room");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gated_pod_waits_for_its_gate() {
     let cluster = Cluster::start().await;
     cluster.node("n", "4", json!({})).await;
