@@ -16,6 +16,7 @@ use crate::node::status::NodeStatusSource;
 use crate::pod;
 use crate::resize::{self, Pending};
 use crate::status::Ending;
+use crate::status::writer::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
 
 /// Cloning shares.
@@ -66,11 +67,13 @@ impl Pods {
             let (granted, pending) = self.shared.grant(&pod, &before, &entries);
             let makes_room = !resize::is_same(&granted, &before.pod)
                 || pod::is_terminal(pod::status(&pod).phase.as_deref());
-            entry.orders.send_modify(|orders| {
+            entry.orders.send_if_modified(|orders| {
+                let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
                 orders.pod = granted;
                 orders.wanted = pending.is_some().then(|| pod.clone());
                 orders.pending_resize = pending;
-                orders.wakes += 1;
+                orders.wakes += u64::from(is_news);
+                is_news
             });
             if makes_room {
                 self.shared.grant_deferred(&entries);
@@ -310,8 +313,61 @@ impl Shared {
     }
 }
 
+/// Whether a new version of a pod is news to its worker. Most are echoes of
+/// the statuses that it wrote itself, and cost a look at the runtime each.
+fn is_news(before: &Pod, after: &Pod) -> bool {
+    let head = |pod: &Pod| {
+        let metadata = &pod.metadata;
+        (
+            metadata.labels.clone(),
+            metadata.annotations.clone(),
+            metadata.deletion_timestamp.clone(),
+            metadata.deletion_grace_period_seconds,
+        )
+    };
+    // readiness gates are conditions that others set
+    let of_others = |pod: &Pod| -> Vec<(String, String)> {
+        let conditions = pod::status(pod).conditions.iter().flatten();
+        let of_others = conditions.filter(|condition| !OWN_CONDITIONS.contains(&condition.type_.as_str()));
+        of_others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
+    };
+    before.spec != after.spec
+        || head(before) != head(after)
+        || pod::status(before).phase != pod::status(after).phase
+        || of_others(before) != of_others(after)
+}
+
 fn active(orders: &Orders) -> Option<Arc<Pod>> {
     let ended =
         orders.gone || orders.ending.is_some() || pod::is_terminal(pod::status(&orders.pod).phase.as_deref());
     (!ended).then(|| orders.pod.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn echoes_of_its_own_status_are_no_news_to_a_worker() {
+        let pod = |version: &str, labels: Value, conditions: Value, deleted: Option<&str>| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"resourceVersion": version, "labels": labels, "deletionTimestamp": deleted},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
+                "status": {"phase": "Running", "podIP": version, "conditions": conditions},
+            }))
+            .expect("the pod is well formed")
+        };
+        let ready = |status: &str| json!([{"type": "Ready", "status": status}]);
+        let gate = |status: &str| json!([{"type": "example.com/gate", "status": status}]);
+        let before = pod("1", json!({}), ready("False"), None);
+        assert!(!is_news(&before, &pod("2", json!({}), ready("True"), None)));
+        assert!(is_news(&before, &pod("2", json!({"a": "b"}), ready("True"), None)));
+        assert!(is_news(&before, &pod("2", json!({}), ready("True"), Some("2026-01-01T00:00:00Z"))));
+        let gated = pod("1", json!({}), gate("False"), None);
+        assert!(is_news(&gated, &pod("2", json!({}), gate("True"), None)));
+        let mut other = before.clone();
+        other.spec.as_mut().expect("has a spec").containers[0].image = Some("j".into());
+        assert!(is_news(&before, &other));
+    }
 }

@@ -210,7 +210,7 @@ impl Shared {
 }
 
 /// Conditions the kubelet answers for; only these are sent.
-const OWN_CONDITIONS: [&str; 8] = [
+pub const OWN_CONDITIONS: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
