@@ -37,6 +37,7 @@ pub(super) struct RuntimeDns {
     pub options: Vec<String>,
 }
 
+/// containerd writes the names with capitals, which Go's reader takes as well.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PortMapping {
@@ -132,4 +133,25 @@ pub(super) fn parse(input: &[u8]) -> Result<Network> {
 pub(super) fn spoken_version(input: &[u8]) -> Option<Version> {
     let value: Value = serde_json::from_slice(input).ok()?;
     Version::parse(value.get("cniVersion")?.as_str()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_mappings_are_read_as_the_specification_and_as_containerd_write_them() {
+        let wanted = PortMapping {
+            host_port: 80,
+            container_port: 8080,
+            protocol: "TCP".into(),
+            host_ip: "::1".into(),
+        };
+        for text in [
+            r#"{"hostPort":80,"containerPort":8080,"protocol":"TCP","hostIP":"::1"}"#,
+            r#"{"HostPort":80,"ContainerPort":8080,"Protocol":"TCP","HostIP":"::1"}"#,
+        ] {
+            assert_eq!(serde_json::from_str::<PortMapping>(text).expect(text), wanted);
+        }
+    }
 }
