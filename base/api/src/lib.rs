@@ -30,6 +30,7 @@ pub mod status;
 pub mod table;
 pub mod time;
 pub mod types;
+mod view;
 pub mod yaml;
 pub mod zero;
 

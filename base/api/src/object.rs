@@ -114,10 +114,9 @@ impl Object {
         object_at(&mut self.0, field)
     }
 
-    /// The typed view of this object. Fails where the JSON does not fit the type. Clients write `null` for
-    /// a zero time, which no type takes: then it is read again with that time spelt out.
+    /// The typed view of this object, without its managers.
     pub fn view<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        T::deserialize(ByRef(&self.0)).or_else(|_| T::deserialize(ByRef(&with_zero_times(&self.0))))
+        crate::view::view(&self.0)
     }
 
     /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then
@@ -187,40 +186,6 @@ pub fn object_at<'a>(map: &'a mut Map<String, Value>, field: &str) -> &'a mut Ma
         *slot = Value::Object(Map::new());
     }
     slot.as_object_mut().expect("made an object above")
-}
-
-/// Lets a borrowed map be deserialized without cloning it first.
-struct ByRef<'a>(&'a Map<String, Value>);
-
-impl<'de> serde::Deserializer<'de> for ByRef<'de> {
-    type Error = serde_json::Error;
-
-    fn deserialize_any<V: serde::de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        self.0.deserialize_any(visitor)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
-        unit unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-/// The time of a field that was never set, as Go writes it.
-const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
-
-fn with_zero_times(map: &Map<String, Value>) -> Map<String, Value> {
-    fn spell_out(value: &Value) -> Value {
-        match value {
-            Value::Object(map) => Value::Object(with_zero_times(map)),
-            Value::Array(items) => Value::Array(items.iter().map(spell_out).collect()),
-            other => other.clone(),
-        }
-    }
-    let entries = map.iter().map(|(key, value)| match value {
-        Value::Null if key.ends_with("Time") || key.ends_with("Timestamp") => (key.clone(), ZERO_TIME.into()),
-        value => (key.clone(), spell_out(value)),
-    });
-    entries.collect()
 }
 
 #[cfg(test)]
