@@ -30,7 +30,6 @@ pub mod events;
 pub mod eviction;
 pub mod hooks;
 pub mod images;
-mod insecure_tls;
 pub mod logs;
 pub mod node;
 pub mod objects;

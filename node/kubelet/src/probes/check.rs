@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ferry_client::unverified_tls;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction};
@@ -12,7 +13,6 @@ use prost::Message;
 use tokio::net::TcpStream;
 
 use crate::cri;
-use crate::insecure_tls;
 
 /// How much of an answer is kept for the event.
 const BODY_LIMIT: usize = 10 << 10;
@@ -144,7 +144,7 @@ async fn get(
     }
     let request = request.body(Empty::<bytes::Bytes>::new()).map_err(|error| error.to_string())?;
     if tls {
-        let stream = insecure_tls::connect(stream, host).await.map_err(|error| error.to_string())?;
+        let stream = unverified_tls::connect(stream, host).await.map_err(|error| error.to_string())?;
         send(TokioIo::new(stream), request).await
     } else {
         send(TokioIo::new(stream), request).await

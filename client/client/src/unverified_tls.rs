@@ -1,7 +1,7 @@
-//! TLS to a pod of this node, whose certificate nobody vouches for.
+//! TLS to a pod, whose certificate nobody vouches for.
 //!
-//! Probes and hooks over HTTPS never verified certificates in Kubernetes: the
-//! kubelet knows the pod by its address, and sends it nothing secret.
+//! Probes and hooks over HTTPS and the API server's proxy never verified a pod's certificate in Kubernetes: they know
+//! the pod by its address. What goes this way shows no certificate of its own either.
 
 use std::sync::Arc;
 
