@@ -332,3 +332,34 @@ async fn status_and_spec_are_written_apart() {
         (&json!(true), &json!("Running"))
     );
 }
+
+/// The owner of an evicted pod tells a disruption from a failure by the condition, so it comes with the mark.
+#[tokio::test]
+async fn an_evicted_pod_says_that_it_was_disrupted() {
+    let server = TestServer::start().await;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "serviceAccountName": "s", "automountServiceAccountToken": false,
+            "containers": [{"name": "c", "image": "i"}]},
+    });
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "s"}});
+    server.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);
+    server.post("/api/v1/namespaces/default/pods", &pod).await.expect(201);
+    let one = "/api/v1/namespaces/default/pods/p";
+    let status = json!({"status": {"phase": "Running"}});
+    server.patch(&format!("{one}/status"), "merge", &status).await.expect(200);
+    let eviction = |dry_run: Value| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": {"dryRun": dry_run}});
+    server.post(&format!("{one}/eviction"), &eviction(json!(["All"]))).await.expect(201);
+    let untouched = server.get(one).await.expect(200);
+    assert!(untouched["metadata"]["deletionTimestamp"].is_null());
+    server.post(&format!("{one}/eviction"), &eviction(json!([]))).await.expect(201);
+    let evicted = server.get(one).await.expect(200);
+    assert!(evicted["metadata"]["deletionTimestamp"].is_string());
+    let conditions = evicted["status"]["conditions"].as_array().expect("conditions");
+    let disrupted = conditions.iter().find(|condition| condition["type"] == "DisruptionTarget");
+    let disrupted = disrupted.expect("a condition that says so");
+    assert_eq!(
+        (&disrupted["status"], &disrupted["reason"]),
+        (&json!("True"), &json!("EvictionByEvictionAPI"))
+    );
+}

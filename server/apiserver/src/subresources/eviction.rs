@@ -5,7 +5,7 @@ use ferry_api::status::Cause;
 use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
 use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
-use ferry_registry::verbs::delete::DeleteOptions;
+use ferry_registry::verbs::delete::{DeleteOptions, Disruption};
 use ferry_registry::verbs::update::Change;
 use serde_json::Value;
 
@@ -29,7 +29,9 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     let pod = target.resource.object(&entry.json)?;
     // Before a budget is spent: an eviction that is refused costs nothing.
     writing.admitting.admit_passing(&gvk, &mut eviction).await?;
-    let delete = delete_options(&eviction)?;
+    let mut delete = delete_options(&eviction)?;
+    delete.disruption =
+        Some(Disruption { reason: "EvictionByEvictionAPI", message: "Eviction API: evicting" });
     if !needs_no_budget(&pod) {
         spend_budget(target, &pod, &writing).await?;
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferry_api::{FieldErrors, GroupResource, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::create::{put, transaction};
 use super::{Answer, Call, Operation, store_failure};
@@ -28,6 +28,16 @@ pub struct DeleteOptions {
     pub orphan_dependents: Option<bool>,
     pub propagation_policy: Option<String>,
     pub dry_run: Vec<String>,
+    /// Told in the status of what is marked, in the same write.
+    #[serde(skip)]
+    pub disruption: Option<Disruption>,
+}
+
+/// Why somebody else ends the object: its owner tells a disruption from a failure by it.
+#[derive(Debug, Clone, Copy)]
+pub struct Disruption {
+    pub reason: &'static str,
+    pub message: &'static str,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -98,6 +108,9 @@ impl Registry {
             Plan::Pending => Ok(Some(Deleted::Terminating(Answer::Entry(entry.clone())))),
             Plan::Mark(mut marked) => {
                 strategy.begin_deletion(&mut marked);
+                if let Some(disruption) = options.disruption {
+                    disruption.tell(&mut marked, &metadata::timestamp(call.now.as_second()));
+                }
                 if call.dry_run {
                     return Ok(Some(Deleted::Terminating(Answer::Object(marked))));
                 }
@@ -232,6 +245,19 @@ fn validate_options(options: &DeleteOptions) -> Result<(), Status> {
         errors.not_supported("dryRun", options.dry_run.clone(), &["All"]);
     }
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
+}
+
+impl Disruption {
+    fn tell(self, object: &mut Object, now: &str) {
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True",
+            "reason": self.reason, "message": self.message, "lastTransitionTime": now,
+        });
+        let conditions = object.section_mut("status").entry("conditions").or_insert_with(|| json!([]));
+        let Some(conditions) = conditions.as_array_mut() else { return };
+        conditions.retain(|known| known.get("type").and_then(Value::as_str) != Some("DisruptionTarget"));
+        conditions.push(condition);
+    }
 }
 
 fn check_preconditions(call: &Call<'_>, options: &DeleteOptions, old: &Object) -> Result<(), Status> {
