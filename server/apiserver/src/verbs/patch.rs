@@ -9,7 +9,7 @@ use ferry_registry::verbs::Call;
 use ferry_registry::verbs::create::managed_write;
 use ferry_registry::verbs::update::Change;
 use http::header::CONTENT_TYPE;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Target;
 use crate::body::Response;
@@ -101,12 +101,28 @@ fn patched(
         },
     }
     .map_err(|error| patch_failure(target, error))?;
-    let object = read_back(target, value, options.validation)?;
+    let untouched = if target.kind.is_storage_version() { set_aside(&mut value, live) } else { Map::new() };
+    let object = read_back(target, value, untouched, options.validation)?;
     complete(object, target.kind, target.resource)
 }
 
+/// Takes out what the patch left as it was: most of an object, as a rule, and known to fit its kind.
+fn set_aside(value: &mut Value, live: &Object) -> Map<String, Value> {
+    let Value::Object(fields) = value else { return Map::new() };
+    let same = |field: &str, fields: &Map<String, Value>| {
+        !matches!(field, "apiVersion" | "kind") && fields.get(field) == live.0.get(field)
+    };
+    let names: Vec<String> = fields.keys().filter(|field| same(field, fields)).cloned().collect();
+    names.iter().filter_map(|name| fields.remove_entry(name)).collect()
+}
+
 /// What a patch made of an object has to be an object of the kind again.
-fn read_back(target: Target<'_>, value: Value, validation: FieldValidation) -> Result<Object, Status> {
+fn read_back(
+    target: Target<'_>,
+    value: Value,
+    untouched: Map<String, Value>,
+    validation: FieldValidation,
+) -> Result<Object, Status> {
     let decoded = match &target.kind.schema {
         Some(schema) => json::decode_value(value, schema, validation)?,
         None => json::Decoded {
@@ -117,6 +133,7 @@ fn read_back(target: Target<'_>, value: Value, validation: FieldValidation) -> R
     };
     target.request.warn(decoded.warnings);
     let mut object = decoded.object;
+    object.0.extend(untouched);
     if object.name() != target.request.info.name && !object.name().is_empty() {
         let name = object.name().to_string();
         return Err(Status::bad_request(format!(
@@ -186,7 +203,9 @@ pub(super) fn apply(
     {
         merged.set_meta("resourceVersion", live.resource_version());
     }
-    let object = read_back(target, merged.into_value(), FieldValidation::Ignore)?;
+    let mut value = merged.into_value();
+    let untouched = live.as_ref().map_or_else(Map::new, |live| set_aside(&mut value, live));
+    let object = read_back(target, value, untouched, FieldValidation::Ignore)?;
     complete(object, target.kind, target.resource)
 }
 
