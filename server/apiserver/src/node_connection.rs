@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ferry_api::{GroupResource, Object, Status};
+use ferry_client::unverified_tls;
 use futures::StreamExt;
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, UPGRADE,
+};
 use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyExt, BodyStream, Collected, Full, Limited};
 use hyper::client::conn::http1;
@@ -21,8 +24,9 @@ use tokio_rustls::TlsConnector;
 
 use crate::api::Api;
 use crate::body::{Body, Response};
-use crate::respond;
+use crate::proxied_links::{self, Page};
 use crate::verbs::Target;
+use crate::{respond, websocket};
 
 pub struct NodeConnection {
     /// How the server shows itself to kubelets, and whom it believes.
@@ -39,8 +43,23 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 struct Destination {
     host: String,
     port: u16,
-    tls: bool,
+    security: Security,
     path_and_query: String,
+}
+
+#[derive(Clone, Copy)]
+enum Security {
+    Plain,
+    /// Both sides show certificates of the cluster.
+    Kubelet,
+    /// Encrypted, to a pod whose certificate nobody vouches for.
+    Unverified,
+}
+
+impl Security {
+    fn of_proxy(tls: bool) -> Security {
+        if tls { Security::Unverified } else { Security::Plain }
+    }
 }
 
 impl NodeConnection {
@@ -56,6 +75,9 @@ impl NodeConnection {
     pub async fn connect(&self, target: Target<'_>) -> Result<Response, Status> {
         crate::admission::connect(target).await?;
         let mut span = ferry_trace::span("apiserver.node");
+        if let Some(redirect) = to_the_root(target) {
+            return Ok(redirect);
+        }
         let destination = destination(target)?;
         span.set("host", destination.host.clone());
         let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
@@ -84,13 +106,15 @@ impl NodeConnection {
     async fn open(&self, destination: &Destination) -> std::io::Result<Box<dyn Stream>> {
         let tcp = TcpStream::connect((destination.host.as_str(), destination.port)).await?;
         tcp.set_nodelay(true)?;
-        if !destination.tls {
-            return Ok(Box::new(tcp));
+        match destination.security {
+            Security::Plain => Ok(Box::new(tcp)),
+            Security::Unverified => Ok(Box::new(unverified_tls::connect(tcp, &destination.host).await?)),
+            Security::Kubelet => {
+                let name = ServerName::try_from(destination.host.clone()).map_err(std::io::Error::other)?;
+                let connector = TlsConnector::from(self.kubelet_tls.read().clone());
+                Ok(Box::new(connector.connect(name, tcp).await?))
+            }
         }
-        let name = ServerName::try_from(destination.host.clone()).map_err(std::io::Error::other)?;
-        let connector = TlsConnector::from(self.kubelet_tls.read().clone());
-        let tls = connector.connect(name, tcp).await?;
-        Ok(Box::new(tls))
     }
 }
 
@@ -104,7 +128,8 @@ fn destination(target: Target<'_>) -> Result<Destination, Status> {
             let node = object(target, &GroupResource::new("", "nodes"), "", name)?;
             let (host, kubelet_port) = kubelet_address(&node)?;
             let port = if port.is_empty() { kubelet_port } else { parse_port(port)? };
-            Ok(Destination { host, port, tls: port == kubelet_port, path_and_query: rest(target) })
+            let security = if port == kubelet_port { Security::Kubelet } else { Security::Plain };
+            Ok(Destination { host, port, security, path_and_query: rest(target) })
         }
         _ => kubelet(target),
     }
@@ -137,7 +162,7 @@ fn kubelet(target: Target<'_>) -> Result<Destination, Status> {
         .collect::<Vec<_>>()
         .join("&");
     let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
-    Ok(Destination { host, port, tls: true, path_and_query })
+    Ok(Destination { host, port, security: Security::Kubelet, path_and_query })
 }
 
 /// The kubelet calls the streams of exec by other names than the API does.
@@ -204,7 +229,7 @@ fn pod_proxy(target: Target<'_>) -> Result<Destination, Status> {
         "" => first_port(&pod).unwrap_or(80),
         port => parse_port(port)?,
     };
-    Ok(Destination { host, port, tls, path_and_query: rest(target) })
+    Ok(Destination { host, port, security: Security::of_proxy(tls), path_and_query: rest(target) })
 }
 
 fn first_port(pod: &Object) -> Option<u16> {
@@ -238,7 +263,7 @@ fn service_proxy(target: Target<'_>) -> Result<Destination, Status> {
     let wanted_name = wanted.get("name").and_then(Value::as_str).unwrap_or("");
     let (host, port) = endpoint(target, &info.namespace, name, wanted_name)?
         .ok_or_else(|| Status::unavailable(format!("no endpoints available for service {name:?}")))?;
-    Ok(Destination { host, port, tls, path_and_query: rest(target) })
+    Ok(Destination { host, port, security: Security::of_proxy(tls), path_and_query: rest(target) })
 }
 
 /// A ready endpoint of the service's port, any one.
@@ -290,11 +315,29 @@ fn parse_port(text: &str) -> Result<u16, Status> {
     text.parse().map_err(|_| Status::bad_request(format!("invalid port: {text:?}")))
 }
 
-fn rest(target: Target<'_>) -> String {
+/// A browser that asks for "…/proxy" is sent to "…/proxy/", or the relative links of what it sees would lead astray.
+fn to_the_root(target: Target<'_>) -> Option<Response> {
+    let request = target.request;
+    let reads = matches!(request.method, Method::GET | Method::HEAD);
+    if !reads || request.info.subresource != "proxy" || request.info.sent_path != prefix(target) {
+        return None;
+    }
+    let location = format!("{}{}", request.info.sent_path, rest(target));
+    let builder = http::Response::builder().status(301).header(LOCATION, location);
+    Some(respond::finish(builder, Body::Empty))
+}
+
+/// The path as it was sent, up to and with "/proxy". Counted, since a name may be sent with escapes.
+fn prefix(target: Target<'_>) -> &str {
     let info = &target.request.info;
-    // The path as it was sent, behind "/proxy".
-    let marker = format!("/{}/proxy", info.name);
-    let path = info.sent_path.split_once(&marker).map_or("", |(_, rest)| rest);
+    let segments = if info.namespace.is_empty() { 5 } else { 7 };
+    let end = info.sent_path.match_indices('/').nth(segments);
+    &info.sent_path[..end.map_or(info.sent_path.len(), |(at, _)| at)]
+}
+
+/// The path and query as they were sent, behind "/proxy".
+fn rest(target: Target<'_>) -> String {
+    let path = target.request.info.sent_path.strip_prefix(prefix(target)).unwrap_or("");
     let path = if path.is_empty() { "/" } else { path };
     let query: Vec<String> = target
         .request
@@ -380,16 +423,20 @@ async fn forward(
         .path_and_query
         .parse()
         .map_err(|error| Status::bad_request(format!("the path cannot be passed on: {error}")))?;
-    let upgrade = target.request.headers.get(UPGRADE).cloned();
+    // Kubelets have logs as a plain stream only; for a WebSocket it is framed here.
+    let framed = target.request.info.subresource == "log" && websocket::is_upgrade(&target.request.headers);
+    let upgrade = target.request.headers.get(UPGRADE).filter(|_| !framed).cloned();
     let mut request = http::Request::builder()
-        .method(if upgrade.is_some() { Method::GET } else { target.request.method.clone() })
+        .method(target.request.method.clone())
         .uri(uri)
         .body(Full::new(target.request.body.clone()))
         .map_err(|error| Status::internal(error.to_string()))?;
-    if upgrade.is_some() {
-        *request.method_mut() = target.request.method.clone();
-    }
     copy_headers(&target.request.headers, request.headers_mut());
+    let proxied = target.request.info.subresource == "proxy";
+    if proxied {
+        // Pages are read on their way; the answer is compressed for the client here.
+        request.headers_mut().remove(ACCEPT_ENCODING);
+    }
     if let Ok(host) = format!("{}:{}", destination.host, destination.port).parse() {
         request.headers_mut().insert(HOST, host);
     }
@@ -411,14 +458,49 @@ async fn forward(
         return Ok(respond::finish(builder, Body::Empty));
     }
     let (parts, body) = response.into_parts();
-    let mut builder = http::Response::builder().status(parts.status);
-    if let Some(headers) = builder.headers_mut() {
-        copy_headers(&parts.headers, headers);
-    }
     let stream = BodyStream::new(body).filter_map(|frame| async move {
         frame.ok().and_then(|frame| frame.into_data().ok()).filter(|data: &Bytes| !data.is_empty())
     });
-    Ok(respond::finish(builder, Body::stream(stream)))
+    if framed && parts.status.is_success() {
+        return websocket::serve_bytes(target.request, stream);
+    }
+    let mut builder = http::Response::builder().status(parts.status);
+    let Some(headers) = builder.headers_mut() else {
+        return Err(Status::internal("the answer cannot be passed on"));
+    };
+    copy_headers(&parts.headers, headers);
+    if !proxied {
+        return Ok(respond::finish(builder, Body::stream(stream)));
+    }
+    let (prefix, host) = (prefix(target).to_owned(), format!("{}:{}", destination.host, destination.port));
+    if let Some(location) = redirection(&parts.headers, &prefix, &host) {
+        headers.insert(LOCATION, location);
+    }
+    if !is_page(&parts.headers) {
+        return Ok(respond::finish(builder, Body::stream(stream)));
+    }
+    headers.remove(CONTENT_LENGTH);
+    let page = Page::new(prefix, host);
+    let rewritten = futures::stream::unfold((Box::pin(stream), Some(page)), |(mut stream, page)| async {
+        let mut page = page?;
+        match stream.next().await {
+            Some(chunk) => Some((page.feed(&chunk), (stream, Some(page)))),
+            None => Some((page.finish(), (stream, None))),
+        }
+    });
+    let rewritten = rewritten.filter(|chunk| std::future::ready(!chunk.is_empty()));
+    Ok(respond::finish(builder, Body::stream(rewritten)))
+}
+
+/// Where a redirect leads through the proxy.
+fn redirection(headers: &HeaderMap, prefix: &str, host: &str) -> Option<http::HeaderValue> {
+    let location = headers.get(LOCATION)?.to_str().ok()?;
+    proxied_links::through(prefix, host, location)?.parse().ok()
+}
+
+fn is_page(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    kind.trim_start().starts_with("text/html") && !headers.contains_key(CONTENT_ENCODING)
 }
 
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {

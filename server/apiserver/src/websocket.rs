@@ -1,5 +1,7 @@
-//! WebSocket: watches for browsers.
+//! WebSocket: watches and logs for browsers.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use ferry_api::Status;
 use futures::{SinkExt, Stream, StreamExt};
@@ -32,10 +34,61 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
+/// How the bytes of a stream become messages.
+#[derive(Clone, Copy)]
+enum Framing {
+    /// Each line is a text.
+    Lines,
+    Binary,
+    /// Texts, for clients that cannot take bytes.
+    Base64,
+}
+
+impl Framing {
+    fn messages(self, chunk: &Bytes) -> Vec<Message> {
+        match self {
+            Framing::Lines => chunk
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.is_empty())
+                .map(|line| Message::text(String::from_utf8_lossy(line).into_owned()))
+                .collect(),
+            Framing::Binary => vec![Message::binary(chunk.clone())],
+            Framing::Base64 => vec![Message::text(STANDARD.encode(chunk))],
+        }
+    }
+}
+
 /// Answers the handshake and sends each line of `stream` as one text message.
-pub fn serve_text(
+pub fn serve_lines(
     request: &Request,
     stream: impl Stream<Item = Bytes> + Send + 'static,
+) -> Result<Response, Status> {
+    let protocol = protocols(&request.headers).next().map(str::to_owned);
+    serve(request, stream, protocol, Framing::Lines)
+}
+
+/// Answers the handshake and sends `stream` as it is, in the first protocol of the client's that is known.
+pub fn serve_bytes(
+    request: &Request,
+    stream: impl Stream<Item = Bytes> + Send + 'static,
+) -> Result<Response, Status> {
+    let known = protocols(&request.headers).find_map(|protocol| match protocol {
+        "binary.k8s.io" => Some((protocol.to_owned(), Framing::Binary)),
+        "base64.binary.k8s.io" => Some((protocol.to_owned(), Framing::Base64)),
+        _ => None,
+    });
+    match known {
+        Some((protocol, framing)) => serve(request, stream, Some(protocol), framing),
+        None if protocols(&request.headers).next().is_none() => serve(request, stream, None, Framing::Binary),
+        None => Err(Status::bad_request("none of the WebSocket protocols asked for is supported")),
+    }
+}
+
+fn serve(
+    request: &Request,
+    stream: impl Stream<Item = Bytes> + Send + 'static,
+    protocol: Option<String>,
+    framing: Framing,
 ) -> Result<Response, Status> {
     let upgrade = request
         .upgrade
@@ -53,20 +106,20 @@ pub fn serve_text(
             }
         };
         let socket = WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, None).await;
-        send_lines(socket, stream).await;
+        send(socket, stream, framing).await;
     });
     let mut builder = http::Response::builder()
         .status(101)
         .header(CONNECTION, "Upgrade")
         .header(UPGRADE, "websocket")
         .header(SEC_WEBSOCKET_ACCEPT, accept);
-    if let Some(protocol) = protocols(&request.headers).next() {
+    if let Some(protocol) = protocol {
         builder = builder.header(SEC_WEBSOCKET_PROTOCOL, protocol);
     }
     Ok(respond::finish(builder, Body::Empty))
 }
 
-async fn send_lines<S>(socket: WebSocketStream<S>, stream: impl Stream<Item = Bytes>)
+async fn send<S>(socket: WebSocketStream<S>, stream: impl Stream<Item = Bytes>, framing: Framing)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
@@ -76,9 +129,8 @@ where
         tokio::select! {
             chunk = stream.next() => {
                 let Some(chunk) = chunk else { break };
-                for line in chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                    let text = String::from_utf8_lossy(line).into_owned();
-                    if sink.send(Message::text(text)).await.is_err() {
+                for message in framing.messages(&chunk) {
+                    if sink.send(message).await.is_err() {
                         return;
                     }
                 }
@@ -91,4 +143,17 @@ where
     }
     // The client may be gone already.
     let _ = sink.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_framed_as_the_protocol_has_it() {
+        let chunk = Bytes::from_static(b"one\ntwo\n");
+        assert_eq!(Framing::Lines.messages(&chunk), [Message::text("one"), Message::text("two")]);
+        assert_eq!(Framing::Binary.messages(&chunk), [Message::binary(chunk.clone())]);
+        assert_eq!(Framing::Base64.messages(&chunk), [Message::text("b25lCnR3bwo=")]);
+    }
 }

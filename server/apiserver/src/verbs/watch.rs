@@ -66,7 +66,7 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         ended: false,
     });
     if websocket::is_upgrade(&target.request.headers) {
-        return websocket::serve_text(target.request, stream);
+        return websocket::serve_lines(target.request, stream);
     }
     let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.watch_content_type());
     Ok(respond::finish(builder, Body::stream(stream)))
