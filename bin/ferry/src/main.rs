@@ -13,8 +13,10 @@ mod settings;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -67,6 +69,24 @@ enum Role {
     Snapshot(roles::snapshot::Flags),
 }
 
+impl Role {
+    /// Not done after a moment, and beside others on the machine.
+    fn lives_long(&self) -> bool {
+        use Role::*;
+        matches!(
+            self,
+            Server(_)
+                | Agent(_)
+                | ApiServer(_)
+                | ControllerManager(_)
+                | Scheduler(_)
+                | Kubelet(_)
+                | Proxy(_)
+                | Dns(_)
+        )
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(std::path::Path::new).and_then(|path| path.file_name()?.to_str());
@@ -102,7 +122,11 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
             tracing_subscriber::EnvFilter::try_from_env("FERRY_LOG").unwrap_or_else(|_| "info".into()),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
+    if cli.role.lives_long() {
+        ferry_linux::memory::keep_small().context("start a thread")?;
+    }
     match cli.role {
         Role::Up(options) => cluster::up::run(&options, &arguments[2..]),
         Role::Down(flags) => cluster::down::run(&flags),

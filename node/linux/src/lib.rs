@@ -10,5 +10,6 @@
 pub mod beneath;
 pub mod cgroup;
 pub mod disk;
+pub mod memory;
 pub mod mount;
 pub mod net;

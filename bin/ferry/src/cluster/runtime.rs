@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ferry_kubelet::config::CgroupDriver;
 use ferry_kubelet::cri;
+use ferry_linux::memory;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -150,15 +151,10 @@ async fn start_containerd(layout: &Layout, registry_config: &Path) -> anyhow::Re
     let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("containerd.log"));
     let log = log.context("open containerd's log")?;
     // In a session of its own: it and the containers go on when Ferry restarts.
-    let child = Command::new("containerd")
-        .arg("--config")
-        .arg(&settings)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .process_group(0)
-        .spawn()
-        .context("start containerd")?;
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(&settings).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let child = memory::with_huge_pages(|| command.spawn()).context("start containerd")?;
     let pid_file = pid_file(layout);
     std::fs::write(&pid_file, child.id().to_string())
         .with_context(|| format!("write {}", pid_file.display()))?;
