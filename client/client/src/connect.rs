@@ -16,6 +16,7 @@ use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::propagate::PropagateLayer;
+use crate::servers::{self, BadServers, Resolver};
 
 /// A connection that says nothing is asked after this long whether it lives, and then this often.
 const IDLE: Duration = Duration::from_secs(15);
@@ -32,6 +33,8 @@ pub struct Kubeconfig {
     pub context: Option<String>,
     /// Sent as User-Agent, which audit logs and field managers show.
     pub user_agent: Option<String>,
+    /// Instead of the file's server: any of these, as https://HOST:PORT.
+    pub servers: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +45,8 @@ pub enum ConnectError {
     Infer(#[from] kube::config::InferConfigError),
     #[error("set up the client: {0}")]
     Client(#[from] kube::Error),
+    #[error(transparent)]
+    Servers(#[from] BadServers),
 }
 
 /// A client over HTTPS.
@@ -57,17 +62,26 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
     {
         config.headers.push((http::header::USER_AGENT, value));
     }
-    connect_with(config)
+    if kubeconfig.servers.is_empty() {
+        return connect_with(config);
+    }
+    let (url, resolver) = servers::reach(&kubeconfig.servers)?;
+    config.cluster_url = url;
+    connect_by(config, resolver)
 }
 
 /// A client over HTTPS, for those who have the parts of a configuration at hand.
 pub fn connect_with(config: Config) -> Result<Client, ConnectError> {
+    connect_by(config, Resolver::system())
+}
+
+fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError> {
     // Proxies and plugins are kube's own affair.
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
         return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
     }
-    let connector = config.rustls_https_connector_with_connector(tcp(config.connect_timeout))?;
+    let connector = config.rustls_https_connector_with_connector(tcp(config.connect_timeout, resolver))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -89,8 +103,8 @@ where
 
 /// Connections that notice when the other side is gone. Left to the kernel's own patience, a node that was cut
 /// off for a minute would wait for its old connections for minutes more.
-fn tcp(connect_timeout: Option<Duration>) -> HttpConnector {
-    let mut connector = HttpConnector::new();
+fn tcp(connect_timeout: Option<Duration>, resolver: Resolver) -> HttpConnector<Resolver> {
+    let mut connector = HttpConnector::new_with_resolver(resolver);
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(connect_timeout);

@@ -35,10 +35,12 @@ pub mod name;
 pub mod propagate;
 pub mod queue;
 pub mod reconcile;
+mod servers;
 pub mod spans;
 #[cfg(test)]
 mod test_server;
 pub mod unread;
+pub mod unverified_tls;
 mod written;
 
 pub use connect::{ConnectError, Kubeconfig, connect, over};

@@ -1,4 +1,4 @@
-//! What a new cluster starts with: its namespaces, the `kubernetes` Service and its endpoints. Made through
+//! What a new cluster starts with: its namespaces and the `kubernetes` Service. Made through
 //! the API like everything else, by the server's own identity; what exists is left alone.
 
 use std::net::IpAddr;
@@ -13,15 +13,12 @@ pub struct Bootstrap {
     pub service_cidr: String,
     pub service_ip: IpAddr,
     pub port: u16,
-    pub whereabouts: Whereabouts,
+    pub trust: Trust,
 }
 
-/// What others of the cluster have to know of this server, and what can change while it runs.
+/// Whom other servers of the cluster believe, as they read it from a ConfigMap; it can change while this one runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Whereabouts {
-    /// Where this server is reached.
-    pub advertise: IpAddr,
-    /// Whom other servers of the cluster believe, as they read it from a ConfigMap.
+pub struct Trust {
     pub ca_pem: String,
     pub front_proxy_ca_pem: String,
 }
@@ -48,20 +45,9 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Tells where the server is reached and whom to believe; again whenever that changed.
+    /// Tells whom to believe; again whenever that changed.
     pub async fn announce(&self, client: &Client) -> Result<(), kube::Error> {
         let _span = ferry_trace::span("apiserver.announce");
-        ensure(
-            client,
-            "discovery.k8s.io",
-            "v1",
-            "EndpointSlice",
-            Some("default"),
-            "kubernetes",
-            self.slice(),
-        )
-        .await?;
-        ensure(client, "", "v1", "Endpoints", Some("default"), "kubernetes", self.endpoints()).await?;
         let trust = json!({"data": self.trust()});
         ensure(
             client,
@@ -78,9 +64,9 @@ impl Bootstrap {
     /// What extension API servers and other components need to know to believe our callers.
     fn trust(&self) -> Value {
         json!({
-            "client-ca-file": self.whereabouts.ca_pem,
+            "client-ca-file": self.trust.ca_pem,
             "requestheader-allowed-names": "[\"front-proxy-client\"]",
-            "requestheader-client-ca-file": self.whereabouts.front_proxy_ca_pem,
+            "requestheader-client-ca-file": self.trust.front_proxy_ca_pem,
             "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
             "requestheader-group-headers": "[\"X-Remote-Group\"]",
             "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
@@ -102,30 +88,10 @@ impl Bootstrap {
             },
         })
     }
-
-    fn slice(&self) -> Value {
-        let family = if self.whereabouts.advertise.is_ipv4() { "IPv4" } else { "IPv6" };
-        json!({
-            "metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}},
-            "addressType": family,
-            "endpoints": [{"addresses": [self.whereabouts.advertise.to_string()], "conditions": {"ready": true}}],
-            "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
-        })
-    }
-
-    fn endpoints(&self) -> Value {
-        json!({
-            "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-            "subsets": [{
-                "addresses": [{"ip": self.whereabouts.advertise.to_string()}],
-                "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
-            }],
-        })
-    }
 }
 
 /// Creates the object, or brings what is there to the same content.
-async fn ensure(
+pub(crate) async fn ensure(
     client: &Client,
     group: &str,
     version: &str,

@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::account_keys::AccountKeys;
 use crate::api::Api;
-use crate::bootstrap::{Bootstrap, Whereabouts};
+use crate::bootstrap::{Bootstrap, Trust};
 use crate::run::{Config, StartError, config_error};
+use crate::server_addresses::ServerAddresses;
 
 /// Who believes certificates, and has to be told of new authorities.
 #[derive(Clone)]
@@ -32,6 +33,7 @@ pub struct Upkeep {
     pub api: Arc<Api>,
     pub believers: Believers,
     pub bootstrap: Bootstrap,
+    pub addresses: Arc<ServerAddresses>,
     pub client: kube::Client,
     pub url: String,
 }
@@ -44,7 +46,7 @@ impl Upkeep {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut kubeconfig_is_fresh = true;
         let mut keys = AccountKeys::read(&self.config, &self.pki).ok();
-        let mut announced = self.bootstrap.whereabouts.clone();
+        let mut announced = self.bootstrap.trust.clone();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -69,11 +71,13 @@ impl Upkeep {
                 kubeconfig_is_fresh = reported(written, "the administrator's kubeconfig cannot be written");
             }
             self.follow_account_keys(&mut keys);
-            let whereabouts = whereabouts(&self.pki, advertise);
-            if whereabouts != announced {
-                let bootstrap = Bootstrap { whereabouts: whereabouts.clone(), ..self.bootstrap.clone() };
-                if reported(bootstrap.announce(&self.client).await, "the server's address cannot be told") {
-                    announced = whereabouts;
+            let moved = self.addresses.move_to(advertise, &self.client).await;
+            reported(moved, "the server's address cannot be told");
+            let trust = trust(&self.pki);
+            if trust != announced {
+                let bootstrap = Bootstrap { trust: trust.clone(), ..self.bootstrap.clone() };
+                if reported(bootstrap.announce(&self.client).await, "whom to believe cannot be told") {
+                    announced = trust;
                 }
             }
         }
@@ -114,9 +118,9 @@ fn reported<T, E: std::fmt::Display>(result: Result<T, E>, failed: &'static str)
     result.is_ok()
 }
 
-/// What others of the cluster have to know of this server, as of now.
-pub fn whereabouts(pki: &Pki, advertise: IpAddr) -> Whereabouts {
-    Whereabouts { advertise, ca_pem: pki.ca_pem(), front_proxy_ca_pem: pki.front_proxy_ca_pem() }
+/// Whom others of the cluster have to believe, as of now.
+pub fn trust(pki: &Pki) -> Trust {
+    Trust { ca_pem: pki.ca_pem(), front_proxy_ca_pem: pki.front_proxy_ca_pem() }
 }
 
 /// All that the server is reached by.

@@ -27,6 +27,7 @@ use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, Believers, Upkeep};
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
+use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::CachedObjects;
 use crate::{access, follow, policy, server, usage_samples};
 
@@ -35,6 +36,8 @@ use crate::{access, follow, policy, server, usage_samples};
 pub struct Config {
     pub data_dir: PathBuf,
     pub bind: SocketAddr,
+    /// Other servers may work on the same store.
+    pub shared_store: bool,
     /// Where others reach this server; found out when not given.
     pub advertise: Option<IpAddr>,
     /// Further names and addresses for the serving certificate.
@@ -76,6 +79,7 @@ impl Config {
         Config {
             data_dir: data_dir.into(),
             bind: SocketAddr::from(([0, 0, 0, 0], 6443)),
+            shared_store: false,
             advertise: None,
             names: Vec::new(),
             cluster_domain: "cluster.local".into(),
@@ -138,6 +142,7 @@ pub struct Running {
     pub url: String,
     stop: CancellationToken,
     serving: JoinHandle<()>,
+    announcing: JoinHandle<()>,
     store: Arc<dyn Store>,
 }
 
@@ -157,6 +162,8 @@ pub enum StartError {
     Store(#[from] ferry_store::Error),
     #[error("make the objects that every cluster has: {0}")]
     Bootstrap(#[from] kube::Error),
+    #[error(transparent)]
+    Addresses(#[from] server_addresses::Error),
 }
 
 pub(crate) fn config_error(error: impl std::fmt::Display) -> StartError {
@@ -208,24 +215,35 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         service_cidr: config.service_cidr.clone(),
         service_ip,
         port: address.port(),
-        whereabouts: certificates::whereabouts(&pki, advertise),
+        trust: certificates::trust(&pki),
     };
     bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
     }
+    let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
+    addresses.publish(&client).await?;
+    let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
     if api.admission.has(plugins::initial_resources::NAME) {
         let settings = plugins::initial_resources::Settings::read(&admission_configuration(&config)?);
         let interval = settings.map_err(config_error)?.interval();
         tokio::spawn(usage_samples::follow(client.clone(), registry, usage, interval, stop.clone()));
     }
     certificates::write_kubeconfig(&config, &pki, &url)?;
-    let (pki_kept, api_kept, url_kept) = (pki.clone(), api.clone(), url.clone());
-    let upkeep = Upkeep { config, pki: pki_kept, api: api_kept, believers, bootstrap, client, url: url_kept };
+    let upkeep = Upkeep {
+        config,
+        pki: pki.clone(),
+        api: api.clone(),
+        believers,
+        bootstrap,
+        addresses,
+        client,
+        url: url.clone(),
+    };
     tokio::spawn(upkeep.run(stop.clone()));
     api.health.started();
     span.set("address", address.to_string());
-    Ok(Running { api, pki, address, url, stop, serving, store })
+    Ok(Running { api, pki, address, url, stop, serving, announcing, store })
 }
 
 impl Running {
@@ -247,6 +265,9 @@ impl Running {
     /// Stops taking requests, lets the open ones finish, and makes everything durable.
     pub async fn stop(self) {
         self.stop.cancel();
+        if let Err(error) = self.announcing.await {
+            tracing::error!(%error, "the addresses of the servers were not kept");
+        }
         if let Err(error) = self.serving.await {
             tracing::error!(%error, "the listener failed");
         }

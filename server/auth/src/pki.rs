@@ -36,6 +36,7 @@ use crate::{
 };
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const CA_VALIDITY: Duration = YEAR.saturating_mul(10);
 /// Clocks in a cluster differ a little; a certificate just made must be valid on all of them.
 const BACKDATE: Duration = Duration::from_secs(300);
 
@@ -63,7 +64,7 @@ impl PkiConfig {
             &service,
         ];
         let names = always.into_iter().map(str::to_owned).chain(names.into_iter().map(Into::into)).collect();
-        PkiConfig { names, cluster: "ferry".to_owned(), ca_validity: 10 * YEAR, leaf_validity: YEAR }
+        PkiConfig { names, cluster: "ferry".to_owned(), ca_validity: CA_VALIDITY, leaf_validity: YEAR }
     }
 }
 
@@ -77,6 +78,19 @@ pub enum PkiError {
     Sign { subject: String, source: rcgen::Error },
     #[error("a certificate for {subject} can name at most two groups")]
     TooManyGroups { subject: String },
+}
+
+/// What all servers of a cluster have in common: the authorities and the key of service accounts.
+pub const SHARED_FILES: [&str; 6] =
+    ["ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub"];
+
+/// Makes the shared files in `directory`, as far as they are missing, for a cluster whose servers get them from
+/// elsewhere.
+pub fn found(directory: &Path) -> Result<(), PkiError> {
+    let now = SystemTime::now();
+    Authority::open_or_create(directory, "ca", "kubernetes", CA_VALIDITY, now)?;
+    Authority::open_or_create(directory, "front-proxy-ca", "front-proxy-ca", CA_VALIDITY, now)?;
+    open_or_create_key(directory, "sa").map(|_| ())
 }
 
 /// A certificate and its key, as PEM.

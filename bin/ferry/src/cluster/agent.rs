@@ -23,9 +23,10 @@ const RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Args, Clone)]
 pub struct Flags {
-    /// Where the API server is: https://HOST:6443; another one than before, if it has moved
-    #[arg(long)]
-    server: String,
+    /// Where the API server is: https://HOST:6443; another one than before, if it has moved. Of several servers of one
+    /// cluster any will do
+    #[arg(long, required = true, value_delimiter = ',')]
+    server: Vec<String>,
     /// What `ferry token create` printed; needed the first time only
     #[arg(long)]
     token: Option<Token>,
@@ -37,8 +38,8 @@ pub struct Flags {
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     server::must_be_root()?;
-    if !flags.server.starts_with("https://") {
-        bail!("--server {:?} does not begin with https://", flags.server);
+    if let Some(server) = flags.server.iter().find(|server| !server.starts_with("https://")) {
+        bail!("--server {server:?} does not begin with https://");
     }
     let layout = Layout::of(&flags.data_dir)?;
     layout.make()?;
@@ -55,7 +56,7 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_dir: layout.data_dir.clone(),
         node_name: name.clone(),
-        url: flags.server.clone(),
+        url: flags.server.join(","),
         ..Snapshot::default()
     };
     let parts = Parts::new(layout.state(), snapshot, server::tell_as_text);
@@ -88,7 +89,7 @@ async fn start(
     let joining = async {
         parts.starting("join");
         let directory = layout.kubelet().join("pki");
-        let had_joined = join::Identity::below(&directory).exists();
+        let had_joined = join::Identity::below(&directory, &flags.server).exists();
         let identity = join::join(&directory, &flags.server, flags.token.as_ref(), &name).await?;
         let kubelet = identity.client("kubelet").await?;
         let facts = loop {
@@ -101,7 +102,7 @@ async fn start(
                 fetched => break fetched?,
             }
         };
-        parts.running("join", flags.server.clone());
+        parts.running("join", flags.server.join(","));
         anyhow::Ok((identity, kubelet, facts))
     };
     let runtime = async {

@@ -27,11 +27,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Identity {
     pub kubeconfig: PathBuf,
     pub client_ca: PathBuf,
+    /// Any of them will do.
+    servers: Vec<String>,
 }
 
 impl Identity {
-    pub fn below(directory: &Path) -> Identity {
-        Identity { kubeconfig: directory.join("node.kubeconfig"), client_ca: directory.join("client-ca.crt") }
+    pub fn below(directory: &Path, servers: &[String]) -> Identity {
+        Identity {
+            kubeconfig: directory.join("node.kubeconfig"),
+            client_ca: directory.join("client-ca.crt"),
+            servers: servers.to_vec(),
+        }
     }
 
     pub fn exists(&self) -> bool {
@@ -43,6 +49,7 @@ impl Identity {
             path: Some(self.kubeconfig.clone()),
             context: None,
             user_agent: Some(format!("{component}/{} (ferry)", env!("CARGO_PKG_VERSION"))),
+            servers: self.servers.clone(),
         };
         ferry_client::connect(&kubeconfig).await.context("reach the API server")
     }
@@ -51,11 +58,12 @@ impl Identity {
 /// Makes the node's identity. One that it has is kept, and led to where the server is now.
 pub async fn join(
     directory: &Path,
-    server: &str,
+    servers: &[String],
     token: Option<&Token>,
     node: &str,
 ) -> anyhow::Result<Identity> {
-    let identity = Identity::below(directory);
+    let identity = Identity::below(directory, servers);
+    let server = servers.first().context("no server was named")?;
     if identity.exists() {
         kubeconfig::point_to(&identity.kubeconfig, server)?;
         return Ok(identity);
@@ -75,7 +83,8 @@ pub async fn join(
             write_private(path, &file.to_yaml())
         };
         write(&bootstrap, KubeconfigCredentials::Token(&token.bearer()))?;
-        let kubeconfig = Kubeconfig { path: Some(bootstrap.clone()), ..Kubeconfig::default() };
+        let kubeconfig =
+            Kubeconfig { path: Some(bootstrap.clone()), servers: servers.to_vec(), ..Kubeconfig::default() };
         let client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
         let key = KeyPair::generate().context("make a key")?;
         let certificate =

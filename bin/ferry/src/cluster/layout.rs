@@ -88,6 +88,16 @@ impl Layout {
         self.run_dir.join("state.json")
     }
 
+    /// The cluster's keys and certificates.
+    pub fn pki(&self) -> PathBuf {
+        self.data_dir.join("pki")
+    }
+
+    /// What further servers of the cluster have to show.
+    pub fn server_token(&self) -> PathBuf {
+        self.data_dir.join("server-token")
+    }
+
     pub fn kubelet(&self) -> PathBuf {
         self.data_dir.join("kubelet")
     }

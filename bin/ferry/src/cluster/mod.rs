@@ -17,6 +17,7 @@ pub mod agent;
 pub mod control_plane;
 pub mod down;
 pub mod facts;
+pub mod founding;
 pub mod image;
 pub mod join;
 pub mod kubeconfig;

@@ -20,6 +20,9 @@ pub struct ServerOptions {
     /// How pods reach other hosts; none leaves the pods' network to somebody else
     #[arg(long, value_enum, default_value = "vxlan")]
     pub network: Network,
+    /// For a further server of a cluster in etcd: what the file server-token of the first one's data directory holds
+    #[arg(long)]
+    pub server_token: Option<String>,
     #[command(flatten)]
     pub node: NodeOptions,
     /// Where the context of this cluster is added

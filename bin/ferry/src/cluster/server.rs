@@ -12,6 +12,7 @@ use ferry_apiserver::run::Running;
 use ferry_auth::User;
 use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
 use ferry_client::{CancellationToken, Informers};
+use ferry_store::Store;
 use tokio_util::task::TaskTracker;
 
 use super::address::{self, End};
@@ -20,7 +21,8 @@ use super::layout::Layout;
 use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
-use super::{control_plane, kubeconfig, ranges, runtime};
+use super::ranges::Ranges;
+use super::{control_plane, founding, kubeconfig, ranges, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -90,15 +92,13 @@ async fn start(
     parts: &Parts,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<(Running, TaskTracker)> {
-    let ranges = ranges::choose(&layout, options.cluster_cidr, options.api.service_cluster_ip_range)?;
-    let facts = Facts {
-        ranges: ranges.clone(),
-        domain: options.api.cluster_domain.clone(),
-        overlay: options.network.overlay(&layout.cluster),
-    };
+    let store = apiserver::open_store(&options.api).await?;
+    let facts = agree(&options, &layout, &*store).await?;
+    let ranges = facts.ranges.clone();
     let node_options = options.node.clone();
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
+        cluster_domain: facts.domain.clone(),
         // Where the node is, the API server is too.
         advertise_address: options.api.advertise_address.or(node_options.node_ip),
         ..options.api
@@ -106,7 +106,7 @@ async fn start(
     let tasks = TaskTracker::new();
     let control_plane = async {
         parts.starting("apiserver");
-        let running = apiserver::start_server(flags).await?;
+        let running = apiserver::start_server(flags, store).await?;
         parts.running("apiserver", running.url.clone());
         parts.update(|now| now.url.clone_from(&running.url));
         control_plane::start(&running, &facts, &name, parts, &tasks, shutdown).await?;
@@ -142,6 +142,31 @@ async fn start(
     let file = kubeconfig::path(options.kubeconfig)?;
     kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
     Ok((running, tasks))
+}
+
+/// What the cluster is like: as it was founded, or as this server would have it.
+async fn agree(options: &ServerOptions, layout: &Layout, store: &dyn Store) -> anyhow::Result<Facts> {
+    let (cluster_cidr, service_cidr) = (options.cluster_cidr, options.api.service_cluster_ip_range);
+    let proposed = Facts {
+        ranges: ranges::choose(layout, cluster_cidr, service_cidr)?,
+        domain: options.api.cluster_domain.clone(),
+        overlay: options.network.overlay(&layout.cluster),
+    };
+    if !options.api.shares_store() {
+        return Ok(proposed);
+    }
+    let facts = founding::settle(layout, store, options.server_token.as_deref(), proposed).await?;
+    let Ranges { cluster_cidr: pods, service_cidr: services } = &facts.ranges;
+    for (flag, wanted, agreed) in
+        [("--cluster-cidr", cluster_cidr, pods), ("--service-cluster-ip-range", service_cidr, services)]
+    {
+        if let Some(wanted) = wanted.filter(|wanted| wanted != agreed) {
+            bail!("{flag} {wanted} is not what the cluster in this etcd was founded with: {agreed}");
+        }
+    }
+    // Kept for whoever takes the node down.
+    ranges::choose(layout, Some(*pods), Some(*services))?;
+    Ok(facts)
 }
 
 fn clients(running: &Running, node: &str) -> Clients {

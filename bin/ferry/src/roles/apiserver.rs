@@ -90,14 +90,14 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// Opens the store and serves it.
-pub async fn start_server(flags: Flags) -> anyhow::Result<Running> {
-    let store = open_store(&flags).await?;
+pub async fn start_server(flags: Flags, store: Arc<dyn Store>) -> anyhow::Result<Running> {
     start(config(flags)?, store).await.context("start the API server")
 }
 
 async fn serve(flags: Flags) -> anyhow::Result<()> {
     let data_dir = flags.data_dir.clone();
-    let running = start_server(flags).await?;
+    let store = open_store(&flags).await?;
+    let running = start_server(flags, store).await?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
     running.warm_documents();
     super::component::signalled().await?;
@@ -106,9 +106,9 @@ async fn serve(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
-    if !flags.etcd_servers.is_empty() {
+    if flags.shares_store() {
         let mut config = etcd::Config::new(flags.etcd_servers.clone());
         config.tls.ca = flags.etcd_cafile.clone();
         config.tls.identity = flags.etcd_certfile.clone().zip(flags.etcd_keyfile.clone());
@@ -124,9 +124,18 @@ async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(store))
 }
 
+impl Flags {
+    /// Other servers may work on the same store.
+    pub fn shares_store(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+}
+
 fn config(flags: Flags) -> anyhow::Result<Config> {
+    let shared_store = flags.shares_store();
     let defaults = Config::new(flags.data_dir);
     Ok(Config {
+        shared_store,
         bind: SocketAddr::new(flags.bind_address, flags.secure_port),
         advertise: flags.advertise_address,
         service_cidr: flags.service_cluster_ip_range.map_or(defaults.service_cidr, |cidr| cidr.to_string()),

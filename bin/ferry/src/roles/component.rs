@@ -21,6 +21,7 @@ impl Connection {
             path: self.kubeconfig.clone(),
             context: None,
             user_agent: Some(format!("{component}/{} (ferry)", env!("CARGO_PKG_VERSION"))),
+            ..Kubeconfig::default()
         };
         let client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
         // Ends with the process: there is nothing in it that a stop could tear.
@@ -68,10 +69,6 @@ pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Resu
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    // The allocator asks for huge pages; a component that holds little would fill a third of them.
-    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
-        tracing::debug!(%error, "huge pages stay");
-    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
