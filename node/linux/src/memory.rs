@@ -7,13 +7,9 @@ use nix::sys::prctl;
 /// How often what is free goes back.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// For processes that live long and should be small: no huge pages, which round every heap up to megabytes, and what
-/// the start needed is given back. The allocator does so by itself only while it is at work, and an idle server's
-/// is not: it kept 17 MB of 28.
+/// For processes that live long and should be small: what the start needed is given back. The allocator does so by
+/// itself only while it is at work, and an idle server's is not: it kept 17 MB of 28.
 pub fn keep_small() -> std::io::Result<()> {
-    if let Err(error) = prctl::set_thp_disable(true) {
-        tracing::debug!(%error, "huge pages cannot be turned off");
-    }
     std::thread::Builder::new().name("ferry-memory".into()).stack_size(64 * 1024).spawn(|| {
         loop {
             std::thread::sleep(ROUND);
@@ -23,7 +19,8 @@ pub fn keep_small() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Starts another program, which should have huge pages if it wants them: the setting is inherited.
+/// Starts another program, which should have huge pages if it wants them. The allocator turned them off for this
+/// process, since they round every heap up to megabytes, and children inherit that.
 pub fn with_huge_pages<T>(start: impl FnOnce() -> T) -> T {
     let was_off = prctl::get_thp_disable().unwrap_or(false);
     let set = |off: bool| {

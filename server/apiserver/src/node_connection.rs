@@ -87,7 +87,8 @@ impl NodeConnection {
     /// The body of a short answer of a kubelet.
     pub async fn ask_kubelet(&self, node: &Object, path: &str) -> Result<Bytes, Status> {
         let (host, port) = kubelet_address(node)?;
-        let destination = Destination { host, port, tls: true, path_and_query: path.to_string() };
+        let destination =
+            Destination { host, port, security: Security::Kubelet, path_and_query: path.to_string() };
         let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
         let mut sender = handshake(stream).await?;
         let request = http::Request::get(path)

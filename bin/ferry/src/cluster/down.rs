@@ -48,26 +48,54 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     // From here on nobody else may work on it.
     let lock = layout.lock()?;
     layout.make()?;
+    let mut steps = Steps::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(remove_pods(&layout, flags.container_runtime_endpoint.as_deref()))?;
-    kill_left_behind(&layout)?;
-    let ranges = ranges::choose(&layout, None, None)?;
-    remove_network(&layout, &ranges, found.as_ref())?;
-    unmount(&layout)?;
-    if runtime::stop_own(&layout)? {
+    let endpoint = flags.container_runtime_endpoint.as_deref();
+    let removed = runtime.block_on(remove_pods(&layout, endpoint, &mut steps));
+    let found = steps.done(removed).flatten();
+    steps.done(kill_left_behind(&layout));
+    if let Some(ranges) = steps.done(ranges::choose(&layout, None, None)) {
+        steps.done(remove_network(&layout, &ranges, found.as_ref()));
+    }
+    let mut unmounted = steps.done(unmount(&layout)).is_some();
+    if steps.done(runtime::stop_own(&layout)) == Some(true) {
         println!("containerd stopped");
     }
-    unmount_below(&layout.run_dir)?;
-    remove_cgroups(&layout)?;
-    remove_directory(&layout.run_dir)?;
-    if flags.purge {
-        let file = kubeconfig::path(flags.kubeconfig.clone())?;
-        kubeconfig::remove(&file, &layout.cluster)?;
-        drop(lock);
-        remove_directory(&layout.data_dir)?;
+    unmounted &= steps.done(unmount_below(&layout.run_dir)).is_some();
+    steps.done(remove_cgroups(&layout));
+    // Below what is still mounted lies the user's data, not ours.
+    if unmounted {
+        steps.done(remove_directory(&layout.run_dir));
     }
+    if flags.purge && unmounted {
+        let file = kubeconfig::path(flags.kubeconfig.clone());
+        steps.done(file.and_then(|file| kubeconfig::remove(&file, &layout.cluster)));
+        drop(lock);
+        steps.done(remove_directory(&layout.data_dir));
+    }
+    steps.finish()?;
     println!("down");
     Ok(())
+}
+
+/// Every step is taken, whatever became of the others: what can go goes, and what could not is said at the end.
+#[derive(Default)]
+struct Steps {
+    failed: Vec<anyhow::Error>,
+}
+
+impl Steps {
+    fn done<T>(&mut self, step: anyhow::Result<T>) -> Option<T> {
+        step.map_err(|error| self.failed.push(error)).ok()
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        let failed: Vec<String> = self.failed.iter().map(|error| format!("{error:#}")).collect();
+        bail!("not everything could be removed; try again:\n  {}", failed.join("\n  "))
+    }
 }
 
 fn stop_server(layout: &Layout) -> anyhow::Result<()> {
@@ -89,7 +117,11 @@ fn stop_server(layout: &Layout) -> anyhow::Result<()> {
 }
 
 /// Stops and removes the pods of this cluster, and none of another kubelet that shares the runtime.
-async fn remove_pods(layout: &Layout, endpoint: Option<&str>) -> anyhow::Result<Option<Runtime>> {
+async fn remove_pods(
+    layout: &Layout,
+    endpoint: Option<&str>,
+    steps: &mut Steps,
+) -> anyhow::Result<Option<Runtime>> {
     let Some(runtime) = runtime::find(layout, endpoint).await? else { return Ok(None) };
     let own = pod_uids(layout)?;
     let client = cri::Client::new(&runtime.endpoint)?;
@@ -103,7 +135,9 @@ async fn remove_pods(layout: &Layout, endpoint: Option<&str>) -> anyhow::Result<
                 Err(error) if runtime.endpoint == Runtime::own(layout).endpoint => {
                     eprintln!("not removed in order: {error:#}");
                 }
-                Err(error) => return Err(error),
+                failed => {
+                    steps.done(failed);
+                }
             }
         }
     }
@@ -194,5 +228,21 @@ fn remove_directory(directory: &std::path::Path) -> anyhow::Result<()> {
             Err(error).with_context(|| format!("remove {}", directory.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_said_when_all_was_tried() {
+        let mut steps = Steps::default();
+        assert_eq!(steps.done(Ok(1)), Some(1));
+        assert_eq!(steps.done::<()>(Err(anyhow::anyhow!("busy").context("unmount a"))), None);
+        assert_eq!(steps.done::<()>(Err(anyhow::anyhow!("remove b"))), None);
+        let error = steps.finish().unwrap_err().to_string();
+        assert!(error.contains("unmount a: busy\n  remove b"), "{error}");
+        Steps::default().finish().unwrap();
     }
 }

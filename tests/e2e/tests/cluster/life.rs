@@ -1,6 +1,9 @@
 //! The life of one command on one node.
 
+use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
 
 use crate::cluster::{Cluster, WELCOME};
 use crate::host::{belongings, ferry, free_port, get, has_upstreams_kubectl, in_path, run};
@@ -81,6 +84,8 @@ fn the_whole_command(cluster: Cluster) {
     let short = cluster.kubectl(&["exec", "probe", "--", "nslookup", "nginx.default.svc.cluster.local"]);
     assert!(short.contains(&address), "{short}");
 
+    the_trace_holds_every_chapter(&cluster);
+
     // A pod is killed: another takes its place, and the service goes on.
     let pods = cluster.kubectl(&["get", "pods", "-l", "run=nginx", "-o", "name"]);
     let victim = pods.lines().next().unwrap();
@@ -98,6 +103,55 @@ fn the_whole_command(cluster: Cluster) {
     // What was written is there again.
     cluster.up();
     cluster.ready_pods("nginx", 3);
+}
+
+/// What happened to the command, from its line to the name in DNS: told in the order of its life, and each step after
+/// what caused it.
+fn the_trace_holds_every_chapter(cluster: &Cluster) {
+    let trace = |words: &[&str]| {
+        let mut command = cluster.ferry();
+        command.args(["trace", "deployment/nginx", "--data-dir"]).arg(cluster.data_dir()).args(words);
+        String::from_utf8(run(&mut command)).unwrap()
+    };
+    let told = trace(&[]);
+    let chapters = [
+        "Command",
+        "Authentication",
+        "Authorization",
+        "Admission",
+        "Storage and watch",
+        "Controllers",
+        "Scheduling",
+        "Pod on its node",
+        "Sandbox and network",
+        "Containers",
+        "Endpoints and proxy",
+        "DNS",
+    ];
+    let found: Vec<&str> = told.lines().filter(|line| chapters.contains(line)).collect();
+    assert_eq!(found, chapters, "{told}");
+
+    let records: Value = serde_json::from_str(&trace(&["-o", "json"])).unwrap();
+    let records = records["records"].as_array().unwrap();
+    let start = |record: &Value| record["start"].as_u64().unwrap();
+    let by_span: HashMap<&str, &Value> =
+        records.iter().map(|record| (record["span"].as_str().unwrap(), record)).collect();
+    let writes: HashMap<i64, &Value> =
+        records.iter().filter_map(|record| Some((record["committed"].as_i64()?, record))).collect();
+    let mut answered = 0;
+    for record in records {
+        if let Some(parent) = record["parent"].as_str().and_then(|parent| by_span.get(parent)) {
+            assert!(start(parent) <= start(record), "{record} began before {parent}, which called it");
+        }
+        for write in record["causes"].as_array().into_iter().flatten().filter_map(Value::as_i64) {
+            if let Some(write) = writes.get(&write) {
+                assert!(start(write) <= start(record), "{record} began before {write}, which woke it");
+                answered += 1;
+            }
+        }
+    }
+    // The Deployment, its ReplicaSet and three pods that were made, bound and run woke somebody each.
+    assert!(answered >= 8, "only {answered} steps name a write that woke them");
 }
 
 /// Today's form of the command, with the kubectl that users have.

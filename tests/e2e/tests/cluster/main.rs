@@ -13,4 +13,5 @@ mod nodes;
 mod requests;
 mod resources;
 mod segment;
+mod servers;
 mod streams;
