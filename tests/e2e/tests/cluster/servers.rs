@@ -199,7 +199,7 @@ fn three_servers_on_three_members() {
         (!sets.stdout.is_empty()).then_some(())
     });
     cluster.up();
-    for index in 0..3 {
+    for (index, host) in HOSTS.iter().enumerate() {
         let server = format!("--server=https://{}:{}", address(index), cluster.port());
         let there = cluster.kubectl(&["get", "configmaps", "-o", "name", &server]);
         let lost: Vec<&String> = writer
@@ -207,7 +207,7 @@ fn three_servers_on_three_members() {
             .iter()
             .filter(|name| !there.lines().any(|line| line == format!("configmap/{name}")))
             .collect();
-        assert_eq!(lost, Vec::<&String>::new(), "lost on {}", HOSTS[index]);
+        assert_eq!(lost, Vec::<&String>::new(), "lost on {host}");
     }
 }
 
