@@ -115,6 +115,12 @@ impl Cluster {
         self.kubectl(&["create", "-f", file.to_str().unwrap()]);
     }
 
+    /// One field of a pod, "" when there is none.
+    pub fn field(&self, pod: &str, path: &str) -> String {
+        let path = format!("jsonpath={{{path}}}");
+        self.kubectl(&["get", "pod", pod, "--ignore-not-found", "-o", &path])
+    }
+
     /// Asks until the answer is there, within a bound.
     pub fn until<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let give_up = Instant::now() + PATIENCE;

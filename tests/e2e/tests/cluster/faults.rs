@@ -23,10 +23,6 @@ fn faults_of_a_node_are_put_right_or_told() {
     an_image_is_not_there(&cluster);
 }
 
-fn field(cluster: &Cluster, pod: &str, path: &str) -> String {
-    cluster.kubectl(&["get", "pod", pod, "--ignore-not-found", "-o", &format!("jsonpath={{{path}}}")])
-}
-
 /// Waits until an event of a pod has these words.
 fn event(cluster: &Cluster, pod: &str, reason: &str, words: &str) {
     cluster.until(&format!("{reason} of {pod} says {words:?}"), || {
@@ -129,15 +125,16 @@ fn a_probe_hangs(cluster: &Cluster) {
     event(cluster, "hung-probe", "Unhealthy", "Liveness probe");
     event(cluster, "hung-probe", "Killing", "failed liveness probe, will be restarted");
     cluster.until("it is started again", || {
-        field(cluster, "hung-probe", ".status.containerStatuses[0].restartCount")
+        cluster
+            .field("hung-probe", ".status.containerStatuses[0].restartCount")
             .parse::<u32>()
             .ok()
             .filter(|n| *n > 0)
     });
-    assert_ne!(field(cluster, "hung-probe", ".status.containerStatuses[0].ready"), "true");
+    assert_ne!(cluster.field("hung-probe", ".status.containerStatuses[0].ready"), "true");
     // It crashes from here on as often as it may, and is held back longer each time.
     cluster.until("it is held back", || {
-        let reason = field(cluster, "hung-probe", ".status.containerStatuses[0].state.waiting.reason");
+        let reason = cluster.field("hung-probe", ".status.containerStatuses[0].state.waiting.reason");
         (reason == "CrashLoopBackOff").then_some(())
     });
     cluster.kubectl(&["delete", "pod", "hung-probe"]);
@@ -157,7 +154,7 @@ fn a_container_does_not_stop(cluster: &Cluster) {
     cluster.kubectl(&["run", "stubborn", "--image=nginx"]);
     cluster.ready_pod("stubborn");
     cluster.until("the first one is gone", || (processes(&["sleep", &sleep]) == 0).then_some(()));
-    assert_eq!(field(cluster, "stubborn", ".status.phase"), "Running");
+    assert_eq!(cluster.field("stubborn", ".status.phase"), "Running");
     cluster.kubectl(&["delete", "pod", "stubborn"]);
 
     cluster.create_pod("hook", &container, r#","terminationGracePeriodSeconds":3"#);
@@ -176,7 +173,7 @@ fn a_volume_cannot_be_mounted(cluster: &Cluster) {
     cluster.create_pod("waits", mounts, &volume);
     event(cluster, "waits", "FailedMount", "is not a directory");
     assert_eq!(
-        field(cluster, "waits", ".status.containerStatuses[0].state.waiting.reason"),
+        cluster.field("waits", ".status.containerStatuses[0].state.waiting.reason"),
         "ContainerCreating"
     );
     std::fs::create_dir(&missing).unwrap();
@@ -198,7 +195,7 @@ fn an_image_cannot_be_mounted(cluster: &Cluster) {
     cluster.create_pod("image-volume", mounts, volume);
     let outcome = cluster.until("the image volume is mounted, or refused in words", || {
         let path = ".status.containerStatuses[0].state";
-        let state: Value = serde_json::from_str(&field(cluster, "image-volume", path)).ok()?;
+        let state: Value = serde_json::from_str(&cluster.field("image-volume", path)).ok()?;
         let refused =
             state["waiting"]["message"].as_str().is_some_and(|words| words.contains("image volume"));
         (refused || state["running"].is_object()).then_some(state)
@@ -213,7 +210,7 @@ fn an_image_cannot_be_mounted(cluster: &Cluster) {
 fn an_image_is_not_there(cluster: &Cluster) {
     cluster.kubectl(&["run", "no-image", "--image=docker.io/library/nobody:1"]);
     cluster.until("the pull is given up for a while", || {
-        let state = field(cluster, "no-image", ".status.containerStatuses[0].state.waiting.reason");
+        let state = cluster.field("no-image", ".status.containerStatuses[0].state.waiting.reason");
         (state == "ImagePullBackOff").then_some(())
     });
     event(cluster, "no-image", "Failed", "docker.io/library/nobody:1");
@@ -258,16 +255,16 @@ fn who_fills_the_disk_is_evicted() {
         format!(r#""command":["sh","-c","{script}"],"volumeMounts":[{{"name":"data","mountPath":"/data"}}]"#);
     cluster.create_pod("greedy", &container, r#","volumes":[{"name":"data","emptyDir":{}}]"#);
     cluster.until("the pod is evicted", || {
-        let ended = field(cluster, "greedy", ".status.phase") == "Failed"
-            && field(cluster, "greedy", ".status.reason") == "Evicted";
+        let ended = cluster.field("greedy", ".status.phase") == "Failed"
+            && cluster.field("greedy", ".status.reason") == "Evicted";
         ended.then_some(())
     });
-    let message = field(cluster, "greedy", ".status.message");
+    let message = cluster.field("greedy", ".status.message");
     assert!(message.contains("The node was low on resource: ephemeral-storage"), "{message}");
     let pressure = "jsonpath={.items[0].status.conditions[?(@.type==\"DiskPressure\")].status}";
     assert_eq!(cluster.kubectl(&["get", "nodes", "-o", pressure]), "True");
     cluster.until("what it wrote is gone", || {
-        let uid = field(cluster, "greedy", ".metadata.uid");
+        let uid = cluster.field("greedy", ".metadata.uid");
         let volumes =
             data_dir.join("kubelet/pods").join(uid).join("volumes/kubernetes.io~empty-dir/data/large");
         (!volumes.exists()).then_some(())

@@ -18,10 +18,6 @@ fn resources_of_running_pods_change() {
     whole_cpus_are_taken_from_the_others(&cluster);
 }
 
-fn field(cluster: &Cluster, pod: &str, path: &str) -> String {
-    cluster.kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={{{path}}}")])
-}
-
 fn resizes(cluster: &Cluster, pod: &str, resources: &str) {
     let patch = format!(r#"{{"spec":{{"containers":[{{"name":"c","resources":{resources}}}]}}}}"#);
     cluster.kubectl(&["patch", "pod", pod, "--subresource", "resize", "-p", &patch]);
@@ -40,24 +36,24 @@ fn a_pod_is_resized(cluster: &Cluster) {
                         {"resourceName":"memory","restartPolicy":"RestartContainer"}]"#;
     cluster.create_pod("grows", container, r#","terminationGracePeriodSeconds":1"#);
     cluster.ready_pod("grows");
-    let id = field(cluster, "grows", ".status.containerStatuses[0].containerID");
+    let id = cluster.field("grows", ".status.containerStatuses[0].containerID");
 
     resizes(cluster, "grows", r#"{"requests":{"cpu":"150m"},"limits":{"cpu":"300m"}}"#);
     cluster.until("the status has the new limit", || {
-        let shown = field(cluster, "grows", ".status.containerStatuses[0].resources.limits.cpu");
-        let conditions = field(cluster, "grows", ".status.conditions[*].type");
+        let shown = cluster.field("grows", ".status.containerStatuses[0].resources.limits.cpu");
+        let conditions = cluster.field("grows", ".status.conditions[*].type");
         (shown == "300m" && !conditions.contains("PodResize")).then_some(())
     });
-    assert_eq!(field(cluster, "grows", ".status.containerStatuses[0].allocatedResources.cpu"), "150m");
-    assert_eq!(field(cluster, "grows", ".status.containerStatuses[0].containerID"), id, "no restart");
+    assert_eq!(cluster.field("grows", ".status.containerStatuses[0].allocatedResources.cpu"), "150m");
+    assert_eq!(cluster.field("grows", ".status.containerStatuses[0].containerID"), id, "no restart");
     let quota = cgroup(cluster, "grows", "cpu/cpu.cfs_quota_us", "cpu.max");
     assert!(quota.starts_with("30000"), "{quota}");
 
     // Its policy wants a restart for memory.
     resizes(cluster, "grows", r#"{"limits":{"memory":"96Mi"}}"#);
     cluster.until("the container started anew with the new limit", || {
-        let count = field(cluster, "grows", ".status.containerStatuses[0].restartCount");
-        let shown = field(cluster, "grows", ".status.containerStatuses[0].resources.limits.memory");
+        let count = cluster.field("grows", ".status.containerStatuses[0].restartCount");
+        let shown = cluster.field("grows", ".status.containerStatuses[0].resources.limits.memory");
         (count == "1" && shown == "96Mi").then_some(())
     });
     let limit = cgroup(cluster, "grows", "memory/memory.limit_in_bytes", "memory.max");
@@ -78,16 +74,16 @@ fn a_resize_waits_for_room_or_is_refused(cluster: &Cluster) {
     let pending = |reason: &str| {
         cluster.until(&format!("the resize is {reason}"), || {
             let path = ".status.conditions[?(@.type==\"PodResizePending\")].reason";
-            (field(cluster, "small", path) == reason).then_some(())
+            (cluster.field("small", path) == reason).then_some(())
         });
     };
     resizes(cluster, "small", &format!(r#"{{"requests":{{"cpu":"{}m"}}}}"#, cpus * 1000 - 50));
     pending("Deferred");
-    assert_eq!(field(cluster, "small", ".status.containerStatuses[0].allocatedResources.cpu"), "100m");
+    assert_eq!(cluster.field("small", ".status.containerStatuses[0].allocatedResources.cpu"), "100m");
     cluster.kubectl(&["delete", "pod", "large"]);
     cluster.until("there is room, and the resize is done", || {
         let path = ".status.containerStatuses[0].allocatedResources.cpu";
-        (field(cluster, "small", path) == format!("{}m", cpus * 1000 - 50)).then_some(())
+        (cluster.field("small", path) == format!("{}m", cpus * 1000 - 50)).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "small"]);
 }
