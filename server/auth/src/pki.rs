@@ -479,6 +479,13 @@ fn is_still_good(pem: &str, leaf: &Leaf<'_>, now: SystemTime) -> bool {
     names_fit && !is_due(&facts, now)
 }
 
+/// Whether it is time to replace the certificate, the first of the text; one that cannot be read is of no use.
+pub fn is_pem_due(pem: &str, now: SystemTime) -> bool {
+    let facts =
+        CertificateDer::from_pem_slice(pem.as_bytes()).ok().and_then(|der| read_certificate(&der).ok());
+    facts.is_none_or(|facts| is_due(&facts, now))
+}
+
 /// Two thirds of its life are over, or the clock says it has not begun.
 fn is_due(facts: &CertificateFacts, now: SystemTime) -> bool {
     let life = facts.not_after.duration_since(facts.not_before).unwrap_or(Duration::ZERO);

@@ -15,8 +15,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 pub enum End {
     /// Somebody wants it.
     Asked,
-    /// They are to start again, with the address the host has now. Containers go on.
-    AddressChanged,
+    /// They are to start again, with the address or the certificates the host has now. Containers go on.
+    Outdated,
 }
 
 /// The address of the default route; the loopback's on a host that has no network.
@@ -42,7 +42,7 @@ pub async fn watch(node: IpAddr, is_chosen: bool, life: CancellationToken) -> En
     tokio::select! {
         () = moved => {
             life.cancel();
-            End::AddressChanged
+            End::Outdated
         }
         () = life.cancelled() => End::Asked,
     }

@@ -15,7 +15,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::NodeOptions;
 use super::parts::{Parts, Snapshot};
 use super::token::Token;
-use super::{facts, join, ranges, runtime, server};
+use super::{facts, join, ranges, rotation, runtime, server};
 use crate::roles::component;
 
 /// Between two attempts of a node that has joined to reach its server.
@@ -44,7 +44,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     let layout = Layout::of(&flags.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;
-    while component::run(|shutdown| serve(flags.clone(), layout.clone(), shutdown))? == End::AddressChanged {}
+    while component::run(|shutdown| serve(flags.clone(), layout.clone(), shutdown))? == End::Outdated {}
     Ok(())
 }
 
@@ -62,7 +62,17 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
     let parts = Parts::new(layout.state(), snapshot, server::tell_as_text);
     let tasks = TaskTracker::new();
     let address = flags.node.node_ip.unwrap_or_else(address::of_host);
-    let end = tokio::spawn(address::watch(address, flags.node.node_ip.is_some(), shutdown.clone()));
+    let watched = address::watch(address, flags.node.node_ip.is_some(), shutdown.clone());
+    let (keys, life) = (layout.kubelet().join("pki"), shutdown.clone());
+    let end = tokio::spawn(async move {
+        tokio::select! {
+            end = watched => end,
+            () = rotation::due(keys) => {
+                life.cancel();
+                End::Outdated
+            }
+        }
+    });
     let start = start(flags, layout, name, address, &parts, &tasks, &shutdown);
     tokio::select! {
         started = span.in_scope(start) => started?,
@@ -130,7 +140,7 @@ async fn start(
     let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
     let kubelet_part = node.start(&informers, parts, tasks, shutdown)?;
     node.registered(&informers).await;
-    if !node.keys.serve_at(node.address) {
+    if !node.keys.serve_at(node.address) || rotation::is_due(&node.keys.certificate) {
         let keys = &node.keys;
         join::serving(&kubelet, &node.name, node.address, &keys.certificate, &keys.key).await?;
         kubelet_part.restart();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use ferry_auth::kubeconfig::{Kubeconfig as Written, KubeconfigCredentials};
@@ -44,6 +44,12 @@ impl Identity {
         self.kubeconfig.exists() && self.client_ca.exists()
     }
 
+    /// Whether the certificate that the node is known by is to be replaced.
+    pub fn is_due(&self) -> bool {
+        let certificate = kubeconfig::certificate(&self.kubeconfig);
+        certificate.is_ok_and(|pem| ferry_auth::pki::is_pem_due(&pem, SystemTime::now()))
+    }
+
     pub async fn client(&self, component: &str) -> anyhow::Result<Client> {
         let kubeconfig = Kubeconfig {
             path: Some(self.kubeconfig.clone()),
@@ -66,6 +72,12 @@ pub async fn join(
     let server = servers.first().context("no server was named")?;
     if identity.exists() {
         kubeconfig::point_to(&identity.kubeconfig, server)?;
+        if identity.is_due()
+            && let Err(error) = renew(&identity, server, node).await
+        {
+            // It counts for a third of its life yet; the next start tries again.
+            tracing::warn!(error = format!("{error:#}"), "the node's certificate is not renewed");
+        }
         return Ok(identity);
     }
     let Some(token) = token else {
@@ -98,6 +110,30 @@ pub async fn join(
         anyhow::Ok(identity)
     };
     span.in_scope(work).await
+}
+
+/// Another certificate for a node that has one: the node itself asks for it.
+async fn renew(identity: &Identity, server: &str, node: &str) -> anyhow::Result<()> {
+    let span = ferry_trace::span("cluster.renew");
+    let work = async {
+        let client = identity.client("kubelet").await?;
+        let key = KeyPair::generate().context("make a key")?;
+        let asked = request(&client, CLIENT_SIGNER, "client auth", subject(node, Vec::new())?, &key);
+        let certificate = tokio::time::timeout(PATIENCE, asked).await.context("ask for a certificate")??;
+        let ca_pem = std::fs::read_to_string(&identity.client_ca).context("read the authority")?;
+        let file = Written {
+            cluster: "ferry",
+            server,
+            ca_pem: &ca_pem,
+            user: &format!("{NODE_PREFIX}{node}"),
+            credentials: KubeconfigCredentials::Certificate {
+                certificate_pem: &certificate,
+                key_pem: &key.serialize_pem(),
+            },
+        };
+        write_private(&identity.kubeconfig, &file.to_yaml())
+    };
+    span.instrument(work).await
 }
 
 /// A certificate to serve with, under the node's name and address. The node must be registered.

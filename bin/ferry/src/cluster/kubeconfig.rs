@@ -45,6 +45,16 @@ pub fn remove(file: &Path, name: &str) -> anyhow::Result<()> {
     write(file, &config)
 }
 
+/// The certificate that a file's user shows.
+pub fn certificate(file: &Path) -> anyhow::Result<String> {
+    use base64::Engine;
+    let config = read(file)?.with_context(|| format!("{} is missing", file.display()))?;
+    let data = config.pointer("/users/0/user/client-certificate-data").and_then(Value::as_str);
+    let data = data.with_context(|| format!("{} has no certificate", file.display()))?;
+    let pem = base64::engine::general_purpose::STANDARD.decode(data).context("the certificate")?;
+    String::from_utf8(pem).context("the certificate")
+}
+
 /// Makes the cluster of a file that has one be reached at this server.
 pub fn point_to(file: &Path, server: &str) -> anyhow::Result<()> {
     let mut config = read(file)?.with_context(|| format!("{} is missing", file.display()))?;
@@ -101,9 +111,7 @@ fn write(file: &Path, config: &Value) -> anyhow::Result<()> {
     if let Some(directory) = file.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     }
-    let draft = file.with_extension("ferry-draft");
-    super::server::write_private(&draft, &ferry_api::yaml::encode_value(config))?;
-    std::fs::rename(&draft, file).with_context(|| format!("write {}", file.display()))
+    super::server::write_private(file, &ferry_api::yaml::encode_value(config))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 use ferry_apiserver::run::Running;
 use ferry_auth::User;
+use ferry_auth::pki::Pki;
 use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
 use ferry_client::{CancellationToken, Informers};
 use ferry_store::Store;
@@ -22,7 +23,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, kubeconfig, ranges, runtime};
+use super::{control_plane, founding, kubeconfig, ranges, rotation, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -30,9 +31,7 @@ pub fn run(options: ServerOptions) -> anyhow::Result<()> {
     let layout = Layout::of(&options.api.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;
-    while component::run(|shutdown| serve(options.clone(), layout.clone(), shutdown))? == End::AddressChanged
-    {
-    }
+    while component::run(|shutdown| serve(options.clone(), layout.clone(), shutdown))? == End::Outdated {}
     Ok(())
 }
 
@@ -120,8 +119,12 @@ async fn start(
         anyhow::Ok(found)
     };
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
+    let keys_of_kubelet = {
+        let (pki, layout, name) = (running.pki.clone(), layout.clone(), name.clone());
+        move || kubelet_keys(&pki, &layout, &name, address)
+    };
     let node = Node {
-        keys: kubelet_keys(&running, &layout, &name, address)?,
+        keys: keys_of_kubelet()?,
         clients: clients(&running, &name),
         name,
         address,
@@ -133,7 +136,8 @@ async fn start(
         layout: layout.clone(),
     };
     let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
-    node.start(&informers, parts, &tasks, shutdown)?;
+    let kubelet = node.start(&informers, parts, &tasks, shutdown)?;
+    tasks.spawn(rotation::keep_fresh(node.keys.clone(), keys_of_kubelet, kubelet, shutdown.clone()));
     let ready = async { tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1 };
     tokio::select! {
         done = ready => done?,
@@ -175,25 +179,30 @@ fn clients(running: &Running, node: &str) -> Clients {
 }
 
 /// The kubelet's serving certificate, made anew at each start.
-fn kubelet_keys(running: &Running, layout: &Layout, name: &str, address: IpAddr) -> anyhow::Result<Keys> {
+fn kubelet_keys(pki: &Pki, layout: &Layout, name: &str, address: IpAddr) -> anyhow::Result<Keys> {
     let names =
         BTreeSet::from([name.to_owned(), address.to_string(), "localhost".into(), "127.0.0.1".into()]);
     let user = format!("{NODE_PREFIX}{name}");
-    let pair = running.pki.serving_certificate(&user, &[NODES], &names, SystemTime::now());
+    let pair = pki.serving_certificate(&user, &[NODES], &names, SystemTime::now());
     let pair = pair.context("make the kubelet's certificate")?;
     let directory = layout.kubelet().join("pki");
     std::fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
     let keys = Keys::below(&directory);
     write_private(&keys.certificate, &pair.certificate)?;
     write_private(&keys.key, &pair.key)?;
-    write_private(&keys.client_ca, &running.pki.ca_pem())?;
+    write_private(&keys.client_ca, &pki.ca_pem())?;
     Ok(keys)
 }
 
+/// Readable by the owner alone, and never seen half written: a node that lost its certificate could not come back.
 pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    let unfinished = path.with_extension("new");
     let write = || {
         let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&unfinished, path)
     };
     write().with_context(|| format!("write {}", path.display()))
 }

@@ -3,7 +3,10 @@
 //! back, two change their addresses, and one dies.
 
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
+use ferry_auth::kubeconfig::{Kubeconfig, KubeconfigCredentials};
+use ferry_auth::pki::{Pki, PkiConfig};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -102,6 +105,40 @@ fn a_host_is_cut_off_and_comes_back(cluster: &Cluster, segment: &Segment) {
     everything_is_reached(cluster, segment);
 }
 
+/// Gives an agent certificates that count for two months yet, of a year; the files they are in, and what they are.
+fn near_their_end(cluster: &Cluster, agent: &Agent) -> [(PathBuf, String); 2] {
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["ca.crt", "ca.key"] {
+        std::fs::copy(cluster.data_dir().join("pki").join(file), copy.path().join(file)).unwrap();
+    }
+    let config = PkiConfig::new("cluster.local", [agent.host]);
+    let pki = Pki::open_or_create(copy.path(), config).unwrap();
+    let made = SystemTime::now() - Duration::from_secs(300 * 24 * 3600);
+    let user = format!("system:node:{}", agent.host);
+    let client = pki.client_certificate(&user, &["system:nodes"], made).unwrap();
+    let kubeconfig = Kubeconfig {
+        cluster: "ferry",
+        server: &format!("https://{}:{}", address(0), cluster.port()),
+        ca_pem: &pki.ca_pem(),
+        user: &user,
+        credentials: KubeconfigCredentials::Certificate {
+            certificate_pem: &client.certificate,
+            key_pem: &client.key,
+        },
+    };
+    let directory = agent.data_dir.join("kubelet/pki");
+    let names = [agent.host.to_owned(), internal_address(cluster, agent.host)].into();
+    let serving = pki.serving_certificate(&user, &["system:nodes"], &names, made).unwrap();
+    std::fs::write(directory.join("kubelet.key"), &serving.key).unwrap();
+    let files = [("node.kubeconfig", kubeconfig.to_yaml()), ("kubelet.crt", serving.certificate)];
+    files.map(|(name, text)| {
+        let file = directory.join(name);
+        assert!(file.exists(), "{} is where it was", file.display());
+        std::fs::write(&file, &text).unwrap();
+        (file, text)
+    })
+}
+
 /// An agent's host notices by itself. Where the server has moved to is for its agents to be told.
 fn hosts_change_their_addresses(cluster: &Cluster, segment: &Segment, agents: &mut [&mut Agent]) {
     let started = |pod: &str| {
@@ -123,6 +160,7 @@ fn hosts_change_their_addresses(cluster: &Cluster, segment: &Segment, agents: &m
 
     segment.give_address("one", "198.51.100.21");
     cluster.until("one has its new address", || has_address(cluster, "one", "198.51.100.21"));
+    let near_their_end = agents.iter().map(|agent| near_their_end(cluster, agent)).collect::<Vec<_>>();
     for agent in agents {
         agent.restart(cluster, "198.51.100.21");
     }
@@ -131,6 +169,10 @@ fn hosts_change_their_addresses(cluster: &Cluster, segment: &Segment, agents: &m
         cluster.until(&format!("the kubelet of {host} is believed"), || {
             runs_commands(cluster, &format!("on-{host}"))
         });
+    }
+    for (file, before) in near_their_end.into_iter().flatten() {
+        let renewed = || (std::fs::read_to_string(&file).ok()? != before).then_some(());
+        cluster.until(&format!("{} is made anew", file.display()), renewed);
     }
     let service = cluster.kubectl(&["get", "endpoints", "kubernetes", "-o", "jsonpath={..ip}"]);
     assert_eq!(service, "198.51.100.21", "pods find the API server where it is now");
