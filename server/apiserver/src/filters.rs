@@ -61,7 +61,7 @@ where
         let query = Query::parse(parts.uri.query().unwrap_or(""));
         let (info, legible) = request_info(&parts, &query);
         within(deadline(&api, &info), async {
-            let _place = limit_in_flight(&api, &info)?;
+            let _place = limit_in_flight(&api, &connection, &info)?;
             let authenticated = authenticate(&api, &connection, &parts, &info).await;
             let nobody = || Arc::new(User::default());
             let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
@@ -172,8 +172,13 @@ fn cause_of(headers: &HeaderMap) -> Option<i64> {
     baggage.split(',').find_map(|entry| entry.trim().strip_prefix("ferry-cause=")?.parse().ok())
 }
 
-fn limit_in_flight<'a>(api: &'a Api, info: &RequestInfo) -> Result<Option<SemaphorePermit<'a>>, Status> {
-    if info.is_long_running() || !info.is_resource {
+/// Whoever is outside must not take the places of the server's own parts, which know how much they do at once.
+fn limit_in_flight<'a>(
+    api: &'a Api,
+    connection: &Connection,
+    info: &RequestInfo,
+) -> Result<Option<SemaphorePermit<'a>>, Status> {
+    if connection.identity.is_some() || info.is_long_running() || !info.is_resource {
         return Ok(None);
     }
     let places = if info.is_mutating() { &api.limits.writing } else { &api.limits.reading };

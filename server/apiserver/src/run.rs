@@ -17,6 +17,7 @@ use ferry_registry::settings::AddressRange;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +73,9 @@ pub struct Config {
     pub admission_configuration: Option<PathBuf>,
     /// How long a request may take that is no watch or stream.
     pub request_timeout: Duration,
+    /// Requests at once that read, and that write; watches and streams do not count.
+    pub max_requests_in_flight: usize,
+    pub max_mutating_requests_in_flight: usize,
 }
 
 impl Config {
@@ -104,6 +108,8 @@ impl Config {
             disable_admission_plugins: Vec::new(),
             admission_configuration: None,
             request_timeout: Duration::from_secs(60),
+            max_requests_in_flight: 400,
+            max_mutating_requests_in_flight: 200,
         }
     }
 }
@@ -375,7 +381,12 @@ async fn api(
         authorization,
         rbac,
         admission,
-        limits: Limits { request_timeout: config.request_timeout, ..Limits::default() },
+        limits: Limits {
+            reading: Semaphore::new(config.max_requests_in_flight),
+            writing: Semaphore::new(config.max_mutating_requests_in_flight),
+            request_timeout: config.request_timeout,
+            ..Limits::default()
+        },
         node_connection: NodeConnection::new(certificates::kubelet_tls(pki)?),
         service_accounts,
         advertised: advertise.to_string(),

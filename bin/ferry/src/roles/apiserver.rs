@@ -81,6 +81,12 @@ pub struct Flags {
     /// How long a request may take that is no watch or stream
     #[arg(long, default_value = "60s", value_parser = access::duration)]
     pub request_timeout: Duration,
+    /// Requests at once that read; more are told to come again
+    #[arg(long, default_value_t = 400, value_parser = at_once)]
+    pub max_requests_inflight: usize,
+    /// Requests at once that write
+    #[arg(long, default_value_t = 200, value_parser = at_once)]
+    pub max_mutating_requests_inflight: usize,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -159,8 +165,16 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         disable_admission_plugins: flags.disable_admission_plugins,
         admission_configuration: flags.admission_control_config_file,
         request_timeout: flags.request_timeout,
+        max_requests_in_flight: flags.max_requests_inflight,
+        max_mutating_requests_in_flight: flags.max_mutating_requests_inflight,
         ..defaults
     })
+}
+
+/// Upstream takes 0 for no limit.
+fn at_once(text: &str) -> Result<usize, String> {
+    let number: u32 = text.parse().map_err(|_| format!("{text:?} is no number of requests"))?;
+    Ok(if number == 0 { tokio::sync::Semaphore::MAX_PERMITS } else { number as usize })
 }
 
 fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {
