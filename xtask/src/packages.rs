@@ -29,6 +29,7 @@ pub const FOR_TESTS: &[Needed] = &[
     Needed { program: "conntrack", package: "conntrack" },
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "busybox", package: "busybox-static" },
+    Needed { program: "/usr/lib/cni/bridge", package: "containernetworking-plugins" },
     Needed { program: "docker-registry", package: "docker-registry" },
     Needed {
         program: "/usr/lib/python3/dist-packages/kubernetes/__init__.py",

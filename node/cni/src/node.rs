@@ -137,6 +137,7 @@ pub fn remove(config: &Config) -> Result<(), Error> {
     install::unlink_plugins(&config.plugin_dir, &config.binary).map_err(file("removing the CNI plugins"))?;
     overlay::remove(&config.cluster, &config.cluster_cidrs)?;
     Netlink::open()?.delete_link(&install::bridge_name(&config.cluster))?;
+    crate::policy::remove(&config.cluster)?;
     for suffix in ["pods", "hostports"] {
         nftables::delete_table("inet", &names::table(&config.cluster, suffix))?;
     }

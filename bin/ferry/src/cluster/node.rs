@@ -198,6 +198,13 @@ impl Node {
         };
         let config = network_config(&self.layout, &self.name, &self.ranges, &self.runtime, overlay)?;
         parts.starting("network");
+        let policies = ferry_cni::policy::run(
+            informers.clone(),
+            config.cluster.clone(),
+            self.name.clone(),
+            shutdown.clone(),
+        );
+        tasks.spawn(policies);
         tasks.spawn(ferry_cni::node::run(informers.clone(), config, shutdown.clone()));
         Ok(())
     }

@@ -41,7 +41,7 @@ pub async fn grant(client: &Client) -> kube::Result<()> {
     span.in_scope(apply).await
 }
 
-fn roles_of_ferry() -> [(&'static str, Value); 4] {
+fn roles_of_ferry() -> [(&'static str, Value); 5] {
     let publish = json!([
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
@@ -55,7 +55,13 @@ fn roles_of_ferry() -> [(&'static str, Value); 4] {
     }]);
     // Nodes tell what they did; only administrators read what everybody did.
     let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
+    // A policy is about pods by their labels, wherever they run: a node must see them to know their addresses.
+    let policies = json!([
+        { "apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"] },
+        { "apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "watch"] },
+    ]);
     [
+        ("system:ferry:network-policies", policies),
         ("system:ferry:dns", publish),
         ("system:ferry:trace-writer", tell),
         ("system:ferry:node", facts),
@@ -63,7 +69,7 @@ fn roles_of_ferry() -> [(&'static str, Value); 4] {
     ]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 8] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 10] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
@@ -72,6 +78,8 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 8] {
     [
         ("system:ferry:approve-serving-nodes", "system:ferry:approve-serving-nodes", account),
         ("system:ferry:dns", "system:ferry:dns", user(DNS_USER)),
+        ("system:ferry:server-network-policies", "system:ferry:network-policies", user("system:kube-proxy")),
+        ("system:ferry:node-network-policies", "system:ferry:network-policies", group("system:nodes")),
         // A node's proxy, network and DNS work with the node's own certificate.
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
         ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),

@@ -148,9 +148,10 @@ impl Cluster {
 
     pub fn pod_reaches_port(&self, pod: &str, host: &str, port: &str) -> Option<()> {
         let script = format!(
-            "exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && timeout 2 cat <&3"
+            "exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
         );
-        let answer = self.try_kubectl(&["exec", pod, "--", "bash", "-c", &script]);
+        // What is dropped on the way would be waited for.
+        let answer = self.try_kubectl(&["exec", pod, "--", "timeout", "5", "bash", "-c", &script]);
         String::from_utf8_lossy(&answer.stdout).contains(WELCOME).then_some(())
     }
 

@@ -29,6 +29,7 @@ fn a_host_and_its_cluster_share_one_network() {
     a_host_port_leads_to_its_pod(&cluster, &segment);
     the_host_keeps_what_it_listens_on(&cluster, &segment);
     node_ports_do_not_collide(&cluster);
+    policies_are_kept(&cluster);
     a_firewall_that_drops_forwards_is_named(&cluster, &segment);
 }
 
@@ -81,6 +82,37 @@ fn node_ports_do_not_collide(cluster: &Cluster) {
     let second = door("second");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && said.contains("provided port is already allocated"), "{said}");
+}
+
+/// Closed to all, opened to one, and open again; and a pod that may not speak.
+fn policies_are_kept(cluster: &Cluster) {
+    let address = cluster.kubectl(&["get", "pod", "web", "-o", "jsonpath={.status.podIP}"]);
+    let reaches = || cluster.pod_reaches("client", &address);
+    let refused = || cluster.pod_reaches("client", &address).is_none().then_some(());
+    let policy = |pod: &str, rest: Value| {
+        let mut spec = json!({ "podSelector": { "matchLabels": { "app": pod } } });
+        spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        apply(
+            cluster,
+            &json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": { "name": "p" }, "spec": spec,
+            }),
+        );
+    };
+    cluster.until("without a policy all is open", reaches);
+    policy("web", json!({ "policyTypes": ["Ingress"] }));
+    cluster.until("the pod is closed", refused);
+    let from = |app: &str| json!([{ "podSelector": { "matchLabels": { "app": app } } }]);
+    policy("web", json!({ "ingress": [{ "from": from("client"), "ports": [{ "port": 80 }] }] }));
+    cluster.until("it is open to its client", reaches);
+    policy("web", json!({ "ingress": [{ "from": from("somebody"), "ports": [{ "port": 80 }] }] }));
+    cluster.until("it is open to somebody else", refused);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=30s"]);
+    policy("client", json!({ "policyTypes": ["Egress"], "egress": [{ "to": from("somebody") }] }));
+    cluster.until("the client may not speak to it", refused);
+    cluster.kubectl(&["delete", "networkpolicy", "p"]);
+    cluster.until("without a policy all is open again", reaches);
 }
 
 fn a_firewall_that_drops_forwards_is_named(cluster: &Cluster, segment: &Segment) {
