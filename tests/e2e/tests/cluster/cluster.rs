@@ -147,9 +147,8 @@ impl Cluster {
     }
 
     pub fn pod_reaches_port(&self, pod: &str, host: &str, port: &str) -> Option<()> {
-        let script = format!(
-            "exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
-        );
+        let script =
+            format!("exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3");
         // What is dropped on the way would be waited for.
         let answer = self.try_kubectl(&["exec", pod, "--", "timeout", "5", "bash", "-c", &script]);
         String::from_utf8_lossy(&answer.stdout).contains(WELCOME).then_some(())

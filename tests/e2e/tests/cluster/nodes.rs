@@ -90,7 +90,7 @@ fn everything_is_reached(cluster: &Cluster, segment: &Segment) {
 }
 
 fn a_host_is_cut_off_and_comes_back(cluster: &Cluster, segment: &Segment) {
-    pods_that_prefer(cluster, "three", "moving");
+    pods_on(cluster, "three", "moving");
     segment.cut_off("three");
     let left_behind = replaced_elsewhere(cluster, "three", "moving");
     everything_but_it_goes_on(cluster, "moving");
@@ -181,23 +181,20 @@ fn hosts_change_their_addresses(cluster: &Cluster, segment: &Segment, agents: &m
 }
 
 fn a_host_dies(cluster: &Cluster, three: &mut Agent) {
-    pods_that_prefer(cluster, three.host, "surviving");
+    pods_on(cluster, three.host, "surviving");
     three.kill();
     replaced_elsewhere(cluster, three.host, "surviving");
     everything_but_it_goes_on(cluster, "surviving");
 }
 
 /// Two pods on this host and a Service, which may move after [`TOLERATION_SECONDS`].
-fn pods_that_prefer(cluster: &Cluster, host: &str, name: &str) {
+fn pods_on(cluster: &Cluster, host: &str, name: &str) {
     let tolerate = |condition: &str| {
         json!({
             "key": format!("node.kubernetes.io/{condition}"), "operator": "Exists",
             "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS,
         })
     };
-    let here = json!({ "matchExpressions": [
-        { "key": "kubernetes.io/hostname", "operator": "In", "values": [host] },
-    ] });
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
         "spec": {
@@ -208,20 +205,20 @@ fn pods_that_prefer(cluster: &Cluster, host: &str, name: &str) {
                 "spec": {
                     "containers": [{ "name": "c", "image": "nginx", "imagePullPolicy": "IfNotPresent" }],
                     "tolerations": [tolerate("unreachable"), tolerate("not-ready")],
-                    "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
-                        { "weight": 100, "preference": here },
-                    ] } },
                 },
             },
         },
     });
     let file = cluster.directory.path().join("deployment.json");
     std::fs::write(&file, deployment.to_string()).unwrap();
+    let others = HOSTS.iter().filter(|other| **other != host);
+    others.clone().for_each(|other| drop(cluster.kubectl(&["cordon", other])));
     cluster.kubectl(&["apply", "-f", file.to_str().unwrap()]);
     cluster.kubectl(&["expose", "deployment", name, "--port=80"]);
     cluster.ready_pods(name, 2);
+    others.for_each(|other| drop(cluster.kubectl(&["uncordon", other])));
     let nodes: Vec<String> = pods(cluster, name).into_iter().map(|(_, node)| node).collect();
-    assert_eq!(nodes, [host, host], "the pods are where they wanted to be");
+    assert_eq!(nodes, [host, host], "the others were closed");
 }
 
 /// Waits until the pods of a lost host are evicted and others run elsewhere; the names of those left behind.
