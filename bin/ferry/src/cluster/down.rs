@@ -61,6 +61,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     if steps.done(runtime::stop_own(&layout)) == Some(true) {
         println!("containerd stopped");
     }
+    steps.done(runtime::end_shims(&layout));
     unmounted &= steps.done(unmount_below(&layout.run_dir)).is_some();
     steps.done(remove_cgroups(&layout));
     // Below what is still mounted lies the user's data, not ours.

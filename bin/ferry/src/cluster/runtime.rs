@@ -268,6 +268,33 @@ pub fn stop_own(layout: &Layout) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Ends what our own containerd left beside its containers: the shim of a pod that could not be removed in order. A
+/// shim is told whose it is by the socket among its words.
+pub fn end_shims(layout: &Layout) -> anyhow::Result<()> {
+    let socket = own_socket(layout);
+    for entry in std::fs::read_dir("/proc").context("list the processes")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that ended meanwhile is no matter.
+        let Ok(words) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        if is_shim_of(&words, &socket) {
+            match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => return Err(error).with_context(|| format!("kill process {pid}")),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_shim_of(words: &[u8], socket: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let mut words = words.split(|byte| *byte == 0);
+    let program = words.next().map(|word| Path::new(std::ffi::OsStr::from_bytes(word)));
+    let is_shim =
+        program.and_then(Path::file_name).is_some_and(|name| name.as_bytes().starts_with(b"containerd-shim"));
+    is_shim && words.any(|word| word == socket.as_os_str().as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +306,16 @@ mod tests {
         assert_eq!(cgroup_driver(&config(json!({"SystemdCgroup": true}))), CgroupDriver::Systemd);
         assert_eq!(cgroup_driver(&config(json!({}))), CgroupDriver::Cgroupfs);
         assert_eq!(cgroup_driver(&Value::Null), CgroupDriver::Cgroupfs);
+    }
+
+    #[test]
+    fn a_shim_is_known_by_its_socket() {
+        let socket = Path::new("/run/ferry/a/containerd.sock");
+        let ours = b"/usr/bin/containerd-shim-runc-v2\0-id\0x\0-address\0/run/ferry/a/containerd.sock\0";
+        assert!(is_shim_of(ours, socket));
+        assert!(!is_shim_of(ours, Path::new("/run/ferry/b/containerd.sock")));
+        assert!(!is_shim_of(b"ctr\0-address\0/run/ferry/a/containerd.sock\0", socket));
+        assert!(!is_shim_of(b"", socket));
     }
 
     #[test]
