@@ -6,7 +6,7 @@
 //!
 //! - Without further settings the scripts run against Ferry's own API server, the `ferry` binary
 //!   beside this test's. `known-differences` lists the commands that its server does not answer as
-//!   upstream's yet; `KUBECTL_GOLDEN_REWRITE=1` rewrites that list, and the diff is reviewed.
+//!   upstream's yet, or answers where a plain upstream has nothing to say (`top`); `KUBECTL_GOLDEN_REWRITE=1` rewrites that list, and the diff is reviewed.
 //! - `KUBECTL_GOLDEN_KUBECONFIG` names another cluster to run on.
 //! - `KUBECTL_GOLDEN_RECORD` names a kubectl whose output replaces the recorded one; the difference
 //!   is then reviewed.

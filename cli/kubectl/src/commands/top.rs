@@ -113,6 +113,9 @@ fn order(cli: &Cli, a: (Quantity, Quantity, &str), b: (Quantity, Quantity, &str)
 async fn nodes(cli: &Cli) -> Result<()> {
     check(cli).await?;
     let mut used = metrics(cli, &format!("{METRICS}/nodes")).await?;
+    if used.is_empty() {
+        return Err(Error::message("metrics not available yet"));
+    }
     used.sort_by(|a, b| {
         order(
             cli,
