@@ -48,7 +48,12 @@ mod tests {
             println!("passed over: needs root");
             return;
         };
-        let mut changes = namespace.run(Changes::open).unwrap().unwrap();
+        let runtime = tokio::runtime::Handle::current();
+        let open = move || {
+            let _entered = runtime.enter();
+            Changes::open()
+        };
+        let mut changes = namespace.run(open).unwrap().unwrap();
         let mut netlink = Netlink::open_in(&namespace).unwrap();
         let lo = netlink.link_index("lo").unwrap();
         netlink.set_up(lo).unwrap();
