@@ -293,6 +293,7 @@ impl Parts {
         let mut known = None;
         if let (Some(informers), Some(client)) = (&self.informers, &self.context.client) {
             tasks.spawn(node::run(client.clone(), self.node.clone(), shutdown.clone()));
+            api::follow_node(informers, self.node.clone());
             known = Some(api::follow(informers, &config.node_name, &self.pods));
             tasks.spawn(mirror::run(
                 client.clone(),

@@ -224,7 +224,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
                 written = Some((essence, now));
             }
             tell_range(source, &node, &mut told_range).await;
-            source.follow(&node);
+            source.follow(Arc::new(node));
             let next = unready_for.map_or(UNREADY_PERIOD, |pause| (pause * 3 / 2).min(MAX_UNREADY_PERIOD));
             unready_for = (!status::is_ready(&status)).then_some(next);
             Ok::<(), kube::Error>(())

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ferry_client::name::revision;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
@@ -55,8 +56,15 @@ impl NodeStatusSource {
         self.runtime_health.clone()
     }
 
-    pub fn follow(&self, node: &Node) {
-        self.seen.send_replace(Some(Arc::new(node.clone())));
+    /// Takes the node as somebody found it, unless a newer one is known: who asked may be slower than who was told.
+    pub fn follow(&self, node: Arc<Node>) {
+        self.seen.send_if_modified(|seen| {
+            let is_older = seen.as_deref().is_some_and(|seen| revision(&*node) < revision(seen));
+            if !is_older {
+                *seen = Some(node);
+            }
+            !is_older
+        });
     }
 
     pub async fn status(&self, node: &Node, now: Timestamp) -> NodeStatus {

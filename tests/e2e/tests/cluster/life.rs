@@ -85,6 +85,7 @@ fn the_whole_command(cluster: Cluster) {
     assert!(short.contains(&address), "{short}");
 
     the_trace_holds_every_chapter(&cluster);
+    a_label_counts_at_once(&cluster);
 
     // A pod is killed: another takes its place, and the service goes on.
     let pods = cluster.kubectl(&["get", "pods", "-l", "run=nginx", "-o", "name"]);
@@ -103,6 +104,18 @@ fn the_whole_command(cluster: Cluster) {
     // What was written is there again.
     cluster.up();
     cluster.ready_pods("nginx", 3);
+}
+
+/// A pod that needs a label is not turned away by a kubelet that knows an older node.
+fn a_label_counts_at_once(cluster: &Cluster) {
+    let node = cluster.kubectl(&["get", "nodes", "-o", "name"]);
+    cluster.kubectl(&["label", node.trim(), "disk=fast"]);
+    let needs = r#"--overrides={"spec":{"nodeSelector":{"disk":"fast"}}}"#;
+    let words =
+        ["run", "picky", "--image=nginx", "--restart=Never", needs, "--command", "--", "sleep", "3600"];
+    cluster.kubectl(&words);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/picky", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "pod", "picky", "--grace-period=1"]);
 }
 
 /// What happened to the command, from its line to the name in DNS: told in the order of its life, and each step after
