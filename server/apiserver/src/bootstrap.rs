@@ -1,5 +1,5 @@
-//! What a new cluster starts with: its namespaces and the `kubernetes` Service. Made through
-//! the API like everything else, by the server's own identity; what exists is left alone.
+//! What a new cluster starts with: its namespaces, the `kubernetes` Service and the system's priority classes. Made
+//! through the API like everything else, by the server's own identity; what exists is left alone.
 
 use std::net::IpAddr;
 
@@ -25,6 +25,20 @@ pub struct Trust {
 
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
+/// What the cluster's own pods may ask for; higher than anything a user may define.
+const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+];
+
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 impl Bootstrap {
@@ -41,6 +55,11 @@ impl Bootstrap {
         let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
         let since = json!({"data": {"since": today}});
         ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, since).await?;
+        let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
+            let class = json!({"value": value, "description": description});
+            ensure(client, "scheduling.k8s.io", "v1", "PriorityClass", None, name, class)
+        });
+        futures::future::try_join_all(classes).await?;
         span.set("namespaces", NAMESPACES.len() as i64);
         Ok(())
     }
