@@ -327,8 +327,9 @@ async fn fill_caches(registry: &Arc<Registry>, stop: CancellationToken) -> Resul
         }
     });
     tokio::select! {
-        _ = filled => Ok(()),
+        Ok(()) = filled => Ok(()),
         Ok(error) = failure => Err(StartError::Store(error)),
+        else => Err(config_error("stopped before the store was read")),
     }
 }
 
