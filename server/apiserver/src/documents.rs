@@ -30,11 +30,9 @@ pub struct Document {
     etag: String,
 }
 
-/// Both ways in which clients write it.
-const OPENAPI_V2_PROTOBUF: [&str; 2] = [
-    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
-];
+const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// What client-go asks for, though Go itself cannot read it when it is the answer's type.
+const OPENAPI_V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const AGGREGATED_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
@@ -136,13 +134,13 @@ fn version_of(form: &str) -> discovery::Aggregated {
 fn openapi_v2(documents: &Documents, request: &Request) -> Result<Response, Status> {
     let accept = accept(&request.headers);
     // client-go asks for the protobuf form only.
-    if OPENAPI_V2_PROTOBUF.iter().any(|form| accept.contains(form)) {
+    if [OPENAPI_V2_PROTOBUF, OPENAPI_V2_PROTOBUF_ASKED].iter().any(|form| accept.contains(form)) {
         let document = documents.openapi.v2_protobuf();
         let etag = format!("\"{}\"", document.hash);
-        return Ok(answer_bytes(document.bytes.clone().into(), OPENAPI_V2_PROTOBUF[0], &etag, request));
+        return Ok(answer_bytes(document.bytes.clone().into(), OPENAPI_V2_PROTOBUF, &etag, request));
     }
     if !accepts_json(&request.headers) {
-        return Err(Status::not_acceptable(&[JSON, OPENAPI_V2_PROTOBUF[0]]));
+        return Err(Status::not_acceptable(&[JSON, OPENAPI_V2_PROTOBUF_ASKED]));
     }
     Ok(openapi_document(Some(documents.openapi.v2()), request))
 }

@@ -363,3 +363,29 @@ async fn an_evicted_pod_says_that_it_was_disrupted() {
         (&json!("True"), &json!("EvictionByEvictionAPI"))
     );
 }
+
+/// Pods of the cluster itself ask for them by name.
+#[tokio::test]
+async fn a_new_cluster_has_the_systems_priority_classes() {
+    let server = TestServer::start().await;
+    for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
+    {
+        let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}");
+        assert_eq!(server.get(&path).await.expect(200)["value"], value);
+    }
+}
+
+/// kubectl validates lists with it, and gives up on a type that Go cannot read.
+#[tokio::test]
+async fn the_openapi_document_in_protobuf_has_a_type_that_go_reads() {
+    let server = TestServer::start().await;
+    for sign in ['@', '.'] {
+        let form = format!("application/com.github.proto-openapi.spec.v2{sign}v1.0+protobuf");
+        let headers = [("accept", &*form)];
+        let answer =
+            ferry_testkit::send(&server.admin(), Method::GET, "/openapi/v2", &headers, Vec::new()).await;
+        assert_eq!(answer.code, 200);
+        let answered = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+        assert_eq!(answer.header("content-type"), answered);
+    }
+}
