@@ -8,6 +8,7 @@
 
 pub mod cache;
 pub mod columns;
+pub mod encryption;
 pub mod kinds;
 pub mod metadata;
 pub mod registry;

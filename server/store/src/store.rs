@@ -61,6 +61,12 @@ pub trait Store: Send + Sync + 'static {
 
     async fn current_revision(&self) -> Result<Revision>;
 
+    /// Whether the key's value would be written in another way today, with another key as a rule: then a put is
+    /// worth its while though the value stays.
+    async fn is_outdated(&self, _key: &str) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Forgets what was overwritten or deleted before `at`.
     async fn compact(&self, at: Revision) -> Result<()>;
 

@@ -82,12 +82,17 @@ impl Process {
     pub fn port(&self) -> u16 {
         self.port
     }
+
+    /// Ends the server, without a chance to tidy up; its directory stays.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

@@ -11,7 +11,7 @@ use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, Running, start};
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
-use super::{access, audit};
+use super::{access, audit, encryption};
 
 #[derive(Args, Clone)]
 pub struct Flags {
@@ -55,6 +55,8 @@ pub struct Flags {
     pub access: access::AccessFlags,
     #[command(flatten)]
     pub audit: audit::AuditFlags,
+    #[command(flatten)]
+    pub encryption: encryption::EncryptionFlags,
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
     #[arg(long)]
@@ -113,6 +115,10 @@ async fn serve(flags: Flags) -> anyhow::Result<()> {
 }
 
 pub async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
+    encryption::over(open_engine(flags).await?, &flags.encryption)
+}
+
+async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
     if flags.shares_store() {
         let mut config = etcd::Config::new(flags.etcd_servers.clone());

@@ -9,6 +9,7 @@ mod bench_workloads;
 pub mod component;
 pub mod controller_manager;
 pub mod dns;
+mod encryption;
 pub mod kubelet;
 pub mod proxy;
 pub mod scheduler;

@@ -119,7 +119,10 @@ impl Registry {
             true => strategy.companions(self, None, Some(old))?,
             false => strategy.companions(self, Some(&mut new), Some(old))?,
         };
-        if new == *old && !gone {
+        let key = call.resource.store_key(call.namespace, call.name);
+        // A write that changes nothing is none, but for a value that lies there in an older way: that is how keys
+        // are replaced.
+        if new == *old && !gone && !self.store.is_outdated(&key).await.map_err(store_failure)? {
             return Ok(Some(Answer::Entry(entry.clone())));
         }
         let mut charge = Charge::default();
@@ -130,7 +133,6 @@ impl Registry {
         if call.dry_run {
             return Ok(Some(Answer::Object(Box::new(new))));
         }
-        let key = call.resource.store_key(call.namespace, call.name);
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
         // The last finalizer of a deleted object is gone: so is the object.
         let operation =

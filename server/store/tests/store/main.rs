@@ -4,6 +4,7 @@ mod contract;
 mod crash;
 mod damage;
 mod embedded;
+mod encryption;
 mod etcd;
 mod etcd_server;
 mod full_disk;

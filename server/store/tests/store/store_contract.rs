@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use ferry_store::{Embedded, Etcd, embedded, etcd};
+use ferry_store::{Embedded, Encrypted, Etcd, embedded, etcd};
 
 use crate::contract::Subject;
+use crate::encryption::Everything;
 use crate::etcd_server::EtcdServer;
 
 /// A store in a directory of its own, which goes with it.
@@ -32,6 +33,20 @@ impl EtcdSubject {
         let server = EtcdServer::start(None, &[]).await?;
         let store = Etcd::connect(etcd::Config::new([&server.endpoint])).await;
         Some(EtcdSubject { store: Arc::new(store.expect("a connection")), _server: server })
+    }
+}
+
+/// A store whose every value is encrypted.
+struct EncryptedSubject {
+    store: Subject,
+    _below: EmbeddedSubject,
+}
+
+impl EncryptedSubject {
+    async fn start() -> Option<Self> {
+        let below = EmbeddedSubject::start().await?;
+        let store = Arc::new(Encrypted::new(below.store.clone(), Arc::new(Everything::with(&["one"]))));
+        Some(EncryptedSubject { store, _below: below })
     }
 }
 
@@ -82,4 +97,5 @@ macro_rules! store_contract {
 store_contract! {
     on_embedded: EmbeddedSubject
     on_etcd: EtcdSubject
+    encrypted: EncryptedSubject
 }
