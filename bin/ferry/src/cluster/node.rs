@@ -78,6 +78,11 @@ impl KubeletPart {
     pub fn restart(&self) {
         self.0.lock().cancel();
     }
+
+    #[cfg(test)]
+    pub fn running(&self) -> CancellationToken {
+        self.0.lock().clone()
+    }
 }
 
 /// The identities a node's parts act with.

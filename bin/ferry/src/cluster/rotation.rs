@@ -54,23 +54,71 @@ pub async fn keep_fresh(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    /// Writes a kubelet's certificate that was made so long ago, good for a year.
+    fn write_certificate(directory: &Path, age: Duration) -> Keys {
+        let config = ferry_auth::pki::PkiConfig::new("cluster.local", ["host"]);
+        let pki = ferry_auth::pki::Pki::open_or_create(directory.join("authority"), config).unwrap();
+        let made = SystemTime::now() - age;
+        let pair = pki.serving_certificate("node", &[], &["host".to_owned()].into(), made).unwrap();
+        let keys = Keys::below(directory);
+        std::fs::write(&keys.certificate, pair.certificate).unwrap();
+        keys
+    }
 
     #[test]
     fn a_certificate_is_due_when_most_of_its_life_is_over() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("kubelet.crt");
+        let file = Keys::below(directory.path()).certificate;
         assert!(!is_due(&file), "there is none yet");
-        let config = ferry_auth::pki::PkiConfig::new("cluster.local", ["host"]);
-        let pki = ferry_auth::pki::Pki::open_or_create(directory.path().join("pki"), config).unwrap();
-        let day = Duration::from_secs(24 * 3600);
         for (age, expected) in
-            [(Duration::ZERO, false), (200 * day, false), (300 * day, true), (400 * day, true)]
+            [(Duration::ZERO, false), (200 * DAY, false), (300 * DAY, true), (400 * DAY, true)]
         {
-            let made = SystemTime::now() - age;
-            let pair = pki.serving_certificate("node", &[], &["host".to_owned()].into(), made).unwrap();
-            std::fs::write(&file, pair.certificate).unwrap();
+            write_certificate(directory.path(), age);
             assert_eq!(is_due(&file), expected, "{age:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_joined_looks_every_hour_and_sees_when_it_is_due() {
+        let directory = tempfile::tempdir().unwrap();
+        write_certificate(directory.path(), DAY);
+        let looking = due(directory.path().to_owned());
+        tokio::pin!(looking);
+        let quiet = tokio::time::timeout(10 * ROUND, &mut looking).await;
+        assert!(quiet.is_err(), "a fresh certificate is left alone");
+        write_certificate(directory.path(), 300 * DAY);
+        tokio::time::timeout(ROUND, &mut looking).await.expect("seen at the next look");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_makes_its_kubelets_certificate_anew_within_the_hour() {
+        let directory = tempfile::tempdir().unwrap();
+        let keys = write_certificate(directory.path(), 300 * DAY);
+        let (made, kubelet, shutdown) =
+            (std::sync::Arc::new(AtomicUsize::new(0)), KubeletPart::default(), CancellationToken::new());
+        let running = kubelet.running();
+        let make = {
+            let (made, directory) = (made.clone(), directory.path().to_owned());
+            // The first attempt fails, and is made again an hour later.
+            move || match made.fetch_add(1, Ordering::SeqCst) {
+                0 => anyhow::bail!("no room on the disk"),
+                _ => Ok(write_certificate(&directory, Duration::ZERO)),
+            }
+        };
+        let keeping = tokio::spawn(keep_fresh(keys.clone(), make, kubelet, shutdown.clone()));
+        tokio::time::timeout(2 * ROUND + DAY / 24, running.cancelled())
+            .await
+            .expect("the kubelet starts again");
+        assert!(!is_due(&keys.certificate));
+        tokio::time::sleep(10 * ROUND).await;
+        assert_eq!(made.load(Ordering::SeqCst), 2, "a fresh one is left alone");
+        shutdown.cancel();
+        keeping.await.unwrap();
     }
 }

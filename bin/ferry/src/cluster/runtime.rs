@@ -132,13 +132,8 @@ fn serves_another_cluster(runtime: &Runtime, layout: &Layout) -> bool {
 }
 
 async fn start_containerd(layout: &Layout, registry_config: &Path) -> anyhow::Result<Runtime> {
-    for (program, package) in [("containerd", "containerd"), ("runc", "runc")] {
-        if !in_path(program) {
-            bail!(
-                "no container runtime runs here and {program} is not installed; install it with \
-                 `apt-get install {package}`, or name one with --container-runtime-endpoint"
-            );
-        }
+    if let Some(missing) = missing(in_path) {
+        bail!(missing);
     }
     let directory = layout.containerd();
     for part in ["cni/conf", "cni/bin"] {
@@ -173,6 +168,16 @@ async fn start_containerd(layout: &Layout, registry_config: &Path) -> anyhow::Re
             Err(_) => tokio::time::sleep(STEP).await,
         }
     }
+}
+
+/// What keeps a containerd from being started here, and what to do about it.
+fn missing(is_installed: impl Fn(&str) -> bool) -> Option<String> {
+    // Debian's packages are named like the programs.
+    let program = ["containerd", "runc"].into_iter().find(|program| !is_installed(program))?;
+    Some(format!(
+        "no container runtime runs here and {program} is not installed; install it with \
+         `apt-get install {program}`, or name one with --container-runtime-endpoint"
+    ))
 }
 
 /// Starts the cluster's own containerd again when it has ended; containers did not notice. A runtime of the
@@ -306,6 +311,18 @@ mod tests {
         assert_eq!(cgroup_driver(&config(json!({"SystemdCgroup": true}))), CgroupDriver::Systemd);
         assert_eq!(cgroup_driver(&config(json!({}))), CgroupDriver::Cgroupfs);
         assert_eq!(cgroup_driver(&Value::Null), CgroupDriver::Cgroupfs);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_named_with_the_command_that_installs_it() {
+        assert_eq!(missing(|_| true), None);
+        let said = missing(|_| false).unwrap();
+        assert!(said.contains("`apt-get install containerd`"), "{said}");
+        let said = missing(|program| program == "containerd").unwrap();
+        assert!(
+            said.contains("`apt-get install runc`") && said.contains("--container-runtime-endpoint"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -85,6 +85,8 @@ fn the_whole_command(cluster: Cluster) {
     assert!(short.contains(&address), "{short}");
 
     the_trace_holds_every_chapter(&cluster);
+    a_command_is_followed_as_it_happens(&cluster);
+    a_pod_that_cannot_run_says_why(&cluster);
     a_label_counts_at_once(&cluster);
 
     // A pod is killed: another takes its place, and the service goes on.
@@ -165,6 +167,56 @@ fn the_trace_holds_every_chapter(cluster: &Cluster) {
     }
     // The Deployment, its ReplicaSet and three pods that were made, bound and run woke somebody each.
     assert!(answered >= 8, "only {answered} steps name a write that woke them");
+}
+
+/// `ferry trace -- COMMAND` runs it, tells each step while it happens, and shows its whole life at the end.
+fn a_command_is_followed_as_it_happens(cluster: &Cluster) {
+    let mut command = cluster.ferry();
+    command.args(["trace", "--timeout", "60", "--data-dir"]).arg(cluster.data_dir());
+    command.args(["--", "kubectl", "run", "followed", "--image=nginx", "--port=80", "--expose"]);
+    let output = command.output().unwrap();
+    let (told, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{told}");
+    for step in ["kubectl run", "schedule pods/default/followed", "container followed"] {
+        assert!(told.lines().any(|line| line.starts_with('+') && line.contains(step)), "{step}: {told}");
+    }
+    assert!(shown.contains("pod/followed created"), "{shown}");
+    for chapter in ["Command", "Scheduling", "Sandbox and network", "Containers", "DNS"] {
+        assert!(shown.lines().any(|line| line == chapter), "{chapter}: {shown}");
+    }
+    cluster.kubectl(&["delete", "pod,service", "followed", "--grace-period=1"]);
+
+    // What is removed for its owner's sake is told with the removal.
+    cluster.kubectl(&["create", "deployment", "brief", "--image=nginx"]);
+    cluster.ready_pods("brief", 1);
+    let mut command = cluster.ferry();
+    command.args(["trace", "--timeout", "60", "--data-dir"]).arg(cluster.data_dir());
+    let shown =
+        String::from_utf8(run(command.args(["--", "kubectl", "delete", "deployment", "brief"]))).unwrap();
+    let removal =
+        shown.lines().skip_while(|line| *line != "Removal").skip(1).take_while(|line| !line.is_empty());
+    let removal: Vec<&str> = removal.collect();
+    let told = |what: &str| removal.iter().any(|line| line.contains(what));
+    assert!(told("delete replicasets.apps/default/brief-") && told("delete pods/default/brief-"), "{shown}");
+}
+
+/// The trace of a pod that is not running ends with the reason; its chart is for a page.
+fn a_pod_that_cannot_run_says_why(cluster: &Cluster) {
+    let needs = r#"--overrides={"spec":{"nodeSelector":{"disk":"none-has-it"}}}"#;
+    cluster.kubectl(&["run", "homeless", "--image=nginx", needs]);
+    let trace = |words: &[&str]| {
+        let mut command = cluster.ferry();
+        command.args(["trace", "pod/homeless", "--data-dir"]).arg(cluster.data_dir()).args(words);
+        String::from_utf8(run(&mut command)).unwrap()
+    };
+    cluster.until("the trace says why", || {
+        let told = trace(&[]);
+        let reason = told.lines().find(|line| line.starts_with("pod default/homeless is Pending"))?;
+        (reason.contains("0/1 nodes are available") && told.contains("NodeAffinity")).then_some(())
+    });
+    let chart = trace(&["-o", "mermaid"]);
+    assert!(chart.starts_with("gantt") && chart.contains("section Scheduling"), "{chart}");
+    cluster.kubectl(&["delete", "pod", "homeless", "--grace-period=1"]);
 }
 
 /// Today's form of the command, with the kubectl that users have.

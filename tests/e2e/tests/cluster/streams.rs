@@ -135,6 +135,18 @@ fn has_a_terminal(kubectl: &Kubectl, pod: &str) {
     command.args(["-qec", &format!("stty rows 33 cols 101; {exec}"), "/dev/null"]).stdin(Stdio::null());
     let printed = String::from_utf8(run(&mut command)).unwrap();
     assert!(printed.contains("resized"), "{printed}");
+
+    // A pod for one look: it has the terminal, and is gone afterwards.
+    let look = format!("look-{}", kubectl.name);
+    let words = "--rm -it --restart=Never --image=nginx --command -- sh -c 'test -t 0 && echo on a terminal'";
+    let mut command = kubectl.cluster.command("script".as_ref());
+    command.args(["-qec", &kubectl.line(&format!("run {look} {words}")), "/dev/null"]).stdin(Stdio::null());
+    let printed = String::from_utf8(run(&mut command)).unwrap();
+    assert!(
+        printed.contains("on a terminal") && printed.contains(&format!("pod \"{look}\" deleted")),
+        "{printed}"
+    );
+    assert_eq!(kubectl.run(&["get", "pod", &look, "--ignore-not-found"]), "");
 }
 
 fn copies(kubectl: &Kubectl, pod: &str) {
