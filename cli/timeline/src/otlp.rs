@@ -171,6 +171,38 @@ mod tests {
         assert_eq!(reconcile["links"][0]["attributes"][0]["value"], json!({"intValue": "10"}));
     }
 
+    /// Read with the messages that OpenTelemetry generates from its protocol files: nothing is lost or misspelt.
+    #[test]
+    fn the_protocols_own_messages_read_every_field() {
+        use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+        let records = history(COMMAND);
+        let exported = export(&records, &writers(&records));
+        let request: ExportTraceServiceRequest = serde_json::from_value(exported.clone()).expect("a request");
+        let mut spans = request.resource_spans.iter().flat_map(|resource| &resource.scope_spans[0].spans);
+        assert_eq!(spans.clone().count(), records.len());
+        assert!(spans.all(|span| {
+            let identified = span.trace_id.len() == 16 && span.span_id.len() == 8;
+            identified && span.start_time_unix_nano <= span.end_time_unix_nano && !span.name.is_empty()
+        }));
+        let read = serde_json::to_value(&request).expect("JSON");
+        assert_eq!(lost(&exported, &read, "request"), Vec::<String>::new());
+    }
+
+    /// Where `ours` says something that `theirs` does not.
+    fn lost(ours: &Json, theirs: &Json, path: &str) -> Vec<String> {
+        let below = |key: &str, ours: &Json, theirs: &Json| lost(ours, theirs, &format!("{path}.{key}"));
+        match (ours, theirs) {
+            (Json::Object(fields), _) => {
+                fields.iter().flat_map(|(key, value)| below(key, value, &theirs[key])).collect()
+            }
+            (Json::Array(ours), Json::Array(theirs)) if ours.len() == theirs.len() => {
+                ours.iter().zip(theirs).flat_map(|(ours, theirs)| below("[]", ours, theirs)).collect()
+            }
+            _ if ours == theirs => Vec::new(),
+            _ => vec![format!("{path}: {ours} became {theirs}")],
+        }
+    }
+
     /// A receiver on a real socket: what it gets is HTTP, and the JSON of one export.
     #[tokio::test]
     async fn a_receiver_gets_every_span() {
