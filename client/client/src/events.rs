@@ -6,18 +6,15 @@
 //! writes.
 
 mod correlator;
+mod form;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use kube::core::Request;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{error, unread};
 use correlator::{Correlator, Decision};
+use form::Form;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
@@ -45,6 +43,7 @@ pub struct Recorder {
     sender: mpsc::Sender<Entry>,
     controller: &'static str,
     instance: String,
+    form: Form,
 }
 
 /// Something worth telling, before anything is decided about it.
@@ -58,6 +57,7 @@ struct Entry {
     note: String,
     controller: &'static str,
     instance: String,
+    form: Form,
     at: Timestamp,
 }
 
@@ -83,8 +83,22 @@ impl Events {
     }
 
     /// A recorder for a component, by the name users see: `replicaset-controller`.
-    pub fn recorder(&self, controller: &'static str) -> Recorder {
-        Recorder { sender: self.sender.clone(), controller, instance: self.instance.clone() }
+    pub fn recorder(&self, component: &'static str) -> Recorder {
+        self.recorder_of(component, Form::Component)
+    }
+
+    /// For a component of one host, whose events name the host too: `kubelet, node-1`.
+    pub fn host_recorder(&self, component: &'static str) -> Recorder {
+        self.recorder_of(component, Form::ComponentOnHost)
+    }
+
+    /// For those whose events readers expect in the form of `events.k8s.io`: scheduler and proxy.
+    pub fn reporting_recorder(&self, controller: &'static str) -> Recorder {
+        self.recorder_of(controller, Form::Reported)
+    }
+
+    fn recorder_of(&self, controller: &'static str, form: Form) -> Recorder {
+        Recorder { sender: self.sender.clone(), controller, instance: self.instance.clone(), form }
     }
 
     /// Waits until what was recorded before the shutdown is written, or a moment has passed.
@@ -127,6 +141,7 @@ impl Recorder {
             note: note.into(),
             controller: self.controller,
             instance: self.instance.clone(),
+            form: self.form,
             at: Timestamp::now(),
         };
         if self.sender.try_send(entry).is_err() {
@@ -140,7 +155,12 @@ impl Recorder {
 
     /// A recorder that tells no one, for tests.
     pub fn silent() -> Self {
-        Recorder { sender: mpsc::channel(1).0, controller: "silent", instance: String::new() }
+        Recorder {
+            sender: mpsc::channel(1).0,
+            controller: "silent",
+            instance: String::new(),
+            form: Form::Component,
+        }
     }
 }
 
@@ -158,39 +178,6 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-impl Entry {
-    /// The server refuses longer notes.
-    const MAX_NOTE: usize = 1024;
-
-    fn into_event(mut self) -> Event {
-        self.note.truncate(self.note.floor_char_boundary(Self::MAX_NOTE));
-        // Events about cluster-scoped objects live in the default namespace.
-        let namespace = self.regarding.namespace.clone().filter(|namespace| !namespace.is_empty());
-        let name =
-            format!("{}.{:x}", self.regarding.name.as_deref().unwrap_or("unknown"), self.at.as_nanosecond());
-        Event {
-            metadata: ObjectMeta {
-                name: Some(name),
-                namespace: Some(namespace.unwrap_or_else(|| "default".into())),
-                ..Default::default()
-            },
-            event_time: Some(MicroTime(self.at)),
-            type_: Some(match self.kind {
-                EventType::Normal => "Normal".into(),
-                EventType::Warning => "Warning".into(),
-            }),
-            reason: Some(self.reason),
-            action: Some(self.action),
-            note: Some(self.note),
-            regarding: Some(self.regarding),
-            related: self.related,
-            reporting_controller: Some(self.controller.into()),
-            reporting_instance: Some(self.instance),
-            ..Default::default()
-        }
-    }
-}
-
 /// An event to be written, or its count.
 struct Write {
     decision: Decision,
@@ -205,10 +192,8 @@ impl Write {
     fn target(&self) -> Option<Target> {
         match &self.decision {
             Decision::Drop => None,
-            Decision::Count { namespace, name, .. } => Some((namespace.clone(), name.clone())),
-            Decision::Create(event) => {
-                let text = |field: &Option<String>| field.clone().unwrap_or_default();
-                Some((text(&event.metadata.namespace), text(&event.metadata.name)))
+            Decision::Create { namespace, name, .. } | Decision::Count { namespace, name, .. } => {
+                Some((namespace.clone(), name.clone()))
             }
         }
     }
@@ -281,24 +266,20 @@ impl Writer {
     }
 }
 
-fn events(namespace: &str) -> Request {
-    Request::new(Event::url_path(&(), Some(namespace)))
-}
-
 /// Tries a few times while the server cannot be reached; what it refuses, it refuses.
 async fn send(client: &Client, write: Write) {
     let Write { mut decision, entry } = write;
     for attempt in 0..4 {
+        let form = entry.form;
         let result = match &decision {
             Decision::Drop => return,
-            Decision::Create(event) => {
-                let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
-                let body = serde_json::to_vec(event).expect("an event is JSON");
-                unread::send(client, events(namespace).create(&PostParams::default(), body)).await
+            Decision::Create { namespace, name, note } => {
+                let body = Entry { note: note.clone(), ..entry.clone() }.body(namespace, name);
+                unread::send(client, form.requests(namespace).create(&PostParams::default(), body)).await
             }
-            Decision::Count { namespace, name, series } => {
-                let patch = Patch::Merge(json!({"series": series}));
-                let request = events(namespace).patch(name, &PatchParams::default(), &patch);
+            Decision::Count { namespace, name, count, at } => {
+                let patch = Patch::Merge(form.count(*count, *at));
+                let request = form.requests(namespace).patch(name, &PatchParams::default(), &patch);
                 unread::send(client, request).await
             }
         };
@@ -306,7 +287,7 @@ async fn send(client: &Client, write: Write) {
             Ok(()) => return,
             // The event has expired since it was last counted.
             Err(error) if error::is_not_found(&error) && matches!(decision, Decision::Count { .. }) => {
-                decision = Decision::Create(Box::new(entry.clone().into_event()));
+                decision = Decision::create(&entry);
             }
             Err(kube::Error::Api(status)) => {
                 tracing::debug!(reason = entry.reason, error = status.message, "event refused");
@@ -328,16 +309,8 @@ async fn send(client: &Client, write: Write) {
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
-    use super::correlator::tests::entry;
     use super::*;
     use crate::test_server::TestServer;
-
-    #[test]
-    fn a_long_note_is_cut_to_what_the_server_takes() {
-        let event = entry("a", &"é".repeat(1000), 0).into_event();
-        assert_eq!(event.note.map(|note| note.len()), Some(1024));
-        assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
-    }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_recorded_before_a_shutdown_is_written() {
@@ -351,11 +324,11 @@ mod tests {
         recorder.event(&object, EventType::Warning, "FailedCreate", "Create", "quota exceeded");
         shutdown.cancel();
         events.stopped().await;
-        let written = server.objects("/apis/events.k8s.io/v1/namespaces/default/events/settings.");
+        let written = server.objects("/api/v1/namespaces/default/events/settings.");
         assert_eq!(written.len(), 1);
-        assert_eq!(written[0]["note"], "quota exceeded");
-        assert_eq!(written[0]["reportingController"], "test-controller");
-        assert_eq!(written[0]["series"]["count"], 2);
+        assert_eq!(written[0]["message"], "quota exceeded");
+        assert_eq!(written[0]["source"]["component"], "test-controller");
+        assert_eq!(written[0]["count"], 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -363,7 +336,7 @@ mod tests {
         let server = TestServer::new();
         let shutdown = CancellationToken::new();
         let events = Events::start(server.client(), "host", shutdown.clone());
-        let recorder = events.recorder("test-controller");
+        let recorder = events.reporting_recorder("test-controller");
         for number in 0..10_000 {
             let mut object = ConfigMap::default();
             object.metadata.name = Some(format!("settings-{number}"));

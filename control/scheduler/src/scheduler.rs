@@ -38,7 +38,7 @@ pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, 
     let profiles = config.profiles.iter().cloned().map(|mut profile| {
         profile.percentage_of_nodes_to_score =
             profile.percentage_of_nodes_to_score.or(config.percentage_of_nodes_to_score);
-        (events.recorder(profile.name), Arc::new(profile))
+        (events.reporting_recorder(profile.name), Arc::new(profile))
     });
     let scheduler = Scheduler {
         client,

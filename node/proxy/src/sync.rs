@@ -71,7 +71,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     let mut proxy = Proxy {
         look_soon: false,
         own,
-        recorder: events.recorder("kube-proxy"),
+        recorder: events.reporting_recorder("kube-proxy"),
         backend: Some(Backend::new(&config, &node)),
         checks: HealthChecks::new(health.clone(), shutdown.clone()),
         config,

@@ -5,23 +5,24 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::events::v1::{Event, EventSeries};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::Entry;
 
 /// What to do about an entry.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    Create(Box<Event>),
+    /// The note may have become another.
+    Create { namespace: String, name: String, note: String },
     /// Said before: only its count and time change.
-    Count {
-        namespace: String,
-        name: String,
-        series: EventSeries,
-    },
+    Count { namespace: String, name: String, count: i32, at: Timestamp },
     /// This object has said enough.
     Drop,
+}
+
+impl Decision {
+    pub fn create(entry: &Entry) -> Self {
+        Decision::Create { namespace: entry.namespace(), name: entry.event_name(), note: entry.note.clone() }
+    }
 }
 
 /// Remembers what was said of late, of at most some thousand objects.
@@ -76,19 +77,12 @@ impl Correlator {
         if let Some(told) = self.series(identity, entry.at) {
             told.count = told.count.saturating_add(1);
             told.last = entry.at;
-            let series = EventSeries { count: told.count, last_observed_time: MicroTime(entry.at) };
-            return Decision::Count { namespace: told.namespace.clone(), name: told.name.clone(), series };
+            let (namespace, name) = (told.namespace.clone(), told.name.clone());
+            return Decision::Count { namespace, name, count: told.count, at: entry.at };
         }
-        let at = entry.at;
-        let event = entry.into_event();
-        let told = Told {
-            namespace: event.metadata.namespace.clone().unwrap_or_default(),
-            name: event.metadata.name.clone().unwrap_or_default(),
-            count: 1,
-            last: at,
-        };
+        let told = Told { namespace: entry.namespace(), name: entry.event_name(), count: 1, last: entry.at };
         self.told.insert(identity, told);
-        Decision::Create(Box::new(event))
+        Decision::create(&entry)
     }
 
     /// The series that an entry of now would go on with.
@@ -167,6 +161,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::EventType;
+    use crate::events::form::Form;
 
     pub(in super::super) fn entry(object: &str, note: &str, seconds: i64) -> Entry {
         Entry {
@@ -182,6 +177,7 @@ pub(super) mod tests {
             note: note.into(),
             controller: "test",
             instance: "host".into(),
+            form: Form::Component,
             at: Timestamp::from_second(1_000_000 + seconds).unwrap(),
         }
     }
@@ -189,19 +185,17 @@ pub(super) mod tests {
     #[test]
     fn the_same_words_are_counted_and_a_silence_ends_the_series() {
         let mut correlator = Correlator::default();
-        let Decision::Create(first) = correlator.decide(entry("a", "hello", 0)) else {
+        let Decision::Create { name: first, .. } = correlator.decide(entry("a", "hello", 0)) else {
             panic!("first is created")
         };
         for (count, seconds) in [(2, 1), (3, 100)] {
             match correlator.decide(entry("a", "hello", seconds)) {
-                Decision::Count { name, series, .. } => {
-                    assert_eq!((Some(name), series.count), (first.metadata.name.clone(), count));
-                }
+                Decision::Count { name, count: told, .. } => assert_eq!((name, told), (first.clone(), count)),
                 other => panic!("{other:?}"),
             }
         }
-        assert!(matches!(correlator.decide(entry("a", "hello", 1000)), Decision::Create(_)));
-        assert!(matches!(correlator.decide(entry("b", "hello", 1001)), Decision::Create(_)));
+        assert!(matches!(correlator.decide(entry("a", "hello", 1000)), Decision::Create { .. }));
+        assert!(matches!(correlator.decide(entry("b", "hello", 1001)), Decision::Create { .. }));
     }
 
     #[test]
@@ -209,8 +203,9 @@ pub(super) mod tests {
         let mut correlator = Correlator::default();
         let mut notes = Vec::new();
         for number in 0..15 {
-            if let Decision::Create(event) = correlator.decide(entry("a", &format!("pod {number}"), number)) {
-                notes.push(event.note.unwrap());
+            let decision = correlator.decide(entry("a", &format!("pod {number}"), number));
+            if let Decision::Create { note, .. } = decision {
+                notes.push(note);
             }
         }
         assert_eq!(notes.len(), 11);
