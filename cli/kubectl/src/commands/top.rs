@@ -101,6 +101,23 @@ fn memory_text(quantity: Quantity) -> String {
     format!("{}Mi", quantity.value() / (1024 * 1024))
 }
 
+/// A pod that has been there for longer than this should have been measured.
+const FIRST_MEASURED: i64 = 120;
+
+/// Why there are no figures of pods: there are no pods, they are too new, or something is wrong.
+fn why_unmeasured(pods: &[Value], now: jiff::Timestamp) -> std::result::Result<(), String> {
+    for pod in pods {
+        let made = pod.text("metadata.creationTimestamp").parse::<jiff::Timestamp>();
+        let age =
+            made.map_or(0, |made| i64::try_from(now.duration_since(made).as_nanos()).unwrap_or(i64::MAX));
+        if age > FIRST_MEASURED * 1_000_000_000 {
+            let (namespace, name, age) = (pod.namespace(), pod.name(), ferry_api::duration::format(age));
+            return Err(format!("Metrics not available for pod {namespace}/{name}, age: {age}"));
+        }
+    }
+    if pods.is_empty() { Ok(()) } else { Err("metrics not available yet".into()) }
+}
+
 /// The heaviest first when sorted by a resource, else by name.
 fn order(cli: &Cli, a: (Quantity, Quantity, &str), b: (Quantity, Quantity, &str)) -> std::cmp::Ordering {
     match cli.args.text("sort-by") {
@@ -160,6 +177,12 @@ async fn pods(cli: &Cli) -> Result<()> {
     let path = if all { format!("{METRICS}/pods") } else { format!("{METRICS}/namespaces/{namespace}/pods") };
     let mut used = metrics(cli, &path).await?;
     if used.is_empty() {
+        let query = Query::new()
+            .with("fieldSelector", cli.args.text("field-selector"))
+            .with("labelSelector", cli.args.text("selector"));
+        let path = format!("/api/v1/namespaces/{namespace}/pods{query}");
+        let pods = cli.client()?.get_json(&path).await?;
+        why_unmeasured(pods.list("items"), jiff::Timestamp::now()).map_err(Error::message)?;
         if all {
             eprintln!("No resources found");
         } else {
@@ -217,4 +240,25 @@ async fn pods(cli: &Cli) -> Result<()> {
         ));
     }
     cli.print(&align(&text, TABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_without_figures_are_new_or_something_is_wrong() {
+        let now: jiff::Timestamp = "2026-01-01T00:10:00Z".parse().expect("a time");
+        let check = |made: &[&str], expected: std::result::Result<(), &str>| {
+            let pod = |made: &&str| serde_json::json!({"metadata": {"namespace": "ns", "name": "p", "creationTimestamp": made}});
+            let pods: Vec<Value> = made.iter().map(pod).collect();
+            assert_eq!(why_unmeasured(&pods, now), expected.map_err(str::to_owned));
+        };
+        check(&[], Ok(()));
+        check(&["2026-01-01T00:09:30Z"], Err("metrics not available yet"));
+        check(
+            &["2026-01-01T00:09:30Z", "2026-01-01T00:07:30Z"],
+            Err("Metrics not available for pod ns/p, age: 2m30s"),
+        );
+    }
 }
