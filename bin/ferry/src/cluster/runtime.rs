@@ -219,7 +219,7 @@ fn configuration(layout: &Layout, registry_config: &Path, may_lower_scores: bool
          \"io.containerd.snapshotter.v1.devmapper\", \"io.containerd.snapshotter.v1.zfs\"]\n\
          [grpc]\naddress = {socket}\n\
          [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"localhost/ferry/pause:1\"\n\
-         restrict_oom_score_adj = {restrict}\n\
+         restrict_oom_score_adj = {restrict}\nnetns_mounts_under_state_dir = true\n\
          [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = {plugins}\nconf_dir = {configuration}\n\
          [plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = {registries}\n",
         root = text(&directory.join("root")),
