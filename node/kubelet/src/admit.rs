@@ -11,6 +11,11 @@ use crate::pod;
 use crate::resources::{QosClass, Side, pod_amounts, qos_class};
 use crate::status::Ending;
 
+/// The reason of a pod that the node's labels keep out. They may have changed a moment ago, so whoever rejects for it
+/// first reads the node anew.
+pub const NODE_AFFINITY: &str = "NodeAffinity";
+const REJECTED: &str = "Pod was rejected: ";
+
 pub struct NodeFacts<'a> {
     pub allocatable: Capacity,
     pub node: Option<&'a Node>,
@@ -26,6 +31,7 @@ pub fn admit<'a>(
     facts: &NodeFacts<'_>,
 ) -> Result<(), Ending> {
     pressure(pod, facts)?;
+    operating_system(pod)?;
     sysctls(pod, facts)?;
     apparmor(pod, facts)?;
     affinity(pod, facts)?;
@@ -34,11 +40,21 @@ pub fn admit<'a>(
 }
 
 fn rejected(reason: &str, message: String) -> Ending {
-    Ending {
-        reason: reason.into(),
-        message: format!("Pod was rejected: {message}"),
-        disruption: None,
-        failed: true,
+    Ending { reason: reason.into(), message: format!("{REJECTED}{message}"), disruption: None, failed: true }
+}
+
+/// Why a pod was rejected, as its event says it: the status alone says that it was.
+pub fn why(ending: &Ending) -> &str {
+    ending.message.strip_prefix(REJECTED).unwrap_or(&ending.message)
+}
+
+fn operating_system(pod: &Pod) -> Result<(), Ending> {
+    match &pod::spec(pod).os {
+        Some(os) if os.name != "linux" => Err(rejected(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS".into(),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -50,10 +66,22 @@ fn pressure(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
     let why = match (facts.pressure, qos_class(pod)) {
         (Pressure { disk: true, .. }, _) => "DiskPressure",
         (Pressure { pids: true, .. }, _) => "PIDPressure",
-        (Pressure { memory: true, .. }, QosClass::BestEffort) => "MemoryPressure",
+        (Pressure { memory: true, .. }, QosClass::BestEffort) if !tolerates_memory_pressure(pod) => {
+            "MemoryPressure"
+        }
         _ => return Ok(()),
     };
     Err(rejected("Evicted", format!("The node had condition: [{why}]. ")))
+}
+
+fn tolerates_memory_pressure(pod: &Pod) -> bool {
+    pod::spec(pod).tolerations.iter().flatten().any(|toleration| {
+        let of_taint = match toleration.key.as_deref() {
+            None | Some("") => toleration.operator.as_deref() == Some("Exists"),
+            Some(key) => key == "node.kubernetes.io/memory-pressure",
+        };
+        of_taint && toleration.effect.as_deref().is_none_or(|effect| effect == "NoSchedule")
+    })
 }
 
 /// Kernel settings that are each pod's own.
@@ -129,7 +157,7 @@ fn affinity(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
         Ok(())
     } else {
         Err(rejected(
-            "NodeAffinity",
+            NODE_AFFINITY,
             "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
         ))
     }
@@ -304,6 +332,8 @@ mod tests {
         check(&affinity("Gt", json!(["4"])), &[], quiet, None);
         check(&affinity("Lt", json!(["4"])), &[], quiet, Some("NodeAffinity"));
         check(&affinity("DoesNotExist", json!([])), &[], quiet, Some("NodeAffinity"));
+        check(&pod(json!({"os": {"name": "windows"}})), &[], quiet, Some("PodOSNotSupported"));
+        check(&pod(json!({"os": {"name": "linux"}})), &[], quiet, None);
         let sysctl =
             |name: &str| pod(json!({"securityContext": {"sysctls": [{"name": name, "value": "1"}]}}));
         check(&sysctl("kernel.shm_rmid_forced"), &[], quiet, None);
@@ -318,6 +348,8 @@ mod tests {
         let burstable = pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]}));
         check(&pod(json!({})), &[], memory, Some("Evicted"));
         check(&burstable, &[], memory, None);
+        let bears_it = json!([{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]);
+        check(&pod(json!({"tolerations": bears_it})), &[], memory, None);
         check(&burstable, &[], disk, Some("Evicted"));
         check(&pod(json!({"priority": 2_000_001_000})), &[], disk, None);
         let confined = pod(json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}));

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::images::records::Verification;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// Groups are directories: `/kubepods/burstable/podUID`.
@@ -93,6 +95,10 @@ pub struct Config {
     pub image_gc_high_threshold_percent: u8,
     pub image_gc_low_threshold_percent: u8,
     pub image_minimum_gc_age: Duration,
+    /// Which images on the node a pod may use only if it could pull them itself.
+    pub image_verification: Verification,
+    /// Images every pod may use under `NeverVerifyAllowlistedImages`: names, or prefixes that end in `/*`.
+    pub preloaded_images_allowlist: Vec<String>,
     pub max_parallel_image_pulls: usize,
     pub container_log_max_size: u64,
     pub container_log_max_files: u32,
@@ -161,6 +167,8 @@ impl Config {
             image_gc_high_threshold_percent: 85,
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: Duration::from_secs(120),
+            image_verification: Verification::NeverVerifyPreloadedImages,
+            preloaded_images_allowlist: Vec::new(),
             max_parallel_image_pulls: 1,
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,

@@ -1,5 +1,5 @@
 //! Upstream's configuration file, `kind: KubeletConfiguration`: what it says
-//! replaces what the [`Config`] had.
+//! replaces what the [`Config`] had, and what the config has is shown in it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{CgroupDriver, Config, CpuManagerPolicy, Thresholds};
+use crate::images::records::Verification;
 use crate::resources::amount_of;
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,13 +36,22 @@ pub fn apply(path: &Path, config: &mut Config) -> Result<(), Error> {
     Ok(())
 }
 
+/// A configuration in force, as `/configz` shows it.
+pub fn shown(config: &Config) -> serde_json::Value {
+    let mut shown = serde_json::to_value(File::of(config)).expect("a configuration is JSON");
+    if let Some(fields) = shown.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    shown
+}
+
 fn read(text: &str) -> Result<File, String> {
     let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    let known = file.api_version == "kubelet.config.k8s.io/v1beta1" && file.kind == "KubeletConfiguration";
+    let known = file.api_version == API_VERSION && file.kind == KIND;
     if known { Ok(file) } else { Err("no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into()) }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
     api_version: String,
@@ -86,6 +99,8 @@ struct File {
     image_gc_low_threshold_percent: Option<u8>,
     #[serde(rename = "imageMinimumGCAge")]
     image_minimum_gc_age: Option<GoDuration>,
+    image_pull_credentials_verification_policy: Option<Verification>,
+    preloaded_images_verification_allowlist: Option<Vec<String>>,
     serialize_image_pulls: Option<bool>,
     max_parallel_image_pulls: Option<usize>,
     container_log_max_size: Option<String>,
@@ -100,37 +115,37 @@ struct File {
     unused: BTreeMap<String, serde_json::Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Authentication {
     x509: Option<X509>,
     anonymous: Option<Anonymous>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct X509 {
     #[serde(rename = "clientCAFile")]
     client_ca_file: Option<PathBuf>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Anonymous {
     enabled: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CrashLoopBackOff {
     max_container_restart_period: Option<GoDuration>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Driver {
     Cgroupfs,
     Systemd,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Policy {
     None,
@@ -150,6 +165,13 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
+impl Serialize for GoDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let nanoseconds = i64::try_from(self.0.as_nanos()).unwrap_or(i64::MAX);
+        serializer.serialize_str(&ferry_api::duration::format(nanoseconds))
+    }
+}
+
 fn put<T>(place: &mut T, said: Option<T>) {
     if let Some(said) = said {
         *place = said;
@@ -161,6 +183,76 @@ fn put_duration(place: &mut Duration, said: Option<GoDuration>) {
 }
 
 impl File {
+    fn of(config: &Config) -> File {
+        let config = config.clone();
+        let period = |period: Duration| Some(GoDuration(period));
+        let grace = config.eviction_soft_grace_period.into_iter();
+        File {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            address: Some(config.address),
+            port: Some(config.port),
+            container_runtime_endpoint: Some(config.container_runtime_endpoint),
+            provider_id: config.provider_id,
+            register_node: Some(config.register_node),
+            register_with_taints: Some(config.register_with_taints).filter(|taints| !taints.is_empty()),
+            static_pod_path: config.static_pod_path,
+            tls_cert_file: config.tls_cert_file,
+            tls_private_key_file: config.tls_private_key_file,
+            authentication: Some(Authentication {
+                x509: Some(X509 { client_ca_file: config.client_ca_file }),
+                anonymous: Some(Anonymous { enabled: Some(config.anonymous_auth) }),
+            }),
+            cluster_domain: Some(config.cluster_domain),
+            cluster_dns: Some(config.cluster_dns),
+            resolv_conf: Some(config.resolv_conf),
+            pod_cidr: config.pod_cidr,
+            max_pods: Some(config.max_pods),
+            pod_pids_limit: Some(config.pod_pids_limit.unwrap_or(-1)),
+            cgroup_driver: Some(match config.cgroup_driver {
+                CgroupDriver::Cgroupfs => Driver::Cgroupfs,
+                CgroupDriver::Systemd => Driver::Systemd,
+            }),
+            cgroup_root: Some(config.cgroup_root),
+            cpu_manager_policy: Some(match config.cpu_manager_policy {
+                CpuManagerPolicy::None => Policy::None,
+                CpuManagerPolicy::Static => Policy::Static,
+            }),
+            reserved_system_cpus: config.reserved_cpus,
+            cpu_cfs_quota: Some(config.enable_cfs_quota),
+            kube_reserved: Some(config.kube_reserved),
+            system_reserved: Some(config.system_reserved),
+            allowed_unsafe_sysctls: Some(config.allowed_unsafe_sysctls),
+            seccomp_default: Some(config.seccomp_default),
+            eviction_hard: Some(config.eviction_hard),
+            eviction_soft: Some(config.eviction_soft),
+            eviction_soft_grace_period: Some(
+                grace.map(|(signal, period)| (signal, GoDuration(period))).collect(),
+            ),
+            eviction_minimum_reclaim: Some(config.eviction_minimum_reclaim),
+            eviction_max_pod_grace_period: Some(config.eviction_max_pod_grace_period.as_secs()),
+            eviction_pressure_transition_period: period(config.eviction_pressure_transition_period),
+            image_gc_high_threshold_percent: Some(config.image_gc_high_threshold_percent),
+            image_gc_low_threshold_percent: Some(config.image_gc_low_threshold_percent),
+            image_minimum_gc_age: period(config.image_minimum_gc_age),
+            image_pull_credentials_verification_policy: Some(config.image_verification),
+            preloaded_images_verification_allowlist: Some(config.preloaded_images_allowlist),
+            serialize_image_pulls: Some(config.max_parallel_image_pulls == 1),
+            max_parallel_image_pulls: Some(config.max_parallel_image_pulls),
+            container_log_max_size: Some(config.container_log_max_size.to_string()),
+            container_log_max_files: Some(config.container_log_max_files),
+            sync_frequency: period(config.sync_frequency),
+            file_check_frequency: period(config.file_check_frequency),
+            node_status_update_frequency: period(config.node_status_update_frequency),
+            node_status_report_frequency: period(config.node_status_report_frequency),
+            node_lease_duration_seconds: Some(config.node_lease_duration.as_secs()),
+            crash_loop_back_off: Some(CrashLoopBackOff {
+                max_container_restart_period: period(config.max_container_restart_period),
+            }),
+            unused: BTreeMap::new(),
+        }
+    }
+
     /// Says which settings were not used.
     fn give_to(self, config: &mut Config) -> Vec<String> {
         put(&mut config.address, self.address);
@@ -222,6 +314,8 @@ impl File {
         put(&mut config.image_gc_high_threshold_percent, self.image_gc_high_threshold_percent);
         put(&mut config.image_gc_low_threshold_percent, self.image_gc_low_threshold_percent);
         put_duration(&mut config.image_minimum_gc_age, self.image_minimum_gc_age);
+        put(&mut config.image_verification, self.image_pull_credentials_verification_policy);
+        put(&mut config.preloaded_images_allowlist, self.preloaded_images_verification_allowlist);
         if self.serialize_image_pulls == Some(false) {
             // as many as are wanted, unless a number is said
             config.max_parallel_image_pulls = usize::from(u16::MAX);
@@ -274,6 +368,23 @@ mod tests {
         let untouched = Config::new("n");
         assert_eq!(config.node_lease_duration, untouched.node_lease_duration);
         assert_eq!(config.resolv_conf, untouched.resolv_conf);
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        let mut config = Config::new("n");
+        config.sync_frequency = Duration::from_secs(90);
+        config.cpu_manager_policy = CpuManagerPolicy::Static;
+        config.image_verification = Verification::AlwaysVerify;
+        config.eviction_soft_grace_period.insert("memory.available".into(), Duration::from_secs(30));
+        let value = shown(&config);
+        assert_eq!((&value["kind"], &value["syncFrequency"]), (&KIND.into(), &"1m30s".into()));
+        assert_eq!(value["imagePullCredentialsVerificationPolicy"], "AlwaysVerify");
+        assert_eq!(value.get("providerID"), None);
+        let mut again = Config::new("n");
+        let unused = read(&value.to_string()).expect("well formed").give_to(&mut again);
+        assert!(unused.is_empty(), "{unused:?}");
+        assert_eq!(shown(&again), value);
     }
 
     #[test]

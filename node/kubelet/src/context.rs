@@ -16,6 +16,7 @@ use crate::downward;
 use crate::images::pull::Images;
 use crate::objects::Objects;
 use crate::runtime::dns::HostResolver;
+use crate::runtime::watch::Seen;
 use crate::status::writer::Writer;
 use crate::volumes::Volumes;
 
@@ -30,6 +31,8 @@ pub struct Context {
     pub volumes: Volumes,
     pub objects: Arc<Objects>,
     pub services: Option<Informer<Service>>,
+    /// What the workers know of the runtime's doings.
+    pub seen: Seen,
     pub writer: Writer,
     pub events: Recorder,
     pub cgroups: PodCgroups,
@@ -37,6 +40,8 @@ pub struct Context {
     pub host_name: String,
     pub host_ips: RwLock<Vec<IpAddr>>,
     pub machine_memory: i64,
+    /// What pods may take of it together.
+    pub memory_of_pods: i64,
     pub allocatable: downward::Node,
     /// Why pods cannot get a network, while they cannot.
     pub network_problem: Arc<RwLock<Option<String>>>,

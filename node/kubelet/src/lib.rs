@@ -21,6 +21,7 @@ pub mod backoff;
 pub mod cgroups;
 pub mod config;
 pub mod config_file;
+pub mod consumption;
 pub mod context;
 pub mod cpu_manager;
 pub mod cri;

@@ -25,35 +25,28 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
     let runtime = &context.runtime;
     let uid_of = |labels: &std::collections::HashMap<String, String>| labels.get(labels::POD_UID).cloned();
     let sandboxes = runtime.list_pod_sandboxes(None).await?;
-    let mut present = BTreeSet::new();
+    let mut left = BTreeSet::new();
     for sandbox in &sandboxes {
         let Some(uid) = uid_of(&sandbox.labels) else { continue };
-        present.insert(uid.clone());
         if pods.is_known(&uid) {
             continue;
         }
         let name =
             sandbox.metadata.as_ref().map(|metadata| format!("{}/{}", metadata.namespace, metadata.name));
         tracing::info!(pod = name, uid, "removing what an unknown pod left");
-        let filter = cri::ContainerFilter { pod_sandbox_id: sandbox.id.clone(), ..Default::default() };
-        let containers = runtime.list_containers(Some(filter)).await?;
-        let running =
-            containers.iter().filter(|each| each.state == cri::ContainerState::ContainerRunning as i32);
-        let stops =
-            futures::future::join_all(running.map(|each| runtime.stop_container(&each.id, GRACE))).await;
-        for stopped in stops {
-            stopped?;
+        // one that cannot be removed now keeps no other; it is tried again with the next pass
+        if let Err(error) = remove(runtime, &sandbox.id).await {
+            tracing::warn!(pod = name, uid, %error, "left behind for now");
+            left.insert(uid);
         }
-        runtime.stop_pod_sandbox(&sandbox.id).await?;
-        runtime.remove_pod_sandbox(&sandbox.id).await?;
-        present.remove(&uid);
     }
+    let is_orphan = |uid: &str| !pods.is_known(uid) && !left.contains(uid);
     let on_disk = context.volumes.pods_on_disk().unwrap_or_else(|error| {
         tracing::warn!(%error, "pods' directories not listed");
         vec![]
     });
     for uid in on_disk {
-        if !pods.is_known(&uid) && !present.contains(&uid) {
+        if is_orphan(&uid) {
             match context.volumes.tear_down(&uid).await {
                 Ok(()) => tracing::info!(uid, "orphaned pod directory removed"),
                 Err(error) => tracing::warn!(uid, %error, "orphaned pod directory not removed"),
@@ -61,13 +54,12 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
         }
     }
     for uid in context.cpus.pods() {
-        if !pods.is_known(&uid) && !present.contains(&uid) && context.cpus.release(&uid) {
+        if is_orphan(&uid) && context.cpus.release(&uid) {
             tracing::info!(uid, "CPUs of an unknown pod given back");
         }
     }
     for uid in context.cgroups.pods_present() {
-        if !pods.is_known(&uid)
-            && !present.contains(&uid)
+        if is_orphan(&uid)
             && !context.cgroups.has_processes(&uid)
             && let Err(error) = context.cgroups.remove(&uid)
         {
@@ -75,4 +67,15 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
         }
     }
     Ok(())
+}
+
+/// Stops a sandbox with its containers, then removes it. What fails half way
+/// is stopped again the next time: only that takes its network down.
+async fn remove(runtime: &cri::Client, sandbox: &str) -> Result<(), cri::Error> {
+    let filter = cri::ContainerFilter { pod_sandbox_id: sandbox.into(), ..Default::default() };
+    let containers = runtime.list_containers(Some(filter)).await?;
+    let running = containers.iter().filter(|each| each.state == cri::ContainerState::ContainerRunning as i32);
+    futures::future::try_join_all(running.map(|each| runtime.stop_container(&each.id, GRACE))).await?;
+    runtime.stop_pod_sandbox(sandbox).await?;
+    runtime.remove_pod_sandbox(sandbox).await
 }

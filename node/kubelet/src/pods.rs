@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{CancellationToken, EventType, NamespacedName};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{NodeFacts, admit};
+use crate::admit::{self, NODE_AFFINITY, NodeFacts, admit};
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
@@ -18,6 +18,9 @@ use crate::resize::{self, Pending};
 use crate::status::Ending;
 use crate::status::writer::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
+
+/// A node that is not answered within this is judged as it was last seen.
+const READ_NODE: Duration = Duration::from_secs(10);
 
 /// Cloning shares.
 #[derive(Clone)]
@@ -93,16 +96,15 @@ impl Pods {
         if let Some(revision) = ferry_client::name::revision(&*pod) {
             span.caused_by(revision);
         }
-        if let Err(ending) = self.check(&pod, &entries) {
-            span.fail(&ending.message);
-            self.shared.context.events.event(
-                &*pod,
-                EventType::Warning,
-                &ending.reason,
-                "Admitting",
-                ending.message.clone(),
-            );
-            orders.ending = Some(ending);
+        let mut doubted = None;
+        match self.shared.check(&pod, &entries) {
+            Err(ending) if ending.reason == NODE_AFFINITY => doubted = Some(ending),
+            Err(ending) => {
+                span.fail(&ending.message);
+                self.shared.tell_rejected(&pod, &ending);
+                orders.ending = Some(ending);
+            }
+            Ok(()) => {}
         }
         drop(span);
         // a static pod that changed is a new pod of the old name
@@ -114,13 +116,19 @@ impl Pods {
         let orders = watch::Sender::new(orders);
         let done = CancellationToken::new();
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
-        entries.insert(uid.clone(), Entry { orders, done });
+        entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
         drop(entries);
         let shared = self.shared.clone();
         self.shared.workers.spawn(async move {
             let work = async {
                 for predecessor in before {
                     predecessor.cancelled().await;
+                }
+                if let Some(ending) = doubted
+                    && let Err(ending) = shared.check_again(&pod, ending).await
+                {
+                    shared.tell_rejected(&pod, &ending);
+                    orders.send_modify(|orders| orders.ending = Some(ending));
                 }
                 worker.run().await;
             };
@@ -137,26 +145,6 @@ impl Pods {
             }
         });
         self.shared.weigh();
-    }
-
-    /// A pod that runs already stays, whatever the node now thinks of it.
-    fn check(&self, pod: &Pod, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
-        let phase = pod::status(pod).phase.as_deref();
-        let has_run = phase == Some("Running") || pod::is_terminal(phase);
-        if has_run || pod.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let others: Vec<Arc<Pod>> =
-            entries.values().filter_map(|entry| active(&entry.orders.borrow())).collect();
-        let node = self.shared.node.seen.borrow().clone();
-        let facts = NodeFacts {
-            allocatable: self.shared.node.allocatable,
-            node: node.as_deref(),
-            pressure: *self.shared.node.pressure.borrow(),
-            allowed_unsafe_sysctls: &self.shared.context.config.allowed_unsafe_sysctls,
-            has_apparmor: self.shared.has_apparmor,
-        };
-        admit(pod, others.iter().map(AsRef::as_ref), &facts)
     }
 
     /// A pod is gone from its source.
@@ -254,6 +242,50 @@ impl Pods {
 }
 
 impl Shared {
+    /// A pod that runs already stays, whatever the node now thinks of it.
+    fn check(&self, pod: &Pod, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
+        let phase = pod::status(pod).phase.as_deref();
+        let has_run = phase == Some("Running") || pod::is_terminal(phase);
+        if has_run || pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let others = entries.iter().filter(|(uid, _)| *uid != pod::uid(pod));
+        let others: Vec<Arc<Pod>> = others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect();
+        let node = self.node.seen.borrow().clone();
+        let facts = NodeFacts {
+            allocatable: self.node.allocatable,
+            node: node.as_deref(),
+            pressure: *self.node.pressure.borrow(),
+            allowed_unsafe_sysctls: &self.context.config.allowed_unsafe_sysctls,
+            has_apparmor: self.has_apparmor,
+        };
+        admit(pod, others.iter().map(AsRef::as_ref), &facts)
+    }
+
+    /// Judges by the node as the API has it now a pod that did not fit the node as it was seen last. `ending` holds
+    /// where the API cannot be asked.
+    async fn check_again(&self, pod: &Pod, ending: Ending) -> Result<(), Ending> {
+        let Some(client) = self.context.client.clone() else { return Err(ending) };
+        let mut span = ferry_trace::span("kubelet.read_node");
+        span.object("pods", pod::namespace(pod), pod::name(pod));
+        let nodes: kube::Api<Node> = kube::Api::all(client);
+        let read = span.in_scope(nodes.get(&self.context.config.node_name));
+        match tokio::time::timeout(READ_NODE, read).await {
+            Ok(Ok(node)) => self.node.follow(Arc::new(node)),
+            Ok(Err(error)) => {
+                span.fail(&error);
+                return Err(ending);
+            }
+            Err(_) => return Err(ending),
+        }
+        self.check(pod, &self.entries.lock())
+    }
+
+    fn tell_rejected(&self, pod: &Pod, ending: &Ending) {
+        let note = admit::why(ending).to_string();
+        self.context.events.event(pod, EventType::Warning, &ending.reason, "Admitting", note);
+    }
+
     /// The pod with what it is granted, and what it is not. `before` has what
     /// was granted so far.
     fn grant(
@@ -331,9 +363,11 @@ fn is_news(before: &Pod, after: &Pod) -> bool {
         let of_others = conditions.filter(|condition| !OWN_CONDITIONS.contains(&condition.type_.as_str()));
         of_others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
     };
+    // others may end a pod, but not begin it
+    let is_ended = |pod: &Pod| pod::is_terminal(pod::status(pod).phase.as_deref());
     before.spec != after.spec
         || head(before) != head(after)
-        || pod::status(before).phase != pod::status(after).phase
+        || is_ended(before) != is_ended(after)
         || of_others(before) != of_others(after)
 }
 
@@ -346,6 +380,7 @@ fn active(orders: &Orders) -> Option<Arc<Pod>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Parts;
     use serde_json::{Value, json};
 
     #[test]
@@ -369,5 +404,49 @@ mod tests {
         let mut other = before.clone();
         other.spec.as_mut().expect("has a spec").containers[0].image = Some("j".into());
         assert!(is_news(&before, &other));
+    }
+
+    /// The reason a pod is rejected for, by a kubelet that last saw its node without labels, where the API has some.
+    /// There is no runtime: what is admitted does not start either.
+    async fn rejected_where_the_api_shows(labels: Value, pod: &Arc<Pod>) -> Option<String> {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}});
+        let answer = move |_: http::Request<kube::client::Body>| {
+            let body = kube::client::Body::from(node.to_string().into_bytes());
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body)))
+        };
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let mut config = crate::Config::new("n");
+        config.root_dir = directory.path().into();
+        (config.address, config.port) = (std::net::IpAddr::from([127, 0, 0, 1]), 0);
+        config.cgroup_root = format!("/ferry-kubelet-admit-{}", std::process::id());
+        let group = ferry_linux::cgroup::Path::new(config.cgroup_root.clone());
+        let runtime = crate::cri::Client::new("/nowhere").expect("a path");
+        let client = kube::Client::new(tower::service_fn(answer), "default");
+        let parts = Parts::new(Some(client), config, runtime, &Default::default(), CancellationToken::new());
+        let parts = parts.expect("nothing has to be there");
+        let seen: Node = serde_json::from_value(json!({"metadata": {"name": "n"}})).expect("a node");
+        parts.node.follow(Arc::new(seen));
+
+        let shared = &parts.pods.shared;
+        let doubted = shared.check(pod, &shared.entries.lock()).expect_err("as it was last seen");
+        assert_eq!(doubted.reason, NODE_AFFINITY);
+        let rejected = shared.check_again(pod, doubted).await.err();
+        if let Some(hierarchy) = parts.context.cgroups.hierarchy() {
+            hierarchy.remove(&group).expect("nothing runs in it");
+        }
+        rejected.map(|ending| ending.reason)
+    }
+
+    #[tokio::test]
+    async fn a_label_set_a_moment_ago_keeps_no_pod_out() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "default", "uid": "u"},
+            "spec": {"nodeSelector": {"disk": "fast"}, "containers": [{"name": "c", "image": "i"}]},
+        }))
+        .expect("the pod is well formed");
+        let pod = Arc::new(pod);
+        assert_eq!(rejected_where_the_api_shows(json!({"disk": "fast"}), &pod).await, None);
+        let rejected = rejected_where_the_api_shows(json!({"disk": "slow"}), &pod).await;
+        assert_eq!(rejected.as_deref(), Some(NODE_AFFINITY));
     }
 }

@@ -20,15 +20,16 @@ use crate::cpu_manager::{self, CpuManager};
 use crate::cri;
 use crate::downward;
 use crate::images::pull::Images;
+use crate::images::records::Records;
 use crate::images::{containerd, pause};
 use crate::logs;
-use crate::node::capacity::{Capacity, allocatable};
+use crate::node::capacity::{Capacity, allocatable, memory_of_pods};
 use crate::node::status::{NodeStatusSource, Pressure};
 use crate::node::{self, machine};
 use crate::objects::Objects;
 use crate::orphans;
 use crate::pods::Pods;
-use crate::runtime;
+use crate::runtime::{self, watch::Seen};
 use crate::server;
 use crate::sources::{api, mirror, static_pods};
 use crate::status::writer::Writer;
@@ -67,6 +68,10 @@ pub async fn run(
     import_pause_image(&runtime, &config).await;
 
     let parts = Parts::new(client, config, runtime, &version, shutdown.clone())?;
+    match parts.context.runtime.list_images().await {
+        Ok(images) => parts.context.images.records().take_over(&images),
+        Err(error) => tracing::warn!(%error, "pulls of a former kubelet not looked after"),
+    }
     parts.run(shutdown).await
 }
 
@@ -145,10 +150,10 @@ async fn sandbox_image(runtime: &cri::Client) -> Option<String> {
     (!name.is_empty()).then(|| name.to_string())
 }
 
-struct Parts {
-    context: Arc<Context>,
-    node: Arc<NodeStatusSource>,
-    pods: Pods,
+pub(crate) struct Parts {
+    pub(crate) context: Arc<Context>,
+    pub(crate) node: Arc<NodeStatusSource>,
+    pub(crate) pods: Pods,
     informers: Option<Informers>,
     events: Option<Events>,
     health: watch::Sender<Result<(), String>>,
@@ -157,7 +162,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(
+    pub(crate) fn new(
         client: Option<kube::Client>,
         config: Config,
         runtime: cri::Client,
@@ -177,7 +182,8 @@ impl Parts {
 
         let events =
             client.clone().map(|client| Events::start(client, config.node_name.clone(), shutdown.clone()));
-        let recorder = events.as_ref().map_or_else(Recorder::silent, |events| events.recorder("kubelet"));
+        let recorder =
+            events.as_ref().map_or_else(Recorder::silent, |events| events.host_recorder("kubelet"));
         let informers = client.clone().map(|client| Informers::new(client, shutdown.clone()));
 
         // workers are woken through the table, which is made after what wakes them
@@ -195,7 +201,7 @@ impl Parts {
             config.pod_pids_limit,
             config.enable_cfs_quota,
         );
-        if let Err(error) = cgroups.set_up(allocatable.milli_cpu, capacity.memory) {
+        if let Err(error) = cgroups.set_up(allocatable.milli_cpu, memory_of_pods(&capacity, &config)) {
             tracing::warn!(%error, "pods run without cgroups of their own");
         }
         let reserved = config.reserved_cpus.as_deref().map(cpu_manager::parse_list).transpose()?;
@@ -223,9 +229,10 @@ impl Parts {
             seen: watch::Sender::new(None),
         });
         let context = Arc::new(Context {
-            images: Images::new(runtime.clone(), config.max_parallel_image_pulls),
+            images: Images::new(runtime.clone(), image_records(&config), config.max_parallel_image_pulls),
             volumes: Volumes::new(config.root_dir.clone(), client.clone(), objects.clone()),
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
+            seen: Seen::default(),
             writer: Writer::new(client.clone()),
             events: recorder,
             client,
@@ -237,6 +244,7 @@ impl Parts {
             host_name: machine.host_name.clone(),
             host_ips: RwLock::new(addresses),
             machine_memory: machine.memory_bytes,
+            memory_of_pods: memory_of_pods(&capacity, &config),
             allocatable: downward::Node {
                 allocatable_milli_cpu: allocatable.milli_cpu,
                 allocatable_memory: allocatable.memory,
@@ -264,6 +272,7 @@ impl Parts {
         tasks.spawn(runtime::watch::run(
             self.context.runtime.clone(),
             config.container_runtime_endpoint.clone(),
+            self.context.seen.clone(),
             move |uid: &str| pods.wake(uid),
             self.health,
             shutdown.clone(),
@@ -342,6 +351,11 @@ impl Parts {
         }
         Ok(())
     }
+}
+
+fn image_records(config: &Config) -> Records {
+    let allowlist = config.preloaded_images_allowlist.clone();
+    Records::new(&config.root_dir, config.image_verification, allowlist)
 }
 
 /// One address of each family, as configured or as the machine routes.

@@ -3,6 +3,8 @@
 
 mod support;
 
+use ferry_kubelet::cri;
+use ferry_kubelet::streaming::spdy::{Role, Session};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use support::{IMAGE, eventually, node};
@@ -82,8 +84,14 @@ async fn pods_run_are_reached_survive_a_restart_and_leave_nothing() {
             .is_some_and(|pods| pods.iter().any(|pod| pod["podRef"]["name"] == "web-test-node"))
     );
 
+    for protocol in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
+        exit_codes_are_told(&node, protocol).await;
+    }
     input_is_half_closed(&node).await;
-    exit_codes_are_told(&node).await;
+    commands_are_carried_over_spdy(&node).await;
+    let (status, settings) = node.get("/configz").await.expect("settings are served");
+    let settings: Value = serde_json::from_str(&settings).expect("JSON");
+    assert_eq!((status, &settings["kubeletconfig"]["kind"]), (200, &json!("KubeletConfiguration")));
 
     // a kubelet that goes and comes back changes nothing
     node.stop_kubelet().await;
@@ -112,11 +120,12 @@ async fn pods_run_are_reached_survive_a_restart_and_leave_nothing() {
 /// Opens an exec over WebSocket, the way kubectl does.
 async fn exec(
     node: &support::Node,
+    protocol: &str,
     query: &str,
 ) -> tokio_tungstenite::WebSocketStream<tokio_rustls::client::TlsStream<tokio::net::TcpStream>> {
     let url = format!("wss://localhost:{}/exec/default/web-test-node/main?{query}", node.port());
     let mut request = url.into_client_request().expect("a request");
-    request.headers_mut().insert("Sec-WebSocket-Protocol", "v5.channel.k8s.io".parse().expect("a value"));
+    request.headers_mut().insert("Sec-WebSocket-Protocol", protocol.parse().expect("a value"));
     let stream = node.connect().await.expect("the kubelet listens");
     let (socket, _) = tokio_tungstenite::client_async(request, stream).await.expect("it is upgraded");
     socket
@@ -139,7 +148,7 @@ where
 }
 
 async fn input_is_half_closed(node: &support::Node) {
-    let mut socket = exec(node, "command=cat&input=1&output=1&error=1").await;
+    let mut socket = exec(node, "v5.channel.k8s.io", "command=cat&input=1&output=1&error=1").await;
     socket.send(Message::binary(b"\0hello".to_vec())).await.expect("it is sent");
     // the end of input alone; the answer comes after it
     socket.send(Message::binary(vec![255, 0])).await.expect("it is sent");
@@ -148,10 +157,113 @@ async fn input_is_half_closed(node: &support::Node) {
     assert_eq!(status["status"], "Success");
 }
 
-async fn exit_codes_are_told(node: &support::Node) {
-    let mut socket = exec(node, "command=sh&command=-c&command=echo+out;+exit+7&output=1&error=1").await;
+async fn exit_codes_are_told(node: &support::Node, protocol: &str) {
+    let mut socket =
+        exec(node, protocol, "command=sh&command=-c&command=echo+out;+exit+7&output=1&error=1").await;
     let (output, status) = answers(&mut socket).await;
     assert_eq!(output, "out\n");
     assert_eq!(status["reason"], "NonZeroExitCode");
     assert_eq!(status["details"]["causes"][0]["message"], "7");
+}
+
+/// As older clients do it: the connection becomes SPDY/3.1, one stream for each thing.
+async fn commands_are_carried_over_spdy(node: &support::Node) {
+    let stream = hyper_util::rt::TokioIo::new(node.connect().await.expect("the kubelet listens"));
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.expect("HTTP");
+    tokio::spawn(connection.with_upgrades());
+    let request =
+        http::Request::post("/exec/default/web-test-node/main?command=cat&input=1&output=1&error=1")
+            .header("Host", "localhost")
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "SPDY/3.1")
+            .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
+            .body(http_body_util::Empty::<bytes::Bytes>::new());
+    let answer = sender.send_request(request.expect("a request")).await.expect("an answer");
+    assert_eq!(answer.status(), 101);
+    assert_eq!(answer.headers()["x-stream-protocol-version"], "v4.channel.k8s.io");
+    let upgraded = hyper::upgrade::on(answer).await.expect("it is upgraded");
+    let (session, _) = Session::start(hyper_util::rt::TokioIo::new(upgraded), Role::Client);
+    let open = async |kind: &str| {
+        session.open(vec![("streamtype".into(), kind.into())]).await.expect("a stream opens")
+    };
+    let mut error = open("error").await;
+    let mut stdin = open("stdin").await;
+    let mut stdout = open("stdout").await;
+    let _stderr = open("stderr").await;
+    stdin.writer.write(bytes::Bytes::from_static(b"over spdy")).await.expect("it is sent");
+    // the end of input alone; the answer comes after it
+    stdin.writer.close().await.expect("it is closed");
+    assert_eq!(stdout.reader.read_to_end(1024).await, b"over spdy");
+    let status: Value = serde_json::from_slice(&error.reader.read_to_end(1024).await).expect("a status");
+    assert_eq!(status["status"], "Success");
+}
+
+/// A name inside the runtime that is taken by what nobody says is whose: by a crash, or by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_taken_in_the_runtime_are_freed() {
+    let Some(mut node) = node().await else { return };
+    node.start_kubelet();
+    let runs = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+    let spec = |image: &str| {
+        let mut container = container("c", runs);
+        container["image"] = json!(image);
+        container["imagePullPolicy"] = json!("Never");
+        json!({"hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [container]})
+    };
+    node.run_pod("sandbox", spec(IMAGE));
+    node.wait_for("sandbox", "becomes ready", is_ready).await;
+
+    // the pod's sandbox is made anew under its name, without the labels by which the kubelet finds its own
+    node.stop_kubelet().await;
+    let sandboxes = node.runtime.list_pod_sandboxes(None).await.expect("sandboxes are listed");
+    let own = sandboxes.first().expect("there is one");
+    node.runtime.stop_pod_sandbox(&own.id).await.expect("it stops");
+    node.runtime.remove_pod_sandbox(&own.id).await.expect("it is removed");
+    let host = cri::NamespaceOption { network: cri::NamespaceMode::Node as i32, ..Default::default() };
+    let config = cri::PodSandboxConfig {
+        metadata: own.metadata.clone(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(host),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let holder = node.runtime.run_pod_sandbox(config.clone(), "").await.expect("the name is free");
+    node.start_kubelet();
+    node.wait_for("sandbox", "becomes ready again", is_ready).await;
+    let (sandboxes, _) = node.has().await;
+    assert!(sandboxes.len() == 1 && sandboxes[0] != holder, "{sandboxes:?}");
+
+    // a container of the name that another needs, which waits for its image
+    const LATER: &str = "docker.io/library/later:test";
+    node.run_pod("container", spec(LATER));
+    let waits = |pod: &Value| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"] == "ErrImageNeverPull"
+    };
+    let pod = node.wait_for("container", "waits for its image", waits).await;
+    let uid = pod["metadata"]["uid"].as_str().expect("it has one").to_string();
+    let sandboxes = node.runtime.list_pod_sandboxes(None).await.expect("sandboxes are listed");
+    let of_pod = |sandbox: &&cri::PodSandbox| sandbox.metadata.as_ref().is_some_and(|data| data.uid == uid);
+    let sandbox = sandboxes.iter().find(of_pod).expect("it has a sandbox");
+    let foreign = cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "c".into(), attempt: 0 }),
+        image: Some(cri::ImageSpec { image: IMAGE.into(), ..Default::default() }),
+        command: vec!["sleep".into(), "3600".into()],
+        ..Default::default()
+    };
+    let config = cri::PodSandboxConfig { metadata: sandbox.metadata.clone(), ..config };
+    let holder = node.runtime.create_container(&sandbox.id, foreign, config).await.expect("the name is free");
+    node.import(LATER).await;
+    node.wait_for("container", "becomes ready", is_ready).await;
+    let (_, containers) = node.has().await;
+    assert!(containers.len() == 2 && !containers.contains(&holder), "{containers:?}");
+
+    node.delete_pod("sandbox");
+    node.delete_pod("container");
+    eventually("all is gone", async || (node.has().await == (vec![], vec![])).then_some(())).await;
+    node.stop_kubelet().await;
 }

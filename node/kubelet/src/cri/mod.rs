@@ -48,6 +48,23 @@ impl Error {
         matches!(self, Self::Call { code: Code::NotFound, .. })
     }
 
+    /// Who has the name that was asked for: the id in the runtime's words,
+    /// which is all it gives. The first are containerd's, the second CRI-O's.
+    pub fn name_holder(&self) -> Option<&str> {
+        let words = self.words();
+        let after = |mark: &str| words.split_once(mark).map(|(_, rest)| rest);
+        let rest = after("is reserved for \"").or_else(|| after("is already in use by \""))?;
+        rest.split('"').next().filter(|id| !id.is_empty())
+    }
+
+    /// What the runtime said, without what kind of error it is.
+    pub fn words(&self) -> &str {
+        match self {
+            Self::Call { message, .. } => message,
+            Self::Endpoint { .. } | Self::Timeout { .. } => "",
+        }
+    }
+
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Call { code: Code::Unimplemented, .. })
     }
@@ -334,4 +351,27 @@ pub(crate) fn unix_channel(endpoint: &str) -> Result<Channel, Error> {
 
 pub(crate) fn call_error(method: &'static str, status: tonic::Status) -> Error {
     Error::Call { method, code: status.code(), message: status.message().to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_a_name_is_found_in_the_runtimes_words() {
+        let check = |words: &str, expected: Option<&str>| {
+            let error = Error::Call { method: "", code: Code::Unknown, message: words.into() };
+            assert_eq!(error.name_holder(), expected, "{words}");
+        };
+        check(
+            "failed to reserve sandbox name \"web_default_uid_0\": name \"web_default_uid_0\" is reserved for \"4f1b\"",
+            Some("4f1b"),
+        );
+        check(
+            "the container name \"k8s_c_web_default_uid_0\" is already in use by \"77aa\". You have to remove it",
+            Some("77aa"),
+        );
+        check("no space left on device", None);
+        check("name \"a\" is reserved for \"\"", None);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::signals::Observations;
@@ -26,31 +27,38 @@ pub struct ImageCollector {
 }
 
 impl ImageCollector {
-    /// Looks at what is in use, and frees space when there is too little.
+    /// Looks at what is in use, and frees space when there is too little. Says whether any was freed.
     pub async fn collect(
         &mut self,
         context: &Context,
         observations: &Observations,
         is_disk_short: bool,
         now: Instant,
-    ) -> Result<(), cri::Error> {
+    ) -> Result<bool, cri::Error> {
         let config = &context.config;
         let disk = observations.get("imagefs.available").or_else(|| observations.get("nodefs.available"));
-        let Some(disk) = disk.filter(|disk| disk.capacity > 0) else { return Ok(()) };
+        let Some(disk) = disk.filter(|disk| disk.capacity > 0) else { return Ok(false) };
         let used_percent = 100 - disk.available * 100 / disk.capacity;
         let is_full = used_percent >= i64::from(config.image_gc_high_threshold_percent);
+        let listed_at = Timestamp::now();
+        let known = self.seen.len();
         let images = self.images(context, now).await?;
+        if self.seen.len() < known {
+            let present: Vec<&str> = images.iter().map(|image| image.id.as_str()).collect();
+            context.images.records().prune(&present, listed_at);
+        }
         if !is_full && !is_disk_short {
-            return Ok(());
+            return Ok(false);
         }
         let target = disk.capacity * (100 - i64::from(config.image_gc_low_threshold_percent)) / 100;
         let wanted = u64::try_from(target - disk.available).unwrap_or(0);
-        for id in choose(images, wanted, now, config.image_minimum_gc_age) {
+        let chosen = choose(images, wanted, now, config.image_minimum_gc_age);
+        let freed = !chosen.is_empty();
+        for id in chosen {
             tracing::info!(image = id, "removing an image nobody uses");
-            context.runtime.remove_image(cri::ImageSpec { image: id.clone(), ..Default::default() }).await?;
-            self.seen.remove(&id);
+            context.runtime.remove_image(cri::ImageSpec { image: id, ..Default::default() }).await?;
         }
-        Ok(())
+        Ok(freed)
     }
 
     async fn images(&mut self, context: &Context, now: Instant) -> Result<Vec<Image>, cri::Error> {

@@ -1,6 +1,6 @@
 //! What is watched, and when it is too little.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,14 +23,19 @@ pub struct Observation {
 
 pub type Observations = BTreeMap<&'static str, Observation>;
 
-pub const SIGNALS: [(&str, Starved); 6] = [
+pub const SIGNALS: [(&str, Starved); 7] = [
     ("memory.available", Starved::Memory),
+    (OF_PODS, Starved::Memory),
     ("nodefs.available", Starved::Disk),
     ("nodefs.inodesFree", Starved::Disk),
     ("imagefs.available", Starved::Disk),
     ("imagefs.inodesFree", Starved::Disk),
     ("pid.available", Starved::Pids),
 ];
+
+/// What is left to pods of the memory they may take together. Its threshold is
+/// the hard one of the node's memory: what is reserved is not for pods.
+const OF_PODS: &str = "allocatableMemory.available";
 
 /// A threshold that is crossed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +57,13 @@ pub async fn observe(context: &Context) -> Observations {
     {
         let available = context.machine_memory - number(usage.working_set_bytes);
         observations.insert("memory.available", Observation { available, capacity: context.machine_memory });
+    }
+    if let Some(usage) =
+        context.cgroups.hierarchy().and_then(|hierarchy| hierarchy.usage(&context.cgroups.pods()).ok())
+    {
+        let capacity = context.memory_of_pods;
+        let available = capacity - number(usage.working_set_bytes);
+        observations.insert(OF_PODS, Observation { available, capacity });
     }
     let mut put = |prefix: [&'static str; 2], path: &Path| {
         if let Ok(space) = disk::space(path) {
@@ -82,10 +94,11 @@ pub async fn observe(context: &Context) -> Observations {
     observations
 }
 
-/// Remembers since when soft thresholds are crossed.
+/// Remembers which thresholds were crossed, and soft ones since when.
 #[derive(Debug, Default)]
 pub struct Patience {
     since: BTreeMap<&'static str, Instant>,
+    acted_on: BTreeSet<&'static str>,
 }
 
 impl Patience {
@@ -94,8 +107,13 @@ impl Patience {
         let mut crossed = Vec::new();
         for (signal, starved) in SIGNALS {
             let Some(observed) = observations.get(signal).copied() else { continue };
-            let is_below =
-                |threshold: &String| observed.available < threshold_amount(threshold, observed.capacity);
+            // once too little, it is enough again only with something to spare
+            let reclaim =
+                config.eviction_minimum_reclaim.get(signal).filter(|_| self.acted_on.contains(signal));
+            let spare = reclaim.map_or(0, |reclaim| threshold_amount(reclaim, observed.capacity));
+            let is_below = |threshold: &String| {
+                observed.available < threshold_amount(threshold, observed.capacity) + spare
+            };
             let found = |threshold: &String, is_hard| Crossed {
                 signal,
                 starved,
@@ -103,8 +121,8 @@ impl Patience {
                 threshold: threshold.clone(),
                 is_hard,
             };
-            if let Some(threshold) = config.eviction_hard.get(signal).filter(|threshold| is_below(threshold))
-            {
+            let hard = if signal == OF_PODS { "memory.available" } else { signal };
+            if let Some(threshold) = config.eviction_hard.get(hard).filter(|threshold| is_below(threshold)) {
                 crossed.push(found(threshold, true));
             }
             match config.eviction_soft.get(signal).filter(|threshold| is_below(threshold)) {
@@ -121,6 +139,7 @@ impl Patience {
                 }
             }
         }
+        self.acted_on = crossed.iter().map(|each| each.signal).collect();
         crossed
     }
 }
@@ -136,6 +155,7 @@ mod tests {
             ("memory.available".into(), "100Mi".into()),
             ("nodefs.available".into(), "10%".into()),
         ]);
+        config.eviction_minimum_reclaim = BTreeMap::from([("nodefs.available".into(), "5%".into())]);
         config.eviction_soft = BTreeMap::from([("memory.available".into(), "300Mi".into())]);
         config.eviction_soft_grace_period =
             BTreeMap::from([("memory.available".into(), Duration::from_secs(60))]);
@@ -157,7 +177,13 @@ mod tests {
         check(&memory(50), 62, &[true, false]);
         check(&memory(500), 63, &[]);
         check(&memory(200), 64, &[]);
-        let disk = Observations::from([("nodefs.available", Observation { available: 9, capacity: 100 })]);
-        check(&disk, 65, &[true]);
+        let disk =
+            |available| Observations::from([("nodefs.available", Observation { available, capacity: 100 })]);
+        check(&disk(9), 65, &[true]);
+        check(&disk(12), 66, &[true]);
+        check(&disk(16), 67, &[]);
+        check(&disk(12), 68, &[]);
+        let of_pods = Observations::from([(OF_PODS, Observation { available: 1, capacity: 1 << 30 })]);
+        check(&of_pods, 69, &[true]);
     }
 }

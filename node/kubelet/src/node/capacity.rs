@@ -16,13 +16,19 @@ pub struct Capacity {
     pub pods: i64,
 }
 
+/// Memory that pods may take together: all that is not reserved for the system.
+pub fn memory_of_pods(capacity: &Capacity, config: &Config) -> i64 {
+    (capacity.memory - reserved(config, "memory")).max(0)
+}
+
+fn reserved(config: &Config, resource: &str) -> i64 {
+    let of = |map: &BTreeMap<String, String>| map.get(resource).map_or(0, |text| amount_of(resource, text));
+    of(&config.kube_reserved) + of(&config.system_reserved)
+}
+
 /// Capacity less what is reserved for the system and for eviction.
 pub fn allocatable(capacity: &Capacity, config: &Config) -> Capacity {
-    let reserved = |resource: &str| {
-        let of =
-            |map: &BTreeMap<String, String>| map.get(resource).map_or(0, |text| amount_of(resource, text));
-        of(&config.kube_reserved) + of(&config.system_reserved)
-    };
+    let reserved = |resource: &str| reserved(config, resource);
     let held_back = |signal: &str, whole: i64| {
         config.eviction_hard.get(signal).map_or(0, |threshold| threshold_amount(threshold, whole))
     };
@@ -77,6 +83,7 @@ mod tests {
         config.system_reserved = BTreeMap::from([("cpu".into(), "400m".into())]);
         let left = allocatable(&capacity, &config);
         assert_eq!(left.milli_cpu, 3500);
+        assert_eq!(memory_of_pods(&capacity, &config), (8 << 30) - (256 << 20));
         assert_eq!(left.memory, (8 << 30) - (256 << 20) - (100 << 20));
         assert_eq!(left.ephemeral_storage, 90 << 30, "a tenth is held back for eviction");
         let shown = quantities(&left, false);

@@ -255,4 +255,116 @@ mod tests {
         assert_eq!(same_host("http://10.0.0.1:81/a", "10.0.0.1", 80), None);
         assert_eq!(same_host("http://elsewhere/a", "10.0.0.1", 80), None);
     }
+
+    type Answer =
+        http::Response<http_body_util::combinators::BoxBody<bytes::Bytes, std::convert::Infallible>>;
+
+    /// A server on this host, HTTP/1.1 and 2; its port.
+    async fn serve(answer: fn(&str, &http::HeaderMap) -> Answer) -> u16 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service =
+                    hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                        let answer = answer(request.uri().path(), request.headers());
+                        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+                    });
+                let builder =
+                    hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
+                tokio::spawn(async move {
+                    builder.serve_connection(TokioIo::new(stream), service).await.expect("it is served");
+                });
+            }
+        });
+        port
+    }
+
+    fn target(port: u16) -> Target {
+        let ports = serde_json::json!([{"name": "web", "containerPort": port}]);
+        Target {
+            runtime: cri::Client::new("/nowhere").expect("a path"),
+            container_id: "c".into(),
+            container: serde_json::from_value(serde_json::json!({"name": "c", "ports": ports}))
+                .expect("the container is well formed"),
+            pod_ip: Some(IpAddr::from([127, 0, 0, 1])),
+        }
+    }
+
+    const A_MOMENT: Duration = Duration::from_secs(5);
+
+    /// The health protocol: a message of one field, and the call's status behind it.
+    fn health(path: &str, _: &http::HeaderMap) -> Answer {
+        assert_eq!(path, "/grpc.health.v1.Health/Check");
+        let message = bytes::Bytes::from_static(&[0, 0, 0, 0, 2, 0x08, 0x01]);
+        let trailers = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            http::HeaderValue::from_static("0"),
+        )]);
+        let frames = [hyper::body::Frame::data(message), hyper::body::Frame::trailers(trailers)];
+        let body = http_body_util::StreamBody::new(futures::stream::iter(frames.map(Ok)));
+        let mut answer = http::Response::new(BodyExt::boxed(body));
+        answer.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+        answer
+    }
+
+    fn unhealthy(_: &str, _: &http::HeaderMap) -> Answer {
+        let mut answer = http::Response::new(Empty::new().boxed());
+        let headers = answer.headers_mut();
+        headers.insert("content-type", http::HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", http::HeaderValue::from_static("5"));
+        headers.insert("grpc-message", http::HeaderValue::from_static("unknown service"));
+        answer
+    }
+
+    #[tokio::test]
+    async fn health_is_asked_for_over_grpc() {
+        let ask = async |port: u16, service: &str| {
+            let action = GRPCAction { port: i32::from(port), service: Some(service.into()) };
+            grpc(&target(port), &action, A_MOMENT).await
+        };
+        assert_eq!(ask(serve(health).await, "").await, Outcome::success("service healthy"));
+        assert_eq!(ask(serve(unhealthy).await, "other").await, Outcome::failure("unknown service"));
+        let nobody = ask(closed_port().await, "").await;
+        assert!(nobody.output.starts_with("connection error"), "{nobody:?}");
+    }
+
+    async fn closed_port() -> u16 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        listener.local_addr().expect("it is bound").port()
+    }
+
+    fn pages(path: &str, headers: &http::HeaderMap) -> Answer {
+        let mut answer = http::Response::new(Empty::new().boxed());
+        match path {
+            "/moved" => {
+                *answer.status_mut() = http::StatusCode::FOUND;
+                answer.headers_mut().insert("location", http::HeaderValue::from_static("/ready"));
+            }
+            "/ready" if headers.get("x-asks").is_some_and(|value| value == "kubelet") => {}
+            _ => *answer.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE,
+        }
+        answer
+    }
+
+    #[tokio::test]
+    async fn pages_and_ports_are_asked_for() {
+        let port = serve(pages).await;
+        let page = async |path: &str| {
+            let action = serde_json::json!({
+                "path": path, "port": "web", "httpHeaders": [{"name": "X-Asks", "value": "kubelet"}],
+            });
+            let action = serde_json::from_value(action).expect("the action is well formed");
+            http_get(&target(port), &action, A_MOMENT, "test").await
+        };
+        assert!(page("/ready").await.succeeded);
+        assert!(page("moved").await.succeeded, "a redirect on the same host is followed");
+        assert_eq!(page("/busy").await, Outcome::failure("HTTP probe failed with statuscode: 503"));
+        let connects = async |port: u16| {
+            let action = TCPSocketAction { host: None, port: IntOrString::Int(i32::from(port)) };
+            tcp(&target(port), &action, A_MOMENT).await.succeeded
+        };
+        assert!(connects(port).await);
+        assert!(!connects(closed_port().await).await);
+    }
 }

@@ -28,23 +28,33 @@ pub async fn pod(runtime: &cri::Client, uid: &str) -> Result<PodRuntime, cri::Er
     containers.sort_by_key(|container| std::cmp::Reverse(container.created_at));
 
     let mut pod = PodRuntime::default();
-    for sandbox in &sandboxes {
-        // what is gone between the two questions is gone
-        match runtime.pod_sandbox_status(&sandbox.id).await {
-            Ok(answer) => pod.sandboxes.extend(answer.status.as_ref().map(view::sandbox)),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+    for each in &sandboxes {
+        pod.sandboxes.extend(sandbox(runtime, &each.id).await?);
     }
-    for container in &containers {
-        match runtime.container_status(&container.id).await {
-            Ok(status) => {
-                pod.containers
-                    .extend(status.as_ref().map(|status| view::container(status, &container.pod_sandbox_id)));
-            }
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+    for each in &containers {
+        pod.containers.extend(container(runtime, &each.id, &each.pod_sandbox_id).await?);
     }
     Ok(pod)
+}
+
+/// One sandbox; `None` when it is gone.
+pub async fn sandbox(runtime: &cri::Client, id: &str) -> Result<Option<view::Sandbox>, cri::Error> {
+    match runtime.pod_sandbox_status(id).await {
+        Ok(answer) => Ok(answer.status.as_ref().map(view::sandbox)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// One container; `None` when it is gone.
+pub async fn container(
+    runtime: &cri::Client,
+    id: &str,
+    sandbox: &str,
+) -> Result<Option<view::Container>, cri::Error> {
+    match runtime.container_status(id).await {
+        Ok(status) => Ok(status.as_ref().map(|status| view::container(status, sandbox))),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }

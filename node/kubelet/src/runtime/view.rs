@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::labels;
 use crate::cri;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     Created,
     Running,

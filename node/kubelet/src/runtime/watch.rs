@@ -4,13 +4,16 @@
 //! events, where its CRI is too old for those; a list every second where
 //! there is neither. With events a slow list remains, for what they missed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
+use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use super::labels;
+use super::view::{self, PodRuntime, State};
 use crate::cri;
 use crate::images::containerd;
 
@@ -23,13 +26,48 @@ const SETTLE_TRIES: usize = 200;
 
 /// Sandboxes and containers of one pod with their states; equal when nothing
 /// happened.
-type Summary = Vec<(String, i32)>;
+type Summary = Vec<(String, State)>;
+
+/// What each pod's worker knows of its sandboxes and containers: a list that
+/// says the same is no news to it. Cloning shares.
+#[derive(Clone, Default)]
+pub struct Seen {
+    pods: Arc<Mutex<HashMap<String, Summary>>>,
+}
+
+impl Seen {
+    pub fn note(&self, uid: &str, runtime: &PodRuntime) {
+        let sandboxes = runtime
+            .sandboxes
+            .iter()
+            .map(|sandbox| (sandbox.id.clone(), if sandbox.ready { State::Running } else { State::Exited }));
+        let containers = runtime.containers.iter().map(|each| (each.id.clone(), each.state));
+        let mut summary: Summary = sandboxes.chain(containers).collect();
+        summary.sort();
+        self.pods.lock().insert(uid.into(), summary);
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.pods.lock().remove(uid);
+    }
+
+    /// Pods of whom the runtime has something else than their worker knows.
+    fn outdated(&self, current: &HashMap<String, Summary>) -> Vec<String> {
+        let pods = self.pods.lock();
+        let none = Summary::new();
+        let uids: BTreeSet<&String> = pods.keys().chain(current.keys()).collect();
+        let differs =
+            |uid: &&&String| pods.get(**uid).unwrap_or(&none) != current.get(**uid).unwrap_or(&none);
+        uids.iter().filter(differs).map(|uid| (*uid).clone()).collect()
+    }
+}
 
 /// Calls `wake` with the uid of each pod whose containers changed, until
 /// stopped. `healthy` hears whether the runtime answers.
 pub async fn run(
     runtime: cri::Client,
     endpoint: String,
+    seen: Seen,
     wake: impl Fn(&str) + Clone + Send + Sync + 'static,
     healthy: tokio::sync::watch::Sender<Result<(), String>>,
     stop: CancellationToken,
@@ -38,7 +76,6 @@ pub async fn run(
     let (events_up, mut with_events) = tokio::sync::watch::channel(false);
     let listener = tokio::spawn(listen(runtime.clone(), endpoint, hints, events_up, stop.clone()));
 
-    let mut known: HashMap<String, Summary> = HashMap::new();
     let mut period = RELIST_ALONE;
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,13 +100,7 @@ pub async fn run(
         match summaries(&runtime).await {
             Ok(current) => {
                 healthy.send_if_modified(|state| std::mem::replace(state, Ok(())).is_err());
-                let uids = current.keys().chain(known.keys()).collect::<std::collections::BTreeSet<_>>();
-                for uid in uids {
-                    if current.get(uid) != known.get(uid) {
-                        wake(uid);
-                    }
-                }
-                known = current;
+                seen.outdated(&current).iter().for_each(|uid| wake(uid));
             }
             Err(error) => {
                 let message = error.to_string();
@@ -85,11 +116,12 @@ async fn summaries(runtime: &cri::Client) -> Result<HashMap<String, Summary>, cr
     let (sandboxes, containers) =
         tokio::try_join!(runtime.list_pod_sandboxes(None), runtime.list_containers(None))?;
     let mut pods: HashMap<String, Summary> = HashMap::new();
-    for (labels, id, state) in sandboxes
-        .into_iter()
-        .map(|each| (each.labels, each.id, each.state))
-        .chain(containers.into_iter().map(|each| (each.labels, each.id, each.state)))
-    {
+    let sandboxes = sandboxes.into_iter().map(|each| {
+        let is_ready = each.state == cri::PodSandboxState::SandboxReady as i32;
+        (each.labels, each.id, if is_ready { State::Running } else { State::Exited })
+    });
+    let containers = containers.into_iter().map(|each| (each.labels, each.id, view::state(each.state)));
+    for (labels, id, state) in sandboxes.chain(containers) {
         if let Some(uid) = labels.get(labels::POD_UID) {
             pods.entry(uid.clone()).or_default().push((id, state));
         }
@@ -194,4 +226,105 @@ async fn settled(runtime: &cri::Client, id: &str) -> Option<String> {
         tokio::time::sleep(SETTLE).await;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::view::Sandbox;
+    use futures::StreamExt;
+    use jiff::Timestamp;
+
+    #[test]
+    fn only_what_a_worker_does_not_know_wakes_it() {
+        let seen = Seen::default();
+        let sandbox = Sandbox {
+            id: "s".into(),
+            attempt: 0,
+            ready: true,
+            host_network: true,
+            created_at: Timestamp::UNIX_EPOCH,
+            ips: vec![],
+        };
+        seen.note("known", &PodRuntime { sandboxes: vec![sandbox], containers: vec![] });
+        seen.note("new", &PodRuntime::default());
+        let list = |state: State| HashMap::from([("known".to_string(), vec![("s".to_string(), state)])]);
+        assert!(seen.outdated(&list(State::Running)).is_empty());
+        assert_eq!(seen.outdated(&list(State::Exited)), ["known"]);
+        assert_eq!(seen.outdated(&HashMap::new()), ["known"]);
+        seen.forget("known");
+        assert_eq!(seen.outdated(&list(State::Running)), ["known"], "somebody may want to know of it");
+    }
+
+    type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::convert::Infallible>;
+
+    /// A message as gRPC frames it; `None` at the end, where the call's status is.
+    fn frames(message: impl prost::Message, ends: bool) -> Body {
+        let data = message.encode_to_vec();
+        let mut framed = vec![0];
+        framed.extend(u32::try_from(data.len()).expect("it is short").to_be_bytes());
+        framed.extend(data);
+        let status = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            http::HeaderValue::from_static("0"),
+        )]);
+        let first = futures::stream::iter([hyper::body::Frame::data(framed.into())]);
+        let frames = if ends {
+            first.chain(futures::stream::iter([hyper::body::Frame::trailers(status)])).boxed()
+        } else {
+            first.chain(futures::stream::pending()).boxed()
+        };
+        http_body_util::BodyExt::boxed_unsync(http_body_util::StreamBody::new(frames.map(Ok)))
+    }
+
+    /// A runtime that has nothing, and tells of one pod by CRI's own events, as CRI-O and newer containerds do.
+    fn answer(path: &str) -> Body {
+        match path.rsplit('/').next() {
+            Some("ListPodSandbox") => frames(cri::ListPodSandboxResponse::default(), true),
+            Some("ListContainers") => frames(cri::ListContainersResponse::default(), true),
+            Some("GetContainerEvents") => {
+                let metadata = cri::PodSandboxMetadata { uid: "told".into(), ..Default::default() };
+                let status = cri::PodSandboxStatus { metadata: Some(metadata), ..Default::default() };
+                let event =
+                    cri::ContainerEventResponse { pod_sandbox_status: Some(status), ..Default::default() };
+                frames(event, false)
+            }
+            other => panic!("nobody asks a runtime for {other:?} here"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runtimes_own_events_wake_a_pod() {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let socket = directory.path().join("cri.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).expect("a socket can be made");
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| {
+                    let mut response = http::Response::new(answer(request.uri().path()));
+                    let kind = http::HeaderValue::from_static("application/grpc");
+                    response.headers_mut().insert("content-type", kind);
+                    std::future::ready(Ok::<_, std::convert::Infallible>(response))
+                });
+                let executor = hyper_util::rt::TokioExecutor::new();
+                let stream = hyper_util::rt::TokioIo::new(stream);
+                tokio::spawn(
+                    hyper::server::conn::http2::Builder::new(executor).serve_connection(stream, service),
+                );
+            }
+        });
+        let endpoint = format!("unix://{}", socket.display());
+        let runtime = cri::Client::new(&endpoint).expect("a path");
+        let (woken, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let wake = move |uid: &str| woken.send(uid.to_string()).expect("somebody listens");
+        let (health, healthy) = tokio::sync::watch::channel(Ok(()));
+        let stop = CancellationToken::new();
+        let watching = tokio::spawn(run(runtime, endpoint, Seen::default(), wake, health, stop.clone()));
+        let uid =
+            tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.expect("it is told in time");
+        assert_eq!(uid.as_deref(), Some("told"));
+        assert_eq!(*healthy.borrow(), Ok(()));
+        stop.cancel();
+        watching.await.expect("it ends");
+    }
 }

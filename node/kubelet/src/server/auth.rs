@@ -180,6 +180,8 @@ fn subresources(path: &str) -> &'static [&'static str] {
         &["log"]
     } else if within("/healthz") {
         &["healthz", "proxy"]
+    } else if within("/configz") {
+        &["configz", "proxy"]
     } else if within("/pods") || within("/runningpods") {
         &["pods", "proxy"]
     } else {
@@ -200,6 +202,7 @@ mod tests {
             ("/metricsx", &["proxy"]),
             ("/pods", &["pods", "proxy"]),
             ("/healthz", &["healthz", "proxy"]),
+            ("/configz", &["configz", "proxy"]),
             ("/exec/ns/pod/c", &["proxy"]),
             ("/containerLogs/ns/pod/c", &["proxy"]),
         ] {

@@ -29,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::config_file;
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pods::Pods;
@@ -243,6 +244,9 @@ impl Server {
         match parts.as_slice() {
             ["healthz"] | ["healthz", "ping"] => text(StatusCode::OK, "ok"),
             ["healthz", "syncloop" | "log"] => text(StatusCode::OK, "ok"),
+            ["configz"] => {
+                json(&serde_json::json!({"kubeletconfig": config_file::shown(&self.context.config)}))
+            }
             ["pods"] | ["runningpods"] => self.list_pods(),
             ["stats", "summary"] | ["stats"] => self.summary().await,
             ["metrics"] => self.metrics().await,

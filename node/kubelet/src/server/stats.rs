@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Body, Server, json as json_response};
+use crate::consumption::{self, ContainerUsage};
 use crate::cri;
 use crate::pod;
-use crate::runtime::labels;
 use ferry_linux::cgroup::{Path, Usage};
 use ferry_linux::disk;
 
@@ -57,26 +57,9 @@ impl Sampler {
     }
 }
 
-/// Usage of one container, from the runtime.
-#[derive(Clone, Debug)]
-pub(super) struct ContainerUsage {
-    pub pod_uid: String,
-    pub name: String,
-    pub id: String,
-    pub cpu_nanoseconds: u64,
-    pub usage_bytes: u64,
-    pub working_set_bytes: u64,
-    pub rss_bytes: u64,
-    pub page_faults: u64,
-    pub major_page_faults: u64,
-    pub writable_bytes: u64,
-    pub writable_inodes: u64,
-}
-
 impl Server {
     pub(super) async fn container_usage(&self) -> Result<Vec<ContainerUsage>, cri::Error> {
-        let stats = self.context.runtime.list_container_stats().await?;
-        Ok(stats.into_iter().filter_map(usage_of).collect())
+        consumption::of_containers(&self.context.runtime).await
     }
 
     pub(super) async fn summary(&self) -> Response<Body> {
@@ -139,13 +122,13 @@ impl Server {
                         "majorPageFaults": each.major_page_faults,
                     },
                     "rootfs": {"time": now, "usedBytes": each.writable_bytes, "inodesUsed": each.writable_inodes},
+                    "logs": {"time": now, "usedBytes": consumption::logs(&self.context, pod, &each.name)},
                 })
             })
             .collect();
         let usage = self.context.cgroups.usage(pod);
-        let directory = self.context.pod_dir(pod::uid(pod));
-        let (bytes, inodes) = disk::usage(&directory);
-        let written: u64 = own.iter().map(|each| each.writable_bytes).sum();
+        let (_, inodes) = disk::usage(&self.context.pod_dir(pod::uid(pod)));
+        let bytes = consumption::disk(&self.context, pod, all);
         json!({
             "podRef": {"name": pod::name(pod), "namespace": pod::namespace(pod), "uid": pod::uid(pod)},
             "startTime": pod::status(pod).start_time,
@@ -153,7 +136,7 @@ impl Server {
             "cpu": usage.map(|usage| self.cpu(pod::uid(pod), usage.cpu_nanoseconds, now)),
             "memory": usage.map(|usage| memory(&usage, now)),
             "process_stats": usage.map(|usage| json!({"process_count": usage.pids})),
-            "ephemeral-storage": {"time": now, "usedBytes": bytes + written, "inodesUsed": inodes},
+            "ephemeral-storage": {"time": now, "usedBytes": bytes, "inodesUsed": inodes},
         })
     }
 
@@ -164,27 +147,6 @@ impl Server {
             "usageCoreNanoSeconds": nanoseconds,
         })
     }
-}
-
-fn usage_of(stats: cri::ContainerStats) -> Option<ContainerUsage> {
-    let attributes = stats.attributes?;
-    let number = |value: Option<cri::UInt64Value>| value.map_or(0, |value| value.value);
-    let cpu = stats.cpu.unwrap_or_default();
-    let memory = stats.memory.unwrap_or_default();
-    let writable = stats.writable_layer.unwrap_or_default();
-    Some(ContainerUsage {
-        pod_uid: attributes.labels.get(labels::POD_UID)?.clone(),
-        name: attributes.labels.get(labels::CONTAINER_NAME)?.clone(),
-        id: attributes.id,
-        cpu_nanoseconds: number(cpu.usage_core_nano_seconds),
-        usage_bytes: number(memory.usage_bytes),
-        working_set_bytes: number(memory.working_set_bytes),
-        rss_bytes: number(memory.rss_bytes),
-        page_faults: number(memory.page_faults),
-        major_page_faults: number(memory.major_page_faults),
-        writable_bytes: number(writable.used_bytes),
-        writable_inodes: number(writable.inodes_used),
-    })
 }
 
 fn memory(usage: &Usage, now: Timestamp) -> Value {

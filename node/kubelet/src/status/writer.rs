@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_client::unread;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kube::api::{Api, Patch, PatchParams};
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::Request;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -153,7 +156,7 @@ impl Shared {
         loop {
             // read at the last moment: what changed while waiting goes along
             let Some((namespace, name, api_uid, wanted, version)) = self.latest(uid) else { return };
-            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let requests = Request::new(Pod::url_path(&(), Some(&namespace)));
             let body = json!({"metadata": {"uid": api_uid}, "status": &*wanted});
             let (origin, cause) = self.origin(uid);
             let mut span = ferry_trace::Span::root("kubelet.status", origin);
@@ -161,11 +164,11 @@ impl Shared {
             if let Some(revision) = cause {
                 span.caused_by(revision);
             }
-            let result = span
-                .in_scope(api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&body)))
-                .await;
+            let patch = Patch::Strategic(&body);
+            let request = requests.patch_subresource("status", &name, &PatchParams::default(), &patch);
+            let result = span.in_scope(unread::send(client, request)).await;
             match result {
-                Ok(_) => {
+                Ok(()) => {
                     self.done(uid, version);
                     return;
                 }

@@ -247,7 +247,7 @@ impl Volumes {
         let target = path.clone();
         let write = move || -> Result<(), Problem> {
             fs::create_dir_all(&target).map_err(io("making the volume's directory"))?;
-            if in_memory && !mount::is_mount_point(&target).map_err(io("reading the mount table"))? {
+            if in_memory && !mount::has_own_file_system(&target).map_err(io("looking at the volume"))? {
                 mount::tmpfs(&target, None).map_err(io("mounting a memory file system"))?;
             }
             let changed = atomic::write(&target, &files, group).map_err(io("writing the volume's files"))?;
@@ -375,10 +375,12 @@ impl Volumes {
 }
 
 fn unmount_all(directory: &Path) -> io::Result<()> {
-    for target in mount::mounts_below(directory)? {
-        mount::unmount(&target)?;
+    let mounts = mount::mounts_below(directory)?;
+    for target in &mounts {
+        mount::unmount(target)?;
     }
-    if mount::mounts_below(directory)?.is_empty() {
+    // several may have been on top of each other
+    if mounts.is_empty() || mount::mounts_below(directory)?.is_empty() {
         Ok(())
     } else {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "a volume is still mounted"))
@@ -398,7 +400,7 @@ fn empty_dir(pod: &Pod, source: &EmptyDirVolumeSource, path: &Path) -> Result<()
         fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
     }
     if source.medium.as_deref() == Some("Memory")
-        && !mount::is_mount_point(path).map_err(io("reading the mount table"))?
+        && !mount::has_own_file_system(path).map_err(io("looking at the volume"))?
     {
         mount::tmpfs(path, memory_size(pod, source)).map_err(io("mounting a memory file system"))?;
     } else if !new {

@@ -20,6 +20,7 @@
 //! Nothing is remembered that the runtime or the API does not also know, so a
 //! restarted kubelet goes on where the former one was.
 
+mod clash;
 mod image_volumes;
 mod resize;
 mod start;
@@ -209,7 +210,10 @@ impl Worker {
                     self.show(&orders, &seen);
                     if orders.is_deleted() {
                         match self.remove(&orders).await {
-                            Ok(()) => return,
+                            Ok(()) => {
+                                self.context.seen.forget(&self.uid);
+                                return;
+                            }
                             Err(error) => self.failed(&orders.pod, &error),
                         }
                     } else {
@@ -296,9 +300,18 @@ impl Worker {
         }
     }
 
+    /// Everything the runtime has of the pod.
     async fn runtime(&mut self) -> Result<PodRuntime, sync::Error> {
-        self.seen = runtime::pod(&self.context.runtime, &self.uid).await?;
-        Ok(self.seen.clone())
+        let runtime = runtime::pod(&self.context.runtime, &self.uid).await?;
+        Ok(self.see(runtime))
+    }
+
+    /// Takes note of what the runtime has. Who watches the runtime wakes this
+    /// worker only for what differs from it.
+    fn see(&mut self, runtime: PodRuntime) -> PodRuntime {
+        self.context.seen.note(&self.uid, &runtime);
+        self.seen = runtime.clone();
+        runtime
     }
 
     /// Where probes and hooks reach the pod.

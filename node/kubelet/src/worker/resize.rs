@@ -48,18 +48,23 @@ impl Worker {
 
     /// The pod as its containers run, while they lack what was granted.
     pub(super) fn as_given(&self, pod: &Pod, runtime: &PodRuntime) -> Option<Pod> {
-        let mut differs = false;
+        let lacking = |container: &Container| {
+            let (_, has) = self.given_to(container, runtime)?;
+            (has.resources.as_ref() != stated(container.resources.as_ref())).then(|| has.resources.clone())
+        };
+        let spec = pod::spec(pod);
+        let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+        if !all.any(|container| lacking(container).is_some()) {
+            return None;
+        }
         let mut given = pod.clone();
         let spec = given.spec.as_mut()?;
         for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-            if let Some(has) = self.given_to(container, runtime)
-                && has.1.resources.as_ref() != stated(container.resources.as_ref())
-            {
-                differs = true;
-                container.resources = has.1.resources.clone();
+            if let Some(resources) = lacking(container) {
+                container.resources = resources;
             }
         }
-        differs.then_some(given)
+        Some(given)
     }
 
     fn given_to(&self, container: &Container, runtime: &PodRuntime) -> Option<(String, &Given)> {

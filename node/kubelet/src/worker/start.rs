@@ -43,7 +43,7 @@ impl Worker {
         runtime: &PodRuntime,
         sandbox_config: &cri::PodSandboxConfig,
         volumes: &MountedVolumes,
-    ) -> Result<(), Held> {
+    ) -> Result<String, Held> {
         let pod = &orders.pod;
         let name = &each.container.name;
         let Some(sandbox) = runtime.sandbox() else {
@@ -67,11 +67,7 @@ impl Worker {
             held("CreateContainerConfigError", message)
         })?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
-        let created = step.instrument(self.context.runtime.create_container(
-            &sandbox.id,
-            config,
-            sandbox_config.clone(),
-        ));
+        let created = step.instrument(self.create_container(pod, name, &sandbox.id, config, sandbox_config));
         let id = created.await.map_err(|error| {
             span.fail(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
@@ -125,7 +121,7 @@ impl Worker {
                 ));
             }
         }
-        Ok(())
+        Ok(id)
     }
 
     /// A container that ended may have to wait.
@@ -138,7 +134,7 @@ impl Worker {
         let age = Duration::try_from(Timestamp::now().duration_since(finished)).unwrap_or_default();
         self.restarts.may_restart(name, age, Instant::now()).map_err(|(delay, left)| {
             let whole = format!("{}_{}({})", pod::name(pod), pod::namespace(pod), pod::uid(pod));
-            let shown = go_duration(delay);
+            let shown = shown(delay);
             let note = format!("Back-off restarting failed container {name} in pod {whole}");
             self.event(pod, name, EventType::Warning, "BackOff", note);
             let message = format!("back-off {shown} restarting failed container={name} pod={whole}");
@@ -161,17 +157,20 @@ impl Worker {
         let ensured = images.ensure(&self.uid, container, secrets, sandbox_config, "", pulling).await;
         let present = ensured.map_err(|failure| {
             let (kind, reason, note) = match failure.reason.as_str() {
-                "ImagePullBackOff" => (EventType::Normal, "BackOff", failure.message.clone()),
-                "ErrImagePull" => {
+                "ImagePullBackOff" => {
+                    (EventType::Normal, "BackOff", format!("Back-off pulling image \"{image}\""))
+                }
+                "ErrImageNeverPull" => (EventType::Warning, "ErrImageNeverPull", failure.message.clone()),
+                "InvalidImageName" | "ImageInspectError" => {
+                    (EventType::Warning, "InspectFailed", failure.message.clone())
+                }
+                _ => {
                     let note = format!("Failed to pull image \"{image}\": {}", failure.message);
                     (EventType::Warning, "Failed", note)
                 }
-                _ => (EventType::Warning, "Failed", failure.message.clone()),
             };
             self.event(pod, name, kind, reason, note);
-            if failure.reason == "ErrImagePull" {
-                self.event(pod, name, EventType::Warning, "Failed", "Error: ErrImagePull".into());
-            }
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {}", failure.reason));
             (failure, TRY_AGAIN)
         })?;
         self.tell_image(pod, container, &present);
@@ -181,11 +180,12 @@ impl Worker {
     fn tell_image(&self, pod: &Pod, container: &Container, image: &Present) {
         let name = container.image.as_deref().unwrap_or_default();
         let note = match image.pulled_in {
-            None => format!("Container image \"{name}\" already present on machine"),
+            None => format!(
+                "Container image \"{name}\" already present on machine and can be accessed by the pod"
+            ),
             Some(took) => format!(
-                "Successfully pulled image \"{name}\" in {}ms ({}ms including waiting). Image size: {} bytes.",
-                took.as_millis(),
-                took.as_millis(),
+                "Successfully pulled image \"{name}\" in {0} ({0} including waiting). Image size: {1} bytes.",
+                shown(took),
                 image.size
             ),
         };
@@ -424,22 +424,8 @@ pub(super) fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.into() } else { format!("/{path}") }
 }
 
-/// As Go prints a duration of whole seconds: `1m20s`, `5m0s`, `10s`.
-fn go_duration(duration: Duration) -> String {
-    match (duration.as_secs() / 60, duration.as_secs() % 60) {
-        (0, seconds) => format!("{seconds}s"),
-        (minutes, seconds) => format!("{minutes}m{seconds}s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_shown_as_users_know_them() {
-        for (seconds, shown) in [(10, "10s"), (80, "1m20s"), (300, "5m0s")] {
-            assert_eq!(go_duration(Duration::from_secs(seconds)), shown);
-        }
-    }
+/// To the millisecond, in the words of all Kubernetes' durations: `1m20s`, `5m0s`, `1.25s`.
+fn shown(duration: Duration) -> String {
+    let milliseconds = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 1_000_000);
+    ferry_api::duration::format(milliseconds.saturating_mul(1_000_000))
 }

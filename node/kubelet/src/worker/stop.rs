@@ -76,7 +76,12 @@ impl Worker {
         let runtime = self.runtime().await?;
         for sandbox in &runtime.sandboxes {
             // removes its containers too
-            ignore_missing(self.context.runtime.remove_pod_sandbox(&sandbox.id).await)?;
+            let removed = ignore_missing(self.context.runtime.remove_pod_sandbox(&sandbox.id).await);
+            if removed.is_err() {
+                // its network may not have been taken down; only stopping tries that again
+                ignore_missing(self.context.runtime.stop_pod_sandbox(&sandbox.id).await)?;
+                ignore_missing(self.context.runtime.remove_pod_sandbox(&sandbox.id).await)?;
+            }
         }
         for container in &runtime.containers {
             ignore_missing(self.context.runtime.remove_container(&container.id).await)?;

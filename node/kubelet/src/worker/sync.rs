@@ -12,12 +12,22 @@ use super::{Orders, Worker};
 use crate::cri;
 use crate::plan::{self, Plan};
 use crate::pod;
+use crate::runtime;
 use crate::runtime::container_config::log_directory;
 use crate::runtime::dns;
 use crate::runtime::sandbox_config::{self, sandbox_config};
 use crate::runtime::view::PodRuntime;
 use crate::status::Ending;
 use crate::volumes;
+
+/// How far a plan was carried out.
+enum Carried {
+    /// There may be more to do. What the runtime has by now, if that is known
+    /// without asking for all of it.
+    On(Option<PodRuntime>),
+    /// Containers were held back; after this they may be tried again.
+    Held(Duration),
+}
 
 pub(super) enum Synced {
     /// In step; look again after this at the latest.
@@ -93,8 +103,12 @@ impl Worker {
     async fn sync_steps(&mut self, orders: &Orders) -> Result<Synced, Error> {
         let pod = &orders.pod;
         let mut prepared = None;
+        let mut looked = None;
         loop {
-            let runtime = self.runtime().await?;
+            let runtime = match looked.take() {
+                Some(runtime) => self.see(runtime),
+                None => self.runtime().await?,
+            };
             let pod_ip = self.pod_ip(pod, &runtime);
             self.probes.follow(pod, &runtime, pod_ip, false);
             self.note_given(pod, &runtime);
@@ -136,12 +150,14 @@ impl Worker {
                 return Ok(Synced::Finished);
             }
             self.acted = true;
-            let held = self.carry_out(orders, &runtime, &plan, volumes).await?;
-            if let Some(held) = held {
-                // some containers wait; show why, and look again when they may
-                let runtime = self.runtime().await?;
-                self.show(orders, &runtime);
-                return Ok(Synced::Until(self.next(deadline).min(held)));
+            match self.carry_out(orders, runtime, &plan, volumes).await? {
+                Carried::On(runtime) => looked = runtime,
+                Carried::Held(wait) => {
+                    // some containers wait; show why, and look again when they may
+                    let runtime = self.runtime().await?;
+                    self.show(orders, &runtime);
+                    return Ok(Synced::Until(self.next(deadline).min(wait)));
+                }
             }
         }
     }
@@ -180,36 +196,38 @@ impl Worker {
         std::fs::create_dir_all(logs).map_err(io_error("making the pod's log directory"))
     }
 
-    /// Acts on a plan. `Some` when containers were held back, with the time
-    /// after which to try again.
+    /// Acts on a plan.
     async fn carry_out(
         &mut self,
         orders: &Orders,
-        runtime: &PodRuntime,
+        mut runtime: PodRuntime,
         plan: &Plan,
         volumes: &volumes::MountedVolumes,
-    ) -> Result<Option<Duration>, Error> {
+    ) -> Result<Carried, Error> {
         let pod = &orders.pod;
         for kill in &plan.kill {
             let Some(record) = runtime.containers.iter().find(|record| record.id == kill.id) else {
                 continue;
             };
             let grace = self.probe_grace(pod, kill).unwrap_or_else(|| pod::grace_period(pod));
-            self.stop_container(pod, record, self.pod_ip(pod, runtime), grace, &kill.message)
+            self.stop_container(pod, record, self.pod_ip(pod, &runtime), grace, &kill.message)
                 .await
                 .map_err(Error::Kill)?;
         }
         // one that was killed for its probe has crashed like any other, and may have to wait
-        let mut runtime = if plan.kill.is_empty() { runtime.clone() } else { self.runtime().await? };
-        if let Some(attempt) = plan.sandbox {
+        if !plan.kill.is_empty() {
+            runtime = self.runtime().await?;
+        }
+        let attempt = plan.sandbox.or_else(|| runtime.sandbox().map(|sandbox| sandbox.attempt)).unwrap_or(0);
+        let sandbox_config = self.sandbox_config(pod, attempt);
+        if plan.sandbox.is_some() {
             if plan.kill_pod {
                 self.stop_everything(orders, &runtime).await?;
             }
             let handler = self.runtime_handler(pod).await?;
             let mut span = ferry_trace::span("kubelet.sandbox");
             span.object("pods", pod::namespace(pod), pod::name(pod));
-            let config = self.sandbox_config(pod, attempt);
-            let made = span.in_scope(self.context.runtime.run_pod_sandbox(config, &handler)).await;
+            let made = span.in_scope(self.run_sandbox(pod, &sandbox_config, &handler)).await;
             let sandbox = made.inspect_err(|error| {
                 span.fail(error);
             });
@@ -218,18 +236,22 @@ impl Worker {
                 ferry_trace::handoff::collect(directory, &sandbox, span.context(), "cni");
             }
             drop(span);
-            runtime = self.runtime().await?;
+            runtime = if plan.kill_pod {
+                self.runtime().await?
+            } else {
+                let made = runtime::sandbox(&self.context.runtime, &sandbox).await?;
+                runtime.sandboxes.splice(0..0, made);
+                self.see(runtime)
+            };
             self.show(orders, &runtime);
         }
-        let attempt = runtime.sandbox().map_or(0, |sandbox| sandbox.attempt);
-        let sandbox_config = self.sandbox_config(pod, attempt);
         let mut held: Option<Duration> = None;
-        let mut started = false;
+        let mut started = Vec::new();
         for name in &plan.start {
             let Some(each) = pod::find_container(pod, name) else { continue };
             match self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await {
-                Ok(()) => {
-                    started = true;
+                Ok(id) => {
+                    started.push(id);
                     self.failures.remove(name);
                 }
                 Err((failure, wait)) => {
@@ -238,8 +260,23 @@ impl Worker {
                 }
             }
         }
-        // something started: look at once, there may be more to do
-        Ok(if started && held.is_none() { None } else { held.or(Some(Duration::ZERO)) })
+        match held {
+            Some(wait) => Ok(Carried::Held(wait)),
+            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
+            // of those that ran before, some may have been collected
+            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
+            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
+        }
+    }
+
+    /// What the runtime has after containers were started in the sandbox.
+    async fn with_started(&self, mut runtime: PodRuntime, started: &[String]) -> Result<PodRuntime, Error> {
+        let sandbox = runtime.sandbox().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
+        for id in started {
+            let container = runtime::container(&self.context.runtime, id, &sandbox).await?;
+            runtime.containers.splice(0..0, container);
+        }
+        Ok(runtime)
     }
 
     pub(super) fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {

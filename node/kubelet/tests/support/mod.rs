@@ -31,6 +31,7 @@ pub struct Node {
     tls: TlsConnector,
     port: u16,
     kubelet: Option<(CancellationToken, JoinHandle<()>)>,
+    busybox: &'static str,
 }
 
 /// `None`, with a note, where the machine lacks what a real node needs.
@@ -55,18 +56,23 @@ pub async fn node() -> Option<Node> {
     let cgroup_root = format!("/ferry-kubelet-test-{}-{}", std::process::id(), port());
     let port = port();
     let tls = certificates(directory.path());
-    let node = Node { directory, containerd, runtime, cgroup_root, tls, port, kubelet: None };
+    let node = Node { directory, containerd, runtime, cgroup_root, tls, port, kubelet: None, busybox };
     eventually("containerd answers", async || node.runtime.version().await.is_ok().then_some(())).await;
+    node.import(IMAGE).await;
+    Some(node)
+}
+
+/// A busybox of this name, for the runtime to have.
+async fn import(endpoint: &str, name: &str, busybox: &str) {
     let program = std::fs::read(busybox).expect("busybox can be read");
     let tools = ["sh", "cat", "sleep", "echo", "id", "ls", "true", "false", "env", "httpd", "touch"];
     let links: Vec<String> = tools.iter().map(|tool| format!("bin/{tool}")).collect();
     let links: Vec<(&str, &str)> = links.iter().map(|link| (link.as_str(), "busybox")).collect();
     let files = [oci::File { path: "bin/busybox", mode: 0o755, data: &program }];
     let process = oci::Process { environment: &["PATH=/bin"], ..oci::Process::default() };
-    let image = oci::assemble(IMAGE, &files, &links, &process).expect("an image can be assembled");
-    let importer = containerd::Client::new(&endpoint).expect("a socket's path");
+    let image = oci::assemble(name, &files, &links, &process).expect("an image can be assembled");
+    let importer = containerd::Client::new(endpoint).expect("a socket's path");
     importer.import(&image).await.expect("containerd takes the image");
-    Some(node)
 }
 
 fn start_containerd(directory: &Path) -> Child {
@@ -138,6 +144,11 @@ fn port() -> u16 {
 impl Node {
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Brings an image of this name.
+    pub async fn import(&self, name: &str) {
+        import(&self.path("containerd.sock").display().to_string(), name, self.busybox).await;
     }
 
     pub fn start_kubelet(&mut self) {
@@ -221,6 +232,16 @@ impl Node {
     /// Waits until the pod is as it should be.
     pub async fn wait_for(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         eventually(&format!("{name} {what}"), async || self.pod(name).await.filter(|pod| is(pod))).await
+    }
+
+    /// The identities of everything the runtime has: sandboxes, then containers.
+    pub async fn has(&self) -> (Vec<String>, Vec<String>) {
+        let sandboxes = self.runtime.list_pod_sandboxes(None).await.expect("sandboxes are listed");
+        let containers = self.runtime.list_containers(None).await.expect("containers are listed");
+        (
+            sandboxes.into_iter().map(|each| each.id).collect(),
+            containers.into_iter().map(|each| each.id).collect(),
+        )
     }
 
     pub fn cgroup_processes(&self) -> Vec<i32> {
