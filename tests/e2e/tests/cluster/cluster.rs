@@ -106,9 +106,10 @@ impl Cluster {
 
     /// A pod of one container, made by hand so that its spec can be anything.
     pub fn create_pod(&self, pod: &str, container: &str, spec: &str) {
+        let image = if container.contains(r#""image":"#) { "" } else { r#""image":"nginx","# };
         let manifest = format!(
             r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{pod}"}},
-            "spec":{{"containers":[{{"name":"c","image":"nginx",{container}}}]{spec}}}}}"#
+            "spec":{{"containers":[{{"name":"c",{image}{container}}}]{spec}}}}}"#
         );
         let file = self.directory.path().join(format!("{pod}.json"));
         std::fs::write(&file, manifest).unwrap();

@@ -34,6 +34,7 @@ fn images_are_pulled_with_the_credentials_of_pod_and_service_account() {
     runs(&cluster, "of-account", &image, r#""serviceAccountName":"puller""#);
     cluster.ready_pod("of-account");
 
+    only_who_could_pull_it_uses_an_image(&cluster, &image);
     for (pod, spec) in
         [("wrong", r#""imagePullSecrets":[{"name":"wrong"}]"#), ("none", r#""restartPolicy":"Always""#)]
     {
@@ -55,6 +56,27 @@ fn images_are_pulled_with_the_credentials_of_pod_and_service_account() {
             told.then_some(())
         });
     }
+}
+
+/// The image is on the node; who shows no credentials is asked for them all the same, and after a restart too.
+fn only_who_could_pull_it_uses_an_image(cluster: &Cluster, image: &str) {
+    let waits = |pod: &str, policy: &str, spec: &str, reason: &str| {
+        let container =
+            format!(r#""image":"{image}","imagePullPolicy":"{policy}","command":["sleep","3600"]"#);
+        cluster.create_pod(pod, &container, spec);
+        cluster.until(&format!("{pod} is not let in"), || {
+            let shown = cluster.field(pod, ".status.containerStatuses[0].state.waiting.reason");
+            shown.contains(reason).then_some(())
+        });
+        cluster.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]);
+    };
+    waits("uninvited", "IfNotPresent", "", "ImagePull");
+    waits("unseen", "Never", "", "ErrImageNeverPull");
+    let records = cluster.data_dir().join("kubelet/image_manager/pulled");
+    assert!(std::fs::read_dir(records).unwrap().count() >= 1);
+    let invited = format!(r#""image":"{image}","imagePullPolicy":"Never","command":["sleep","3600"]"#);
+    cluster.create_pod("invited", &invited, r#","imagePullSecrets":[{"name":"right"}]"#);
+    cluster.ready_pod("invited");
 }
 
 fn runs(cluster: &Cluster, pod: &str, image: &str, spec: &str) {

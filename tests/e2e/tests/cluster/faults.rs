@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::host::{ferry, run};
+use crate::host::{belongings, ferry, run};
 
 #[test]
 fn faults_of_a_node_are_put_right_or_told() {
@@ -21,6 +21,7 @@ fn faults_of_a_node_are_put_right_or_told() {
     a_volume_cannot_be_mounted(&cluster);
     an_image_cannot_be_mounted(&cluster);
     an_image_is_not_there(&cluster);
+    all_is_taken_down_after_both_were_killed(&cluster);
 }
 
 /// Waits until an event of a pod has these words.
@@ -215,6 +216,31 @@ fn an_image_is_not_there(cluster: &Cluster) {
     });
     event(cluster, "no-image", "Failed", "docker.io/library/nobody:1");
     cluster.kubectl(&["delete", "pod", "no-image"]);
+}
+
+/// Server and runtime are gone, pods run on: `ferry down` finds them all, and their networks.
+fn all_is_taken_down_after_both_were_killed(cluster: &Cluster) {
+    let sleep = unlike_others();
+    cluster.kubectl(&[
+        "create",
+        "deployment",
+        "left",
+        "--image=nginx",
+        "--replicas=3",
+        "--",
+        "sleep",
+        &sleep,
+    ]);
+    cluster.ready_pods("left", 3);
+    let status = cluster.status();
+    let name = status["cluster"].as_str().unwrap().to_owned();
+    kills(cluster, &status["pid"]);
+    kills(cluster, &status["containerdPid"]);
+    assert_eq!(processes(&["sleep", &sleep]), 3, "containers go on");
+    cluster.down();
+    assert_eq!(processes(&["sleep", &sleep]), 0);
+    let left = belongings(&name, &cluster.data_dir());
+    assert!(left.is_empty(), "{left:#?}");
 }
 
 /// A cluster on a disk of its own, small enough to be filled. The disk goes after the cluster.

@@ -4,12 +4,14 @@
 mod cluster;
 mod conversation;
 mod credentials;
+mod evictions;
 mod faults;
 mod host;
 mod images;
 mod life;
 mod network;
 mod nodes;
+mod pods;
 mod requests;
 mod resources;
 mod segment;
