@@ -1,5 +1,7 @@
 //! The memory of this process: what it holds without using it goes back to the kernel.
 
+mod program;
+
 use std::time::Duration;
 
 use nix::sys::prctl;
@@ -14,6 +16,7 @@ pub fn keep_small() -> std::io::Result<()> {
         loop {
             std::thread::sleep(ROUND);
             give_back();
+            program::let_go();
         }
     })?;
     Ok(())
