@@ -13,3 +13,4 @@ pub mod disk;
 pub mod memory;
 pub mod mount;
 pub mod net;
+pub mod scheduling;

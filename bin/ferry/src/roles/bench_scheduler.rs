@@ -15,12 +15,13 @@ use ferry_apiserver::run::{Config, Running, start};
 use ferry_auth::User;
 use ferry_auth::user::MASTERS;
 use ferry_client::{CancellationToken, Client};
-use ferry_store::{Embedded, embedded};
+use ferry_store::Embedded;
 use futures::{StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::apiserver::embedded_store;
 use super::bench_workloads::{self, NAMESPACE, Workload};
 
 #[derive(Args)]
@@ -118,7 +119,7 @@ fn in_own_process(nodes: usize, workload: Workload, pods: usize) -> anyhow::Resu
 
 async fn measure(nodes: usize, workload: Workload, pods: usize) -> anyhow::Result<Measured> {
     let directory = tempfile::tempdir().context("make a temporary directory")?;
-    let store = Embedded::open(embedded::Config::new(directory.path().join("store")))?;
+    let store = Embedded::open(embedded_store(&directory.path().join("store")))?;
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = Config { bind: loopback, advertise: Some(loopback.ip()), ..Config::new(directory.path()) };
     let server = start(config, Arc::new(store)).await.context("start the server")?;

@@ -68,6 +68,8 @@ pub struct Config {
     pub transaction: usize,
     /// Bytes of one file of the log, about.
     pub segment: u64,
+    /// Called on the writer's thread before it begins; the process may have a wish as to how it is scheduled.
+    pub at_writer_start: fn(),
 }
 
 impl Config {
@@ -79,6 +81,7 @@ impl Config {
             history: 100_000,
             transaction: 8 << 20,
             segment: DEFAULT_SEGMENT,
+            at_writer_start: || {},
         }
     }
 }
@@ -130,10 +133,14 @@ impl Embedded {
         });
         let expiry = Expiry::new(Clock::start(), expiring);
         let (transaction_limit, quota) = (config.transaction, config.quota);
+        let at_start = config.at_writer_start;
         let writer = Writer::new(shared.clone(), config, log, lock, expiry, revision);
         let thread = std::thread::Builder::new()
             .name("ferry-store".into())
-            .spawn(move || writer.run())
+            .spawn(move || {
+                at_start();
+                writer.run();
+            })
             .map_err(|error| Error::unavailable("start the store's thread", error))?;
         Ok(Embedded { shared, transaction_limit, quota, writer: Mutex::new(Some(thread)) })
     }
