@@ -113,15 +113,20 @@ impl Node {
     }
 
     fn attach_element(&mut self, element: String, child: Node) {
-        for (branch, inner) in [
+        let mut branches = [
             (&mut self.removed, child.removed),
             (&mut self.modified, child.modified),
             (&mut self.added, child.added),
-        ] {
-            if let Some(inner) = inner {
-                let value = Value::Object(inner.into_iter().collect());
-                branch.get_or_insert_default().push((element.clone(), value));
-            }
+        ]
+        .into_iter()
+        .filter_map(|(branch, inner)| Some((branch, inner?)))
+        .peekable();
+        let mut element = Some(element);
+        while let Some((branch, inner)) = branches.next() {
+            // As a rule it goes into one of them.
+            let name = if branches.peek().is_some() { element.clone() } else { element.take() };
+            let value = Value::Object(inner.into_iter().collect());
+            branch.get_or_insert_default().extend(name.map(|name| (name, value)));
         }
     }
 
