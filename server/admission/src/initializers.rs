@@ -81,7 +81,7 @@ impl Initializers {
         };
         let mut names = Vec::new();
         for entry in resource.cache.snapshot().0.values() {
-            let configuration = resource.object(&entry.json)?;
+            let configuration = entry.read_object()?;
             let listed = configuration.get(&[FIELD]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             for initializer in listed {
                 let initializer = Initializer::deserialize(initializer)

@@ -14,11 +14,7 @@ pub fn lookup(
     namespace: &str,
     name: &str,
 ) -> Result<Option<Object>, Status> {
-    let Some(resource) = registry.resource(&GroupResource::new(group, plural)) else { return Ok(None) };
-    match resource.cache.get(&resource.key(namespace, name)) {
-        Some(entry) => resource.object(&entry.json).map(Some),
-        None => Ok(None),
-    }
+    entry(registry, group, plural, namespace, name).map(|entry| entry.read_object()).transpose()
 }
 
 /// The same as bytes: for those who ask for no more than its labels, or whether it is there.

@@ -153,15 +153,15 @@ fn trace(parts: &http::request::Parts) -> Span {
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse().ok());
     let mut span = Span::root("apiserver.request", remote);
-    span.set("method", parts.method.as_str().to_string());
-    span.set("path", parts.uri.path().to_string());
-    if let Some(cause) = cause_of(&parts.headers) {
-        span.caused_by(cause);
-    }
     // Reads change nothing: they are traced only as part of a trace that someone else began.
     let is_read = parts.method == http::Method::GET || parts.method == http::Method::HEAD;
     if (remote.is_none() && is_read) || parts.uri.path() == crate::trace::PATH {
         return span.unsampled();
+    }
+    span.set("method", parts.method.as_str().to_string());
+    span.set("path", parts.uri.path().to_string());
+    if let Some(cause) = cause_of(&parts.headers) {
+        span.caused_by(cause);
     }
     span
 }

@@ -280,7 +280,7 @@ fn endpoint(
     for entry in snapshot.values().filter(|entry| {
         entry.namespace() == namespace && entry.label("kubernetes.io/service-name") == Some(service)
     }) {
-        let slice = slices.object(&entry.json)?;
+        let slice = entry.read_object()?;
         let number =
             slice.get(&["ports"]).and_then(Value::as_array).into_iter().flatten().find_map(|candidate| {
                 let same = candidate.get("name").and_then(Value::as_str).unwrap_or("") == port;
@@ -369,7 +369,7 @@ fn object(
         .cache
         .get(&resource.key(namespace, name))
         .ok_or_else(|| Status::not_found(group_resource, name))?;
-    resource.object(&entry.json)
+    entry.read_object()
 }
 
 fn kubelet_address(node: &Object) -> Result<(String, u16), Status> {

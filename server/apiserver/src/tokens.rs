@@ -45,7 +45,7 @@ impl BoundObjects for CachedObjects {
 fn lookup(registry: &Registry, plural: &'static str, namespace: &str, name: &str) -> Option<Object> {
     let resource = registry.resource(&GroupResource::new("", plural))?;
     let entry = resource.cache.get(&resource.key(namespace, name))?;
-    resource.object(&entry.json).ok()
+    entry.read_object().ok()
 }
 
 fn bound_object(object: &Object) -> BoundObject {

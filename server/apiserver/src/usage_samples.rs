@@ -65,7 +65,7 @@ fn record(registry: &Registry, history: &UsageHistory, summary: &Value, at: Time
         let text = |pointer: &str| told.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_string();
         let (namespace, name) = (text("/podRef/namespace"), text("/podRef/name"));
         let Some(entry) = pods.cache.get(&pods.key(&namespace, &name)) else { continue };
-        let Ok(pod) = pods.object(&entry.json) else { continue };
+        let Ok(pod) = entry.read_object() else { continue };
         for container in list(told, "containers") {
             if let Some((image, usage)) = measured(container, pod.get(&["spec", "containers"])) {
                 history.record(&namespace, image, Sample { at, usage });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{GroupResource, Kind, Object, Status, json, protobuf};
+use ferry_api::{GroupResource, Kind, Status, json, protobuf};
 use ferry_store::Store;
 use parking_lot::RwLock;
 
@@ -71,7 +71,7 @@ impl Registry {
         let grouped_by = selectable.iter().position(|field| field.field == "spec.nodeName");
         let cache = Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by));
         let prefix = format!("{ROOT}{}/", stored.storage_prefix);
-        let reader: Arc<dyn Reader> = Arc::new(StoredObjects { kind: stored.clone() });
+        let reader: Arc<dyn Reader> = Arc::new(StoredObjects::new(stored.clone()));
         self.log.follow(prefix.clone(), Followed { cache: cache.clone(), reader: reader.clone() });
         let resource = Arc::new(Resource { stored: stored.clone(), strategy, cache, prefix, reader });
         self.resources.write().insert(stored.group_resource(), resource.clone());
@@ -106,28 +106,25 @@ impl Resource {
     pub fn reader(&self) -> &dyn Reader {
         &*self.reader
     }
-
-    /// The object of an entry, to work on.
-    pub fn object(&self, json: &Bytes) -> Result<Object, Status> {
-        let value: serde_json::Value = serde_json::from_slice(json)
-            .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))?;
-        Object::from_value(value).ok_or_else(|| Status::internal("a stored value is no object"))
-    }
 }
 
 /// Reads what this server or upstream's wrote: JSON or protobuf, in any version of the kind.
 struct StoredObjects {
     kind: Arc<Kind>,
+    /// How an object begins that this server wrote in that version.
+    head: String,
+}
+
+impl StoredObjects {
+    fn new(kind: Arc<Kind>) -> StoredObjects {
+        let head = format!(r#"{{"apiVersion":"{}","kind":"{}","metadata":{{"#, kind.api_version(), kind.kind);
+        StoredObjects { kind, head }
+    }
 }
 
 impl Reader for StoredObjects {
     fn read(&self, stored: &Bytes) -> Result<Bytes, Status> {
-        let head = format!(
-            r#"{{"apiVersion":"{}","kind":"{}","metadata":{{"#,
-            self.kind.api_version(),
-            self.kind.kind
-        );
-        if stored.starts_with(head.as_bytes()) {
+        if stored.starts_with(self.head.as_bytes()) {
             return Ok(stored.clone());
         }
         let mut object = if protobuf::is_envelope(stored) {

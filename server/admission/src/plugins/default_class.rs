@@ -68,7 +68,7 @@ impl Plugin for DefaultClass {
         };
         let mut defaults = Vec::new();
         for entry in classes.cache.snapshot().0.values() {
-            let class = classes.object(&entry.json)?;
+            let class = entry.shared_object()?;
             if is_default(&class, self.marks) {
                 defaults.push(class);
             }
@@ -86,7 +86,7 @@ fn is_default(class: &Object, marks: &[&str]) -> bool {
 }
 
 /// Of several, the newest; of those made in one second, the first by name.
-fn newest(classes: &[Object]) -> Option<&Object> {
+fn newest(classes: &[Arc<Object>]) -> Option<&Arc<Object>> {
     classes.iter().min_by(|one, other| {
         let made = |class: &Object| class.meta_text("creationTimestamp").to_string();
         made(other).cmp(&made(one)).then_with(|| one.name().cmp(other.name()))
@@ -102,15 +102,15 @@ mod tests {
     #[test]
     fn the_newest_default_counts() {
         let class = |name: &str, made: &str| {
-            Object::from_value(json!({"metadata": {"name": name, "creationTimestamp": made}}))
-                .expect("an object")
+            let class = json!({"metadata": {"name": name, "creationTimestamp": made}});
+            Arc::new(Object::from_value(class).expect("an object"))
         };
         let classes = [
             class("old", "2026-01-01T00:00:00Z"),
             class("b", "2026-01-02T00:00:00Z"),
             class("a", "2026-01-02T00:00:00Z"),
         ];
-        assert_eq!(newest(&classes).map(Object::name), Some("a"));
+        assert_eq!(newest(&classes).map(|class| class.name()), Some("a"));
         assert!(newest(&[]).is_none());
     }
 

@@ -35,7 +35,7 @@ impl LimitRanger {
         };
         in_namespace(&resource, namespace)
             .iter()
-            .map(|entry| resource.object(&entry.json)?.view().map_err(Status::internal))
+            .map(|entry| entry.shared_object()?.view().map_err(Status::internal))
             .collect()
     }
 }

@@ -67,7 +67,7 @@ impl Priority {
         };
         let mut defaults = Vec::new();
         for entry in classes.cache.snapshot().0.values() {
-            let class = classes.object(&entry.json)?;
+            let class = entry.shared_object()?;
             if class.0.get("globalDefault") == Some(&Value::Bool(true)) {
                 defaults.push(Class::read(&class));
             }

@@ -138,7 +138,7 @@ impl ResourceQuota {
     fn quotas(&self, namespace: &str) -> Result<Vec<Quota>, Status> {
         let resource = self.resource()?;
         let of_namespace = in_namespace(&resource, namespace);
-        of_namespace.iter().map(|entry| Quota::read(resource.object(&entry.json)?, entry.revision)).collect()
+        of_namespace.iter().map(|entry| Quota::read(entry.read_object()?, entry.revision)).collect()
     }
 }
 

@@ -35,14 +35,14 @@ struct ServiceAccount {
 impl ServiceAccount {
     /// From the cache; else as the store has it now; and the account that every namespace gets by itself is
     /// waited for.
-    async fn account(&self, request: &Request<'_>, name: &str) -> Result<Object, Status> {
+    async fn account(&self, request: &Request<'_>, name: &str) -> Result<Arc<Object>, Status> {
         let accounts = self
             .registry
             .resource(&GroupResource::new("", "serviceaccounts"))
             .ok_or_else(|| Status::internal("service accounts are not served"))?;
         let key = accounts.key(request.namespace, name);
         if let Some(entry) = accounts.cache.get(&key) {
-            return accounts.object(&entry.json);
+            return entry.shared_object();
         }
         self.registry.settle(Freshness::Current).await?;
         let mut filter = Filter::in_namespace(request.namespace);
@@ -51,7 +51,7 @@ impl ServiceAccount {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             if let Some(entry) = accounts.cache.get(&key) {
-                return accounts.object(&entry.json);
+                return entry.shared_object();
             }
             if name != DEFAULT || tokio::time::timeout_at(deadline, watcher.next()).await.is_err() {
                 return Err(request.forbid(format!(

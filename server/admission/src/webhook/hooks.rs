@@ -110,7 +110,7 @@ impl Hooks {
         let (snapshot, revision) = resource.cache.snapshot();
         let mut hooks = Vec::new();
         for entry in snapshot.values() {
-            match resource.object(&entry.json) {
+            match entry.read_object() {
                 Ok(configuration) => hooks.extend(compile(&configuration).into_iter().map(Arc::new)),
                 Err(error) => {
                     tracing::error!(key = %entry.key, %error, "a webhook configuration cannot be read")

@@ -48,7 +48,7 @@ fn slices(registry: &Registry, namespace: &str, service: &str) -> Result<Vec<Obj
         .map(|(_, entry)| entry)
         .take_while(|entry| filter.matches(entry))
         .filter(|entry| entry.label("kubernetes.io/service-name") == Some(service));
-    of_service.map(|entry| resource.object(&entry.json)).collect()
+    of_service.map(|entry| entry.read_object()).collect()
 }
 
 /// The addresses of ready endpoints behind the port of that name. Pure.

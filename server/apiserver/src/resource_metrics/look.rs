@@ -74,7 +74,7 @@ async fn look(api: &Api, node: &str, before: Option<&Window>) -> Result<Window, 
     let nodes = GroupResource::new("", "nodes");
     let resource = api.registry.resource(&nodes).ok_or_else(Status::no_such_path)?;
     let entry = resource.cache.get(node).ok_or_else(|| Status::not_found(&nodes, node))?;
-    let object = resource.object(&entry.json)?;
+    let object = entry.read_object()?;
     let before = match before {
         Some(window) => window.after().clone(),
         None => {

@@ -42,13 +42,13 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     if info.verb == "get" {
         let missing = || Status::not_found(&resource_of(kind), &measured.key(&info.namespace, &info.name));
         let entry = measured.cache.get(&measured.key(&info.namespace, &info.name)).ok_or_else(missing)?;
-        let object = measured.object(&entry.json)?;
+        let object = entry.read_object()?;
         let metrics = measure(api, kind, vec![object]).await.pop().ok_or_else(missing)?;
         return respond::answer(request, 200, kind, &Answer::Object(Box::new(metrics)), wanted);
     }
     let filter = filter(request, kind, &measured)?;
     let selected = api.registry.select(&measured, &filter).await?;
-    let objects = selected.iter().map(|entry| measured.object(&entry.json)).collect::<Result<_, _>>()?;
+    let objects = selected.iter().map(|entry| entry.read_object()).collect::<Result<_, _>>()?;
     let metrics = measure(api, kind, objects).await;
     respond::objects(request, kind, metrics, wanted)
 }

@@ -26,7 +26,7 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let mut call = writing.call(target.request, target.kind, target.resource);
     let entry = target.api.registry.get(&call, ferry_registry::verbs::list::Freshness::Current).await?;
-    let pod = target.resource.object(&entry.json)?;
+    let pod = entry.read_object()?;
     // Before a budget is spent: an eviction that is refused costs nothing.
     writing.admitting.admit_passing(&gvk, &mut eviction).await?;
     let mut delete = delete_options(&eviction)?;
@@ -72,7 +72,7 @@ async fn spend_budget(target: Target<'_>, pod: &Object, writing: &Writing<'_>) -
     let filter = Filter::in_namespace(pod.namespace());
     let mut matching = Vec::new();
     for entry in target.api.registry.select(&budgets, &filter).await? {
-        let budget = budgets.object(&entry.json)?;
+        let budget = entry.read_object()?;
         let selector = LabelSelector::from_structured(budget.get(&["spec", "selector"]))
             .map_err(|error| Status::internal(error.to_string()))?;
         if selector.matches(|key| pod.label(key)) {

@@ -33,7 +33,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Re
 /// Kinds that are questions: nothing is stored, the answer is the object.
 pub async fn review(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
     match &*kind.plural {
-        "bindings" => pod_binding::bind_by_body(api, request, kind).await,
+        "bindings" => pod_binding::bind_by_body(api, request).await,
         _ => reviews::review(api, request, kind).await,
     }
 }

@@ -1,8 +1,8 @@
 //! `pods/NAME/binding`: the scheduler's word. It sets the node once, and nothing else can.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
+use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status};
 use ferry_registry::verbs::update::Change;
 use serde_json::{Value, json};
 
@@ -14,13 +14,13 @@ use crate::respond;
 use crate::verbs::Target;
 
 pub async fn bind(target: Target<'_>) -> Result<Response, Status> {
-    let binding = read(target.request, target.kind)?;
+    let binding = read(target.request)?;
     bind_pod(target, binding).await
 }
 
 /// The old form: POST of a Binding that names its pod.
-pub async fn bind_by_body(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
-    let binding = read(request, kind)?;
+pub async fn bind_by_body(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    let binding = read(request)?;
     let served = api.served();
     let pods = served.kind("", "v1", "pods").ok_or_else(Status::no_such_path)?;
     let resource = api.registry.resource(&GroupResource::new("", "pods")).ok_or_else(Status::no_such_path)?;
@@ -31,12 +31,11 @@ fn binding_kind() -> GroupVersionKind {
     GroupVersionKind::new("", "v1", "Binding")
 }
 
-fn read(request: &Request, kind: &Kind) -> Result<Object, Status> {
-    let gvk = binding_kind();
-    let row =
-        Kind { kind: "Binding".into(), schema: Schema::builtin(&gvk), storage_version: gvk, ..kind.clone() };
+fn read(request: &Request) -> Result<Object, Status> {
+    static ROW: LazyLock<&'static Arc<Kind>> =
+        LazyLock::new(|| ferry_api::kinds::builtin_row(&binding_kind()).expect("a row of the table"));
     let validation = request.write_options("CreateOptions")?.validation;
-    request.decode_as(&row, validation)
+    request.decode_as(&ROW, validation)
 }
 
 async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, Status> {
@@ -106,10 +105,9 @@ fn bound(pod: &Object, binding: &Object, node: &str) -> Result<Object, String> {
 
 fn set_scheduled(pod: &mut Object) {
     let now = ferry_registry::metadata::timestamp(jiff::Timestamp::now().as_second());
-    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
-        "observedGeneration": pod.generation()});
-    let mut condition = condition;
-    condition.as_object_mut().map(|fields| fields.remove("lastProbeTime"));
+    let condition = json!({
+        "type": "PodScheduled", "status": "True", "lastTransitionTime": now, "observedGeneration": pod.generation(),
+    });
     let status = pod.section_mut("status");
     let conditions = status.entry("conditions").or_insert_with(|| Value::Array(Vec::new()));
     if let Value::Array(list) = conditions {

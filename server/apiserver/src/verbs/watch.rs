@@ -47,6 +47,13 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let frames = Frames {
         registry: target.api.registry.clone(),
         kind: target.kind.clone(),
+        form: Form {
+            version: target.kind.api_version().into(),
+            encoding: match wanted.encoding {
+                Encoding::Protobuf => FormEncoding::Protobuf,
+                _ => FormEncoding::Json,
+            },
+        },
         wanted,
         table_query: wanted.view == View::Table,
         include_object: query.text("includeObject").to_string(),
@@ -221,6 +228,8 @@ async fn passed(time: &mut Option<Pin<Box<Sleep>>>) {
 struct Frames {
     registry: Arc<Registry>,
     kind: Arc<Kind>,
+    /// How whole objects are written.
+    form: Form,
     wanted: Wanted,
     table_query: bool,
     include_object: String,
@@ -256,12 +265,8 @@ impl Frames {
         if self.wanted.view != View::Whole {
             return self.frame(change, &event.shown(change));
         }
-        let encoding = match self.wanted.encoding {
-            Encoding::Protobuf => FormEncoding::Protobuf,
-            _ => FormEncoding::Json,
-        };
-        let form = Form { version: self.kind.api_version().into(), encoding };
-        event.frame(FrameKind { change, form: Some(form) }, |entry| self.whole_frame(change.as_str(), entry))
+        let form = Some(self.form.clone());
+        event.frame(FrameKind { change, form }, |entry| self.whole_frame(change.as_str(), entry))
     }
 
     fn frame(&mut self, change: Change, entry: &Entry) -> Result<Bytes, Status> {

@@ -1,9 +1,9 @@
 //! One object at one revision, as bytes: the JSON that goes out, and beside it what selectors ask for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ferry_api::Status;
+use ferry_api::{Object, Status};
 use ferry_store::Revision;
 use parking_lot::Mutex;
 
@@ -22,12 +22,14 @@ pub struct Entry {
     pub fields: Box<[Box<str>]>,
     /// The object in other forms (protobuf, another version), made on first demand and kept.
     forms: Mutex<Vec<(Form, Bytes)>>,
+    /// The object itself, for those who ask again and again.
+    object: OnceLock<Arc<Object>>,
 }
 
 /// A form other than the storage version's JSON: the version asked for, and how it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Form {
-    pub version: Box<str>,
+    pub version: Arc<str>,
     pub encoding: Encoding,
 }
 
@@ -56,6 +58,7 @@ impl Entry {
             labels: peeked.labels,
             fields: peeked.fields,
             forms: Mutex::default(),
+            object: OnceLock::new(),
         })
     }
 
@@ -76,6 +79,7 @@ impl Entry {
             labels: self.labels.clone(),
             fields: self.fields.clone(),
             forms: Mutex::default(),
+            object: OnceLock::new(),
         }
     }
 
@@ -103,6 +107,23 @@ impl Entry {
             forms.push((form.clone(), bytes.clone()));
         }
         Ok(bytes)
+    }
+
+    /// The object, read once and kept. For what every other write looks at (namespaces, accounts, classes, ranges):
+    /// such objects are few, and reading them anew for each pod costs more than the memory.
+    pub fn shared_object(&self) -> Result<Arc<Object>, Status> {
+        if let Some(object) = self.object.get() {
+            return Ok(object.clone());
+        }
+        let object = Arc::new(self.read_object()?);
+        Ok(self.object.get_or_init(|| object).clone())
+    }
+
+    /// The object, to work on.
+    pub fn read_object(&self) -> Result<Object, Status> {
+        let value: serde_json::Value = serde_json::from_slice(&self.json)
+            .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))?;
+        Object::from_value(value).ok_or_else(|| Status::internal("a stored value is no object"))
     }
 
     pub fn size(&self) -> usize {

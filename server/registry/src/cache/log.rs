@@ -29,7 +29,7 @@ pub struct Log {
     root: String,
     applied: AtomicI64,
     waiting: Mutex<BinaryHeap<Reverse<Waiting>>>,
-    resources: RwLock<BTreeMap<String, Followed>>,
+    resources: RwLock<BTreeMap<Arc<str>, Followed>>,
     progress: RwLock<Option<Progress>>,
 }
 
@@ -63,7 +63,7 @@ impl Log {
 
     /// Feeds `cache` with the keys below `prefix` (which ends in a slash).
     pub fn follow(&self, prefix: String, followed: Followed) {
-        self.resources.write().insert(prefix, followed);
+        self.resources.write().insert(prefix.into(), followed);
     }
 
     pub fn forget(&self, prefix: &str) {
@@ -162,7 +162,7 @@ impl Log {
 
     async fn fill(&self) -> Result<Revision, Error> {
         let mut span = ferry_trace::span("cache.fill");
-        let mut loaded: BTreeMap<String, Vec<Arc<Entry>>> = BTreeMap::new();
+        let mut loaded: BTreeMap<Arc<str>, Vec<Arc<Entry>>> = BTreeMap::new();
         let mut range = Range::prefix(&self.root).limit(2_000);
         let mut count = 0;
         let revision = loop {
@@ -206,7 +206,7 @@ impl Log {
     }
 
     /// The resource with the longest prefix of `key`: `/registry/services/specs/` before `/registry/services/`.
-    fn resource_of(&self, key: &str) -> Option<(String, Followed)> {
+    fn resource_of(&self, key: &str) -> Option<(Arc<str>, Followed)> {
         let resources = self.resources.read();
         let mut end = key.len();
         while let Some(slash) = key[..end].rfind('/') {

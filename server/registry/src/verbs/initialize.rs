@@ -65,7 +65,7 @@ impl Registry {
         if !entry.uninitialized || call.dry_run {
             return Ok(());
         }
-        let old = call.resource.object(&entry.json)?;
+        let old = entry.read_object()?;
         if !has_failed(&old) {
             return Ok(());
         }
@@ -87,7 +87,7 @@ async fn follow_initialization(call: &Call<'_>, filter: Filter, from: Revision) 
     loop {
         let delivered = watcher.next().await;
         for (change, event) in delivered.map_err(|_| Status::internal("the new object was lost sight of"))? {
-            let object = call.resource.object(&event.entry.json)?;
+            let object = event.entry.read_object()?;
             if let Some(result) = result(&object).filter(|_| has_failed(&object)) {
                 return Err(failure(result));
             }

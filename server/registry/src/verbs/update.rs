@@ -63,7 +63,7 @@ impl Registry {
         change: &Change<'_>,
         entry: &Arc<Entry>,
     ) -> Result<Option<Answer>, Status> {
-        let old = call.resource.object(&entry.json)?;
+        let old = entry.read_object()?;
         let mut new = (change.transform)(Some(&old))?;
         let asked = new.resource_version().to_string();
         let insisted = !asked.is_empty() && asked != old.resource_version();
@@ -161,6 +161,8 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
     match scope {
         UpdateScope::Action(_) => {}
         UpdateScope::Main => match old.0.get("status") {
+            // Compared first: as a rule a client sends back what it has read, and a copy costs more.
+            Some(status) if new.0.get("status") == Some(status) => {}
             Some(status) => {
                 new.0.insert("status".into(), status.clone());
             }
@@ -171,7 +173,7 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
         UpdateScope::Status => {
             let own = |field: &str| matches!(field, "metadata" | "status");
             new.0.retain(|field, _| own(field) || old.0.contains_key(field));
-            // Compared first: as a rule nothing else was touched, and a copy costs more.
+            // As a rule nothing else was touched.
             for (field, value) in old.0.iter().filter(|(field, _)| !own(field)) {
                 if new.0.get(field) != Some(value) {
                     new.0.insert(field.clone(), value.clone());

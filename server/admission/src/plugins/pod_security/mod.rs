@@ -260,7 +260,7 @@ impl PodSecurity {
         // The pods of one controller violate the same; each different violation is told once, with a pod's name.
         let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entry in entries.iter().take(MOST_PODS) {
-            let pod = resource.object(&entry.json)?;
+            let pod = entry.read_object()?;
             let empty = Value::Null;
             let spec = pod.get(&["spec"]).unwrap_or(&empty);
             if self.is_exempt_class(spec) {

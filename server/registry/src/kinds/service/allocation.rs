@@ -229,7 +229,7 @@ fn used_node_ports(registry: &Registry, service: &Object) -> HashSet<u16> {
     snapshot
         .values()
         .filter(|entry| *entry.key != own && matches!(&*entry.fields[1], "NodePort" | "LoadBalancer"))
-        .filter_map(|entry| services.object(&entry.json).ok())
+        .filter_map(|entry| entry.read_object().ok())
         .flat_map(|object| port_numbers(&object))
         .collect()
 }
