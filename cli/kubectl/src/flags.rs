@@ -99,6 +99,10 @@ impl Flag {
     }
 }
 
+/// Who somebody is, and how they prove it.
+const CLASSIFIED: [&str; 8] =
+    ["as", "as-group", "as-uid", "client-certificate", "client-key", "password", "token", "username"];
+
 /// The parsed line: every flag's value, and what was not a flag.
 #[derive(Debug, Default)]
 pub struct Args {
@@ -108,6 +112,8 @@ pub struct Args {
     /// How many positional arguments stood before `--`.
     pub dash: Option<usize>,
     values: HashMap<&'static str, Vec<String>>,
+    /// What was given, in order.
+    given: Vec<(&'static str, String)>,
     defaults: HashMap<&'static str, &'static str>,
     /// Global flags whose name the command uses for something of its own (`create rolebinding
     /// --user`).
@@ -241,6 +247,7 @@ fn parse_bundle(
 impl Args {
     fn store(&mut self, flag: &Flag, value: String) -> Result<()> {
         flag.check(&value)?;
+        self.given.push((flag.name, value.clone()));
         let values = self.values.entry(flag.name).or_default();
         match flag.shape {
             Shape::List => values.extend(value.split(',').map(str::to_owned)),
@@ -248,6 +255,19 @@ impl Args {
             _ => *values = vec![value],
         }
         Ok(())
+    }
+
+    /// The command with its arguments and flags, as it is written down: long names, and no credential.
+    pub fn line(&self) -> String {
+        let mut line = self.command.clone();
+        for word in &self.positional {
+            line.push_str(&format!(" {word}"));
+        }
+        for (name, value) in &self.given {
+            let value = if CLASSIFIED.contains(name) { "CLASSIFIED" } else { value };
+            line.push_str(&format!(" --{name}={value}"));
+        }
+        line
     }
 
     /// The required flags that were not given, in pflag's sentence.

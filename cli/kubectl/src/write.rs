@@ -212,13 +212,8 @@ pub fn configuration(object: &Value) -> String {
 /// `--record`: the command line, as the change's cause.
 pub fn record_cause(args: &Args, object: &mut Value) {
     if args.bool("record") {
-        fields::set_keyed(object, "metadata.annotations", CHANGE_CAUSE, change_cause());
+        fields::set_keyed(object, "metadata.annotations", CHANGE_CAUSE, args.line());
     }
-}
-
-pub fn change_cause() -> String {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "kubectl").collect();
-    format!("kubectl {}", words.join(" ")).trim_end().to_owned()
 }
 
 /// The field rows of a built-in kind; a custom resource has none, and merges as plain JSON.

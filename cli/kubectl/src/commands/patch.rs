@@ -10,7 +10,7 @@ use crate::flags::Flag;
 use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, Selection};
 use crate::transport::{JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
-use crate::write::{DRY_RUN_FLAGS, DryRun, PatchTarget, RECORD_FLAGS, Writer, change_cause, schema_of};
+use crate::write::{DRY_RUN_FLAGS, DryRun, PatchTarget, RECORD_FLAGS, Writer, schema_of};
 use crate::yaml;
 
 pub const COMMAND: Command = Command {
@@ -98,7 +98,8 @@ async fn patch_one(writer: &Writer<'_>, info: &Info, content_type: &str, patch: 
             other => other,
         })?;
         if args.bool("record") {
-            let cause = serde_json::json!({"metadata": {"annotations": {crate::write::CHANGE_CAUSE: change_cause()}}});
+            let cause =
+                serde_json::json!({"metadata": {"annotations": {crate::write::CHANGE_CAUSE: args.line()}}});
             writer.patch(info.into(), MERGE_PATCH, &cause).await?
         } else {
             patched

@@ -13,8 +13,8 @@ use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{
-    DRY_RUN_FLAGS, DryRun, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, change_cause,
-    enforce_namespace, save_config,
+    DRY_RUN_FLAGS, DryRun, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace,
+    save_config,
 };
 
 pub const SCALE: Command = Command {
@@ -117,7 +117,7 @@ async fn scale_one(writer: &Writer<'_>, info: &Info, replicas: i64) -> Result<()
     let target = PatchTarget { subresource: "scale", ..info.into() };
     writer.patch(target, MERGE_PATCH, &json!({"spec": {"replicas": replicas}})).await?;
     if cli.args.bool("record") {
-        let cause = json!({"metadata": {"annotations": {crate::write::CHANGE_CAUSE: change_cause()}}});
+        let cause = json!({"metadata": {"annotations": {crate::write::CHANGE_CAUSE: cli.args.line()}}});
         writer.patch(info.into(), MERGE_PATCH, &cause).await?;
     }
     let timeout = cli.args.duration("timeout");

@@ -6,7 +6,9 @@ pub mod custom_columns;
 pub mod declared;
 pub mod duration;
 pub mod go_json;
+pub mod go_template;
 pub mod jsonpath;
+pub mod kyaml;
 pub mod table;
 
 use serde_json::Value;
@@ -16,9 +18,9 @@ use crate::fields::{self, Fields};
 use crate::flags::{Args, Flag};
 
 pub const FLAGS: &[Flag] = &[
-    Flag::text("output", "Output format: json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…")
+    Flag::text("output", "Output format: json, yaml, kyaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…, go-template=…, go-template-file=…")
         .short('o'),
-    Flag::text("template", "Template of the jsonpath output formats"),
+    Flag::text("template", "Template of the jsonpath and go-template output formats"),
     Flag::bool("show-managed-fields", "Keep managedFields when printing JSON or YAML"),
     Flag::bool("allow-missing-template-keys", "Leave out missing fields in templates").default("true"),
 ];
@@ -32,10 +34,12 @@ pub enum Format {
     Name,
     Json,
     Yaml,
+    Kyaml,
     JsonPath {
         template: jsonpath::Template,
         as_json: bool,
     },
+    GoTemplate(go_template::Template),
     CustomColumns(custom_columns::Columns),
 }
 
@@ -70,6 +74,7 @@ impl Format {
             "name" => Ok(Format::Name),
             "json" => Ok(Format::Json),
             "yaml" => Ok(Format::Yaml),
+            "kyaml" => Ok(Format::Kyaml),
             "jsonpath" | "jsonpath-as-json" | "jsonpath-file" => {
                 if template.is_empty() {
                     return missing(format);
@@ -84,6 +89,24 @@ impl Format {
                 let parsed = jsonpath::Template::parse(&text)
                     .map_err(|reason| Error::message(format!("error parsing jsonpath {text}, {reason}")))?;
                 Ok(Format::JsonPath { template: parsed, as_json: format == "jsonpath-as-json" })
+            }
+            "go-template" | "go-template-file" | "template" | "templatefile" => {
+                if template.is_empty() {
+                    return Err(Error::message("template format specified but no template given"));
+                }
+                let text = if format.ends_with("file") {
+                    std::fs::read_to_string(template).map_err(|error| {
+                        let reason = crate::kubeconfig::describe(&error);
+                        Error::message(format!(
+                            "error reading --template {template}, open {template}: {reason}"
+                        ))
+                    })?
+                } else {
+                    template.to_owned()
+                };
+                let parsed = go_template::Template::parse(&text)
+                    .map_err(|reason| Error::message(format!("error parsing template {text}, {reason}")))?;
+                Ok(Format::GoTemplate(parsed))
             }
             "custom-columns" | "custom-columns-file" => {
                 if inline.is_none_or(str::is_empty) {
@@ -116,14 +139,39 @@ impl Format {
             Format::Name => Ok(names(object)),
             Format::Json => Ok(go_json::pretty(&without_managed_fields(object, args))),
             Format::Yaml => Ok(ferry_api::yaml::encode_value(&without_managed_fields(object, args))),
+            Format::Kyaml => Ok(kyaml::document(&without_managed_fields(object, args))),
             Format::JsonPath { template, as_json } => {
                 let found = template.evaluate(object, args.bool("allow-missing-template-keys"));
                 let found = found.map_err(|reason| jsonpath_failure(template, object, &reason))?;
                 Ok(if *as_json { found.as_json() } else { found.text() })
             }
+            Format::GoTemplate(template) => {
+                match template.execute(object, args.bool("allow-missing-template-keys")) {
+                    (text, Ok(())) => Ok(text),
+                    (text, Err(reason)) => Err(go_template_failure(template, object, &text, &reason)?),
+                }
+            }
             Format::CustomColumns(columns) => columns.print(object),
         }
     }
+}
+
+/// What was printed until then stays, and what helps to mend the template follows it.
+fn go_template_failure(
+    template: &go_template::Template,
+    object: &Value,
+    printed: &str,
+    reason: &str,
+) -> std::io::Result<Error> {
+    use std::io::Write;
+    write!(
+        std::io::stdout(),
+        "{printed}Error executing template: {reason}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\traw data was:\n\t\t{}\n\tobject given to template engine was:\n\t\t{}\n\n",
+        template.source,
+        go_json::compact(object),
+        go_template::shown(object)
+    )?;
+    Ok(Error::message(format!("error executing template {:?}: {reason}", template.source)))
 }
 
 fn jsonpath_failure(template: &jsonpath::Template, object: &Value, reason: &str) -> Error {
