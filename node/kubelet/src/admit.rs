@@ -246,6 +246,10 @@ fn resources<'a>(
         return Err(rejected("OutOfpods", message));
     }
     let wanted = pod_amounts(pod, Side::Requests);
+    if wanted.values().all(|amount| *amount == 0) {
+        return Ok(());
+    }
+    let taken: Vec<_> = others.map(|other| pod_amounts(other, Side::Requests)).collect();
     for (resource, capacity) in [
         ("cpu", facts.allocatable.milli_cpu),
         ("memory", facts.allocatable.memory),
@@ -255,10 +259,7 @@ fn resources<'a>(
         if requested == 0 {
             continue;
         }
-        let used: i64 = others
-            .clone()
-            .map(|other| pod_amounts(other, Side::Requests).get(resource).copied().unwrap_or(0))
-            .sum();
+        let used: i64 = taken.iter().filter_map(|amounts| amounts.get(resource)).sum();
         if used + requested > capacity {
             let message = format!(
                 "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"

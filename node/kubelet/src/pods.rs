@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
 use crate::resize::{self, Pending};
+use crate::resources::{QosClass, qos_class};
 use crate::status::Ending;
 use crate::status::writer::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
@@ -81,7 +82,7 @@ impl Pods {
             if makes_room {
                 self.shared.grant_deferred(&entries);
                 drop(entries);
-                self.shared.weigh();
+                self.shared.weigh(&pod);
             }
             return;
         }
@@ -118,7 +119,7 @@ impl Pods {
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
         entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
         drop(entries);
-        let shared = self.shared.clone();
+        let (shared, new) = (self.shared.clone(), pod.clone());
         self.shared.workers.spawn(async move {
             let work = async {
                 for predecessor in before {
@@ -140,11 +141,11 @@ impl Pods {
                     entries.remove(&uid);
                     shared.grant_deferred(&entries);
                     drop(entries);
-                    shared.weigh();
+                    shared.weigh(&pod);
                 }
             }
         });
-        self.shared.weigh();
+        self.shared.weigh(&new);
     }
 
     /// A pod is gone from its source.
@@ -338,7 +339,11 @@ impl Shared {
         }
     }
 
-    fn weigh(&self) {
+    /// A pod came, went or changed: what burstable pods weigh together follows, if it is one of them.
+    fn weigh(&self, changed: &Pod) {
+        if qos_class(changed) != QosClass::Burstable {
+            return;
+        }
         let pods: Vec<Arc<Pod>> =
             self.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect();
         self.context.cgroups.weigh_burstable(pods.iter().map(AsRef::as_ref));
