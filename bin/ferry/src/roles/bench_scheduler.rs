@@ -5,6 +5,7 @@
 //! scheduler's first lists are in the figure. Each case has a process of its own: memory that one has used
 //! is not counted for the next.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::apiserver::embedded_store;
-use super::bench_workloads::{self, NAMESPACE, Workload};
+use super::bench_workloads::{self, MEASURED, NAMESPACE, Workload};
 
 #[derive(Args)]
 pub struct Flags {
@@ -57,7 +58,7 @@ struct Measured {
     cpu_micros_per_pod: f64,
     memory_bytes: u64,
     /// The least that upstream's own benchmark accepts at 5,000 nodes, in pods per second.
-    upstream_floor: u32,
+    upstream_floor: Option<u32>,
 }
 
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
@@ -100,7 +101,7 @@ impl Measured {
             self.pods_per_second,
             self.cpu_micros_per_pod,
             self.memory_bytes >> 20,
-            self.upstream_floor
+            self.upstream_floor.map_or("-".into(), |floor| floor.to_string())
         )
     }
 }
@@ -155,10 +156,18 @@ async fn measure_on(
         ferry_scheduler::Config::default(),
         stop.clone(),
     ));
-    let first = bindings.wait_for(1).await?;
-    let (begin, cpu) = (Instant::now(), cpu_time()?);
-    let last = bindings.wait_for(pods).await?;
-    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu));
+    let measuring = async {
+        let first = bindings.wait_for(1).await?;
+        let (begin, cpu) = (Instant::now(), cpu_time()?);
+        let last = bindings.wait_for(pods).await?;
+        let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu));
+        anyhow::Ok((first, last, seconds, cpu))
+    };
+    let churning = churn(&admin, &path, workload.churns());
+    let (first, last, seconds, cpu) = tokio::select! {
+        measured = measuring => measured?,
+        failed = churning => match failed.context("create pods that preempt")? {},
+    };
     let memory_bytes = memory()?;
     stop.cancel();
     scheduler.await.context("the scheduler ends")?.context("run the scheduler")?;
@@ -174,6 +183,20 @@ async fn measure_on(
         memory_bytes,
         upstream_floor: workload.upstream_floor(),
     })
+}
+
+/// Creates pods that preempt, five a second as upstream does, or none; ends only with an error.
+async fn churn(client: &Client, path: &str, churns: bool) -> anyhow::Result<Infallible> {
+    if !churns {
+        std::future::pending::<()>().await;
+    }
+    let mut turn = tokio::time::interval(Duration::from_millis(200));
+    let mut number = 0;
+    loop {
+        turn.tick().await;
+        bench_workloads::post(client, path, bench_workloads::churning_pod(number)).await?;
+        number += 1;
+    }
 }
 
 /// Does something for every number, many at a time.
@@ -202,7 +225,9 @@ impl Bindings {
             client.request(http::Request::get(format!("{path}?limit=1")).body(Vec::new())?).await?;
         let from = list["metadata"]["resourceVersion"].as_str().context("a list has a revision")?;
         // `spec.nodeName!=`: a pod that gets a node is new to this watch
-        let query = format!("{path}?watch=1&resourceVersion={from}&fieldSelector=spec.nodeName%21%3D");
+        let query = format!(
+            "{path}?watch=1&resourceVersion={from}&fieldSelector=spec.nodeName%21%3D&labelSelector=app%3D{MEASURED}"
+        );
         let request = http::Request::get(query).body(kube::client::Body::empty())?;
         let response = client.send(request).await.context("watch pods")?;
         ensure!(response.status().is_success(), "watch pods: {}", response.status());

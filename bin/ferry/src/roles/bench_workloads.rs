@@ -8,6 +8,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 pub const NAMESPACE: &str = "bench";
+/// The `app` of the pods that are measured, and of those that are placed before.
+pub const MEASURED: &str = "bench";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const HIGH: &str = "bench-high";
@@ -25,21 +27,30 @@ pub enum Workload {
     AntiAffinity,
     /// Where others of its kind are
     PodAffinity,
-    /// Every node is full of less important pods
+    /// Plain pods, while more important ones keep coming that each remove three less important ones
     Preemption,
+    /// Every pod has to remove three less important ones
+    PreemptionBasic,
 }
 
 impl Workload {
-    /// In pods per second at 5,000 nodes.
-    pub fn upstream_floor(self) -> u32 {
+    /// In pods per second at 5,000 nodes; upstream asks nothing of PreemptionBasic there.
+    pub fn upstream_floor(self) -> Option<u32> {
         match self {
-            Workload::Plain => 270,
-            Workload::NodeAffinity => 220,
-            Workload::TopologySpread => 85,
-            Workload::AntiAffinity => 60,
-            Workload::PodAffinity => 35,
-            Workload::Preemption => 160,
+            Workload::Plain => Some(270),
+            Workload::NodeAffinity => Some(220),
+            Workload::TopologySpread => Some(85),
+            Workload::AntiAffinity => Some(60),
+            Workload::PodAffinity => Some(35),
+            // PreemptionAsync
+            Workload::Preemption => Some(160),
+            Workload::PreemptionBasic => None,
         }
+    }
+
+    /// Whether pods that preempt come while others are measured.
+    pub fn churns(self) -> bool {
+        self == Workload::Preemption
     }
 
     /// How many pods are on the nodes before anything is measured.
@@ -47,7 +58,7 @@ impl Workload {
         match self {
             Workload::Plain | Workload::NodeAffinity | Workload::AntiAffinity => nodes / 5,
             Workload::TopologySpread | Workload::PodAffinity => nodes,
-            Workload::Preemption => 4 * nodes,
+            Workload::Preemption | Workload::PreemptionBasic => 4 * nodes,
         }
     }
 
@@ -57,22 +68,24 @@ impl Workload {
             Workload::Plain | Workload::NodeAffinity => 10 * nodes,
             Workload::TopologySpread | Workload::PodAffinity => 5 * nodes,
             Workload::AntiAffinity => 2 * nodes / 5,
-            Workload::Preemption => nodes,
+            Workload::Preemption | Workload::PreemptionBasic => nodes,
         }
     }
 
     pub fn pod(self, number: usize) -> Value {
+        if self == Workload::PreemptionBasic {
+            return important(&format!("p{number}"), MEASURED);
+        }
         let mut pod = template(&format!("p{number}"), "100m");
         self.shape(&mut pod["spec"]);
-        if self == Workload::Preemption {
-            pod["spec"]["priorityClassName"] = json!(HIGH);
-            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
-        }
         pod
     }
 
     pub fn placed_pod(self, number: usize, node: usize) -> Value {
-        let cpu = if self == Workload::Preemption { "900m" } else { "100m" };
+        let cpu = match self {
+            Workload::Preemption | Workload::PreemptionBasic => "900m",
+            _ => "100m",
+        };
         let mut pod = template(&format!("placed{number}"), cpu);
         self.shape(&mut pod["spec"]);
         pod["spec"]["nodeName"] = json!(node_name(node));
@@ -80,9 +93,9 @@ impl Workload {
     }
 
     fn shape(self, spec: &mut Value) {
-        let ours = json!({"matchLabels": {"app": "bench"}});
+        let ours = json!({"matchLabels": {"app": MEASURED}});
         match self {
-            Workload::Plain | Workload::Preemption => {}
+            Workload::Plain | Workload::Preemption | Workload::PreemptionBasic => {}
             Workload::NodeAffinity => {
                 let zones = json!({"key": ZONE, "operator": "In", "values": ["z1", "z2"]});
                 let terms = json!({"nodeSelectorTerms": [{"matchExpressions": [zones]}]});
@@ -107,7 +120,7 @@ impl Workload {
 fn template(name: &str, cpu: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": "bench"}},
+        "metadata": {"name": name, "labels": {"app": MEASURED}},
         "spec": {
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": false,
@@ -115,6 +128,19 @@ fn template(name: &str, cpu: &str) -> Value {
                 "resources": {"requests": {"cpu": cpu, "memory": "500Mi"}}}],
         }
     })
+}
+
+/// A pod that only fits where three of those that are placed go.
+fn important(name: &str, app: &str) -> Value {
+    let mut pod = template(name, "3");
+    pod["metadata"]["labels"]["app"] = json!(app);
+    pod["spec"]["priorityClassName"] = json!(HIGH);
+    pod
+}
+
+/// A pod that preempts and is not measured.
+pub fn churning_pod(number: usize) -> Value {
+    important(&format!("churn{number}"), "churn")
 }
 
 fn node_name(number: usize) -> String {
