@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig as KubeconfigFile};
 use kube::{Client, Config};
+use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
@@ -45,6 +47,8 @@ pub enum ConnectError {
     Infer(#[from] kube::config::InferConfigError),
     #[error("set up the client: {0}")]
     Client(#[from] kube::Error),
+    #[error("tls-server-name: {0}")]
+    ServerName(#[source] InvalidDnsNameError),
     #[error(transparent)]
     Servers(#[from] BadServers),
 }
@@ -81,14 +85,38 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
         let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
         return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
     }
-    let connector = config.rustls_https_connector_with_connector(tcp(config.connect_timeout, resolver))?;
+    let connector = tls(&config, tcp(config.connect_timeout, resolver))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector));
-    Ok(Client::new(PropagateLayer.layer(cloneable(service)), config.default_namespace))
+    Ok(match config.auth_layer()? {
+        Some(auth) => {
+            Client::new(PropagateLayer.layer(cloneable(auth.layer(service))), config.default_namespace)
+        }
+        // who shows a certificate needs no header, and no buffer
+        None => Client::new(PropagateLayer.layer(service), config.default_namespace),
+    })
+}
+
+/// TLS, and in it HTTP/2 with every server that has it. kube's own connector offers HTTP/1.1 only, where each
+/// watch and each request under way is a connection of its own, with its handshake and its buffers at both
+/// ends: a manager that follows eighty kinds and makes five hundred pods at a time had as many.
+fn tls(
+    config: &Config,
+    tcp: HttpConnector<Resolver>,
+) -> Result<HttpsConnector<HttpConnector<Resolver>>, ConnectError> {
+    let builder =
+        HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    let builder = match &config.tls_server_name {
+        Some(name) => {
+            let name = ServerName::try_from(name.clone()).map_err(ConnectError::ServerName)?;
+            builder.with_server_name_resolver(FixedServerNameResolver::new(name))
+        }
+        None => builder,
+    };
+    Ok(builder.enable_all_versions().wrap_connector(tcp))
 }
 
 /// kube's layers are not all made to be cloned; a buffer in front of them is.
