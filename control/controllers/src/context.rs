@@ -11,6 +11,7 @@ use ferry_client::{
 use futures::future::{BoxFuture, join_all};
 
 use crate::config::Config;
+use crate::pods;
 use crate::table::Row;
 
 /// Everything a controller may use. Cloning shares.
@@ -77,16 +78,21 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let informers = Informers::new(client.clone(), shutdown.clone());
+    informers.trim(pods::trim);
     let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
     let context = Context { client, informers, config: Arc::new(config), shutdown, events };
-    let running = rows.iter().map(|row| {
-        let client = match row.account {
-            "" => context.client.clone(),
-            account => accounts(account),
-        };
-        tokio::spawn((row.start)(&Context { client, ..context.clone() }))
-    });
-    join_all(running.collect::<Vec<_>>()).await;
+    let started: Vec<Running> = rows
+        .iter()
+        .map(|row| {
+            let client = match row.account {
+                "" => context.client.clone(),
+                account => accounts(account),
+            };
+            (row.start)(&Context { client, ..context.clone() })
+        })
+        .collect();
+    // run when all have said what they follow: the collector, which follows everything, then watches nothing twice
+    join_all(started.into_iter().map(tokio::spawn)).await;
     context.informers.stopped().await;
     context.events.stopped().await;
 }

@@ -1,13 +1,13 @@
 //! What a pod's state means to those who count pods.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{Index, Informer, error};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams};
@@ -131,6 +131,57 @@ pub async fn mark_disrupted(
     error::ignore_not_found(patched).map(|_| ())
 }
 
+/// Takes out of a pod what no controller reads. A container or volume is some three kilobytes as a value however
+/// little it says, so most of a pod goes with those that say nothing to us: of containers remain the requests
+/// that quotas count and the ports that services name, of volumes the claims.
+pub fn trim(pod: &mut Pod) {
+    pod.metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
+    if let Some(spec) = &mut pod.spec {
+        trim_containers(&mut spec.containers);
+        spec.init_containers.iter_mut().for_each(trim_containers);
+        spec.init_containers.take_if(|containers| containers.is_empty());
+        spec.ephemeral_containers = None;
+        if let Some(volumes) = &mut spec.volumes {
+            volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+            volumes.shrink_to_fit();
+        }
+        spec.volumes.take_if(|volumes| volumes.is_empty());
+        spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+    if let Some(status) = &mut pod.status {
+        status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
+        let statuses = [&mut status.container_statuses, &mut status.init_container_statuses];
+        for statuses in statuses.into_iter().flatten() {
+            for status in statuses.iter_mut() {
+                (status.container_id, status.volume_mounts, status.user) = (None, None, None);
+                (status.image, status.image_id) = (String::new(), String::new());
+            }
+            statuses.shrink_to_fit();
+        }
+    }
+}
+
+fn trim_containers(containers: &mut Vec<Container>) {
+    containers.retain(|container| {
+        let asks = container.resources.as_ref().is_some_and(|resources| {
+            let any = |amounts: &Option<BTreeMap<_, _>>| amounts.as_ref().is_some_and(|all| !all.is_empty());
+            any(&resources.requests) || any(&resources.limits)
+        });
+        asks || container.ports.iter().flatten().any(|port| port.name.is_some())
+    });
+    for container in containers.iter_mut() {
+        let whole = std::mem::take(container);
+        *container = Container {
+            name: whole.name,
+            ports: whole.ports,
+            resources: whole.resources,
+            restart_policy: whole.restart_policy,
+            ..Default::default()
+        };
+    }
+    containers.shrink_to_fit();
+}
+
 /// Index of pods by the uid of their controller, and by `orphan:NAMESPACE` where none has it.
 pub fn by_controller(pods: &Informer<Pod>) -> Index<Pod> {
     pods.index("controller", |pod: &Pod| match controller_of(pod) {
@@ -251,6 +302,45 @@ mod tests {
             .collect();
         let sorted = order(pods.clone());
         assert_eq!(sorted, order(pods.into_iter().rev().collect()));
+    }
+
+    #[test]
+    fn of_a_pod_only_what_controllers_read_is_kept() {
+        let mut whole: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "a", "labels": {"app": "web"}},
+            "spec": {
+                "nodeName": "n",
+                "containers": [
+                    {"name": "says-nothing", "image": "x", "env": [{"name": "A", "value": "b"}]},
+                    {"name": "asks", "image": "x", "resources": {"requests": {"cpu": "1"}}},
+                    {"name": "listens", "command": ["x"], "ports": [{"name": "http", "containerPort": 80}]},
+                ],
+                "initContainers": [{"name": "says-nothing", "image": "x"}],
+                "volumes": [
+                    {"name": "token", "projected": {"sources": []}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                ],
+            },
+            "status": {"phase": "Running", "containerStatuses": [{"name": "asks", "image": "x", "imageID": "y",
+                "restartCount": 3, "ready": true, "state": {"terminated": {"exitCode": 4}}}]},
+        }))
+        .unwrap();
+        trim(&mut whole);
+        let kept = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "labels": {"app": "web"}},
+            "spec": {
+                "nodeName": "n",
+                "containers": [
+                    {"name": "asks", "resources": {"requests": {"cpu": "1"}}},
+                    {"name": "listens", "ports": [{"name": "http", "containerPort": 80}]},
+                ],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            },
+            "status": {"phase": "Running", "containerStatuses": [{"name": "asks", "image": "", "imageID": "",
+                "restartCount": 3, "ready": true, "state": {"terminated": {"exitCode": 4}}}]},
+        });
+        assert_eq!(serde_json::to_value(&whole).unwrap(), kept);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::decode::Keep;
-use super::{Informer, Metadata, Object, reflector};
+use super::{Followed, Informer, Metadata, Object, Trim, reflector};
 
 /// Which objects of a kind. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,21 +30,42 @@ struct Shared {
     client: Client,
     shutdown: CancellationToken,
     tasks: TaskTracker,
-    known: Mutex<HashMap<Wanted, Box<dyn Any + Send + Sync>>>,
+    known: Mutex<HashMap<Wanted, Known>>,
+    trims: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
 }
 
 /// Kind, namespace if not all, and selection.
 type Wanted = (TypeId, Option<String>, Selection);
 
+/// An informer, as its kind and as any kind.
+struct Known {
+    typed: Box<dyn Any + Send + Sync>,
+    followed: Arc<dyn Followed>,
+    group: String,
+    plural: String,
+}
+
 impl Informers {
     /// Everything stops when `shutdown` is cancelled.
     pub fn new(client: Client, shutdown: CancellationToken) -> Self {
-        let shared = Shared { client, shutdown, tasks: TaskTracker::new(), known: Mutex::default() };
+        let shared = Shared {
+            client,
+            shutdown,
+            tasks: TaskTracker::new(),
+            known: Mutex::default(),
+            trims: Mutex::default(),
+        };
         Informers { shared: Arc::new(shared) }
     }
 
     pub fn client(&self) -> &Client {
         &self.shared.client
+    }
+
+    /// Has informers of a kind that are started from now on keep only what `trim` leaves of each object. What
+    /// is trimmed must not be written back whole.
+    pub fn trim<K: Object>(&self, trim: Trim<K>) {
+        self.shared.trims.lock().insert(TypeId::of::<K>(), Box::new(trim));
     }
 
     /// The informer of all objects of a kind; started when first asked for.
@@ -73,14 +94,34 @@ impl Informers {
     ) -> Informer<K> {
         let mut known = self.shared.known.lock();
         let informer = known.entry((TypeId::of::<K>(), namespace, selection.clone())).or_insert_with(|| {
-            Box::new(self.start(
+            let informer: Informer<K> = self.start(
                 api(self.shared.client.clone()),
                 selection,
                 Keep::Object,
                 self.shared.shutdown.child_token(),
-            ))
+            );
+            Known {
+                typed: Box::new(informer.clone()),
+                followed: Arc::new(informer),
+                group: K::group(&()).into_owned(),
+                plural: K::plural(&()).into_owned(),
+            }
         });
-        informer.downcast_ref::<Informer<K>>().expect("is kept under its own type").clone()
+        informer.typed.downcast_ref::<Informer<K>>().expect("is kept under its own type").clone()
+    }
+
+    /// Follows any resource from discovery by metadata: by the informer of its kind if someone has asked for
+    /// one, or by one of its own until `stop`.
+    pub fn followed(&self, resource: &ApiResource, stop: &CancellationToken) -> Arc<dyn Followed> {
+        let known = self.shared.known.lock();
+        let whole = known.iter().find(|((_, namespace, selection), known)| {
+            let all = namespace.is_none() && *selection == Selection::default();
+            all && (&known.group, &known.plural) == (&resource.group, &resource.plural)
+        });
+        match whole {
+            Some((_, known)) => known.followed.clone(),
+            None => Arc::new(self.metadata(resource, stop)),
+        }
     }
 
     /// An informer of any resource from discovery, by metadata; it lives until `stop` or the
@@ -111,8 +152,54 @@ impl Informers {
         keep: Keep,
         stop: CancellationToken,
     ) -> Informer<K> {
-        let informer = Informer::new(keep);
+        let trim = self
+            .shared
+            .trims
+            .lock()
+            .get(&TypeId::of::<K>())
+            .map(|trim| *trim.downcast_ref::<Trim<K>>().expect("is kept under its own type"));
+        let informer = Informer::new(keep, trim);
         self.shared.tasks.spawn(reflector::run(api, selection, informer.clone(), stop));
         informer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+    use crate::test_server::TestServer;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_someone_follows_is_not_watched_again_for_those_who_follow_every_kind() {
+        let server = TestServer::new();
+        server.put("a");
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(server.client(), shutdown.clone());
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        let typed = informers.of::<ConfigMap>();
+        let followed = informers.followed(&resource, &CancellationToken::new());
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = told.clone();
+        followed.handle_changes(Box::new(move |changed| {
+            let name = changed.object.described().name.clone().unwrap_or_default();
+            log.lock().push(format!("{name} {} {:?}", changed.deleted, changed.revision));
+        }));
+        followed.has_all().await;
+        assert_eq!((typed.len(), server.lists()), (1, 1));
+        server.delete("a");
+        while !typed.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert_eq!(*told.lock(), ["a false Some(1)", "a true Some(2)"]);
+
+        // of a kind that no one has asked for, metadata is enough
+        let alone = Informers::new(server.client(), shutdown.clone());
+        alone.followed(&resource, &CancellationToken::new()).has_all().await;
+        assert_eq!(server.lists(), 2);
+        shutdown.cancel();
+        informers.stopped().await;
+        alone.stopped().await;
     }
 }

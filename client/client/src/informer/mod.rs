@@ -13,9 +13,10 @@
 //! - A list that failed changes nothing: it is not an empty list.
 //!
 //! `store` decides what changed, `reflector` talks to the server, `decode` reads what it says,
-//! `factory` shares.
+//! `factory` shares, `described` is for those who follow every kind.
 
 mod decode;
+mod described;
 mod factory;
 mod reflector;
 mod store;
@@ -29,6 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+pub use described::{Changed, Described, Followed};
 pub use factory::{Informers, Selection};
 pub use store::Event;
 
@@ -56,17 +58,22 @@ struct Shared<K> {
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
     keep: Keep,
+    trim: Option<Trim<K>>,
 }
+
+/// Takes out of an object what nobody in this process reads, before it is kept.
+pub type Trim<K> = fn(&mut K);
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 
 impl<K: Object> Informer<K> {
-    fn new(keep: Keep) -> Self {
+    fn new(keep: Keep, trim: Option<Trim<K>>) -> Self {
         let shared = Shared {
             store: RwLock::new(Store::default()),
             handlers: Mutex::default(),
             synced: watch::Sender::new(false),
             keep,
+            trim,
         };
         Informer { shared: Arc::new(shared) }
     }
@@ -142,6 +149,12 @@ impl<K: Object> Informer<K> {
 
     fn keep(&self) -> Keep {
         self.shared.keep
+    }
+
+    fn trim(&self, object: &mut K) {
+        if let Some(trim) = self.shared.trim {
+            trim(object);
+        }
     }
 
     fn mark_synced(&self) {
@@ -226,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_late_handler_is_told_of_everything_once_and_then_follows() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
         informer.change(|store| store.replace(vec![config_map("a", 1), config_map("b", 2)], "2"));
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = seen.clone();
@@ -237,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_handler_reads_a_store_that_already_has_the_change() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
         let (reader, seen) = (informer.clone(), Arc::new(Mutex::new(None)));
         let log = seen.clone();
         informer.handle(move |event| {
@@ -249,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_index_added_late_knows_what_is_there_and_is_shared_by_name() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object);
+        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
         let mut labelled = config_map("a", 1);
         labelled.metadata.labels = Some([("app".to_string(), "web".to_string())].into());
         informer.change(|store| store.put(labelled));

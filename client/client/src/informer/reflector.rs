@@ -96,8 +96,9 @@ async fn list<K: Object>(
     }
     let request = Request::new(api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
     let text = api.clone().into_client().request_text(request).await?;
-    let (metadata, items) = decode::list(&text, informer.keep()).map_err(kube::Error::SerdeError)?;
+    let (metadata, mut items) = decode::list(&text, informer.keep()).map_err(kube::Error::SerdeError)?;
     drop(text);
+    items.iter_mut().for_each(|object| informer.trim(object));
     let resource_version = revision_of(&metadata)?;
     informer.change(|store| store.replace(items, &resource_version));
     Ok(())
@@ -153,14 +154,20 @@ async fn watch<K: Object>(
 fn apply<K: Object>(informer: &Informer<K>, event: WatchEvent<K>) -> Result<(), kube::Error> {
     let version = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
     match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => informer.change(|store| {
-            store.advance(&version(&object));
-            store.put(object)
-        }),
-        WatchEvent::Deleted(object) => informer.change(|store| {
-            store.advance(&version(&object));
-            store.delete(object)
-        }),
+        WatchEvent::Added(mut object) | WatchEvent::Modified(mut object) => {
+            informer.trim(&mut object);
+            informer.change(|store| {
+                store.advance(&version(&object));
+                store.put(object)
+            });
+        }
+        WatchEvent::Deleted(mut object) => {
+            informer.trim(&mut object);
+            informer.change(|store| {
+                store.advance(&version(&object));
+                store.delete(object)
+            });
+        }
         WatchEvent::Bookmark(bookmark) => informer.change(|store| {
             store.advance(&bookmark.metadata.resource_version);
             Vec::new()
@@ -392,6 +399,24 @@ mod tests {
         let asked = server.requests();
         assert!((100..300).contains(&asked), "asked {asked} times in an hour");
         follower.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_reads_is_not_kept() {
+        let server = TestServer::new();
+        server.put("a");
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(server.client(), shutdown.clone());
+        informers.trim::<ConfigMap>(|map| map.metadata.uid = None);
+        let informer = informers.of::<ConfigMap>();
+        informer.synced().await;
+        server.put("b");
+        while informer.len() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert!(informer.list().iter().all(|map| map.metadata.uid.is_none()), "listed and watched");
+        shutdown.cancel();
+        informers.stopped().await;
     }
 
     #[tokio::test(start_paused = true)]

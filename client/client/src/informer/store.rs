@@ -75,8 +75,8 @@ impl<K: Resource> fmt::Display for Event<K> {
 pub(super) type IndexValues<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 pub(super) struct Store<K> {
-    /// Ordered, so that a namespace is a range and no index of its own.
-    objects: BTreeMap<NamespacedName, Arc<K>>,
+    /// Ordered, so that a namespace is a range and no index of its own. Indexes share the keys.
+    objects: BTreeMap<Arc<NamespacedName>, Arc<K>>,
     indexes: Vec<IndexTable<K>>,
     /// Where a watch goes on from; opaque, as the server gave it.
     resource_version: String,
@@ -85,7 +85,7 @@ pub(super) struct Store<K> {
 struct IndexTable<K> {
     name: &'static str,
     values: IndexValues<K>,
-    keys: HashMap<String, BTreeSet<NamespacedName>>,
+    keys: HashMap<String, BTreeSet<Arc<NamespacedName>>>,
 }
 
 impl<K> Default for Store<K> {
@@ -105,7 +105,8 @@ impl<K: Object> Store<K> {
 
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let from = NamespacedName::new(namespace, "");
-        let range = self.objects.range(from..).take_while(|(key, _)| key.namespace == namespace);
+        let range = self.objects.range::<NamespacedName, _>(from..);
+        let range = range.take_while(|(key, _)| key.namespace == namespace);
         range.map(|(_, object)| object.clone()).collect()
     }
 
@@ -130,8 +131,8 @@ impl<K: Object> Store<K> {
     pub fn replace(&mut self, listed: Vec<K>, resource_version: &str) -> Vec<Event<K>> {
         self.advance(resource_version);
         let present: BTreeSet<NamespacedName> = listed.iter().map(NamespacedName::of).collect();
-        let missing: Vec<NamespacedName> =
-            self.objects.keys().filter(|key| !present.contains(*key)).cloned().collect();
+        let missing: Vec<Arc<NamespacedName>> =
+            self.objects.keys().filter(|key| !present.contains(&***key)).cloned().collect();
         let mut events: Vec<Event<K>> =
             missing.iter().filter_map(|key| self.remove(key, None, self.revision())).collect();
         for object in listed {
@@ -146,8 +147,9 @@ impl<K: Object> Store<K> {
         strip(&mut object);
         let key = NamespacedName::of(&object);
         let new = Arc::new(object);
-        let Some(old) = self.objects.get(&key).cloned() else {
-            self.insert(key, new.clone());
+        let known = self.objects.get_key_value(&key).map(|(key, old)| (key.clone(), old.clone()));
+        let Some((key, old)) = known else {
+            self.insert(Arc::new(key), new.clone());
             return vec![Event::Added(new)];
         };
         if old.meta().uid != new.meta().uid {
@@ -183,7 +185,7 @@ impl<K: Object> Store<K> {
         Some(Event::Deleted { last: last.unwrap_or(old), revision })
     }
 
-    fn insert(&mut self, key: NamespacedName, object: Arc<K>) {
+    fn insert(&mut self, key: Arc<NamespacedName>, object: Arc<K>) {
         for index in &mut self.indexes {
             index.add(&key, &object);
         }
@@ -230,7 +232,7 @@ impl<K: Object> Store<K> {
 }
 
 impl<K> IndexTable<K> {
-    fn add(&mut self, key: &NamespacedName, object: &K) {
+    fn add(&mut self, key: &Arc<NamespacedName>, object: &K) {
         for value in (self.values)(object) {
             self.keys.entry(value).or_default().insert(key.clone());
         }

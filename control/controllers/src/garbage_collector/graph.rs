@@ -4,9 +4,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ferry_client::Metadata;
+use ferry_client::informer::Described;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::api::ObjectMeta;
 
 use crate::discovery::Resource;
 
@@ -18,20 +18,36 @@ pub const ORPHAN: &str = "orphan";
 #[derive(Clone)]
 pub struct Node {
     pub resource: Arc<Resource>,
-    pub object: Arc<Metadata>,
+    pub object: Arc<dyn Described>,
 }
 
 impl Node {
+    pub fn metadata(&self) -> &ObjectMeta {
+        self.object.described()
+    }
+
+    pub fn name(&self) -> &str {
+        self.metadata().name.as_deref().unwrap_or("")
+    }
+
+    pub fn namespace(&self) -> Option<&str> {
+        self.metadata().namespace.as_deref()
+    }
+
     pub fn owners(&self) -> &[OwnerReference] {
-        self.object.metadata.owner_references.as_deref().unwrap_or_default()
+        self.metadata().owner_references.as_deref().unwrap_or_default()
+    }
+
+    pub fn finalizers(&self) -> &[String] {
+        self.metadata().finalizers.as_deref().unwrap_or_default()
     }
 
     pub fn is_deleting(&self) -> bool {
-        self.object.metadata.deletion_timestamp.is_some()
+        self.metadata().deletion_timestamp.is_some()
     }
 
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
-        self.object.finalizers().iter().any(|own| own == finalizer)
+        self.finalizers().iter().any(|own| own == finalizer)
     }
 
     /// Is it being deleted, and waits for what it owns?
@@ -53,9 +69,9 @@ impl Node {
     /// Is this the object a reference from `namespace` means? A uid alone could be forged to
     /// point across namespaces.
     pub fn is_meant_by(&self, reference: &OwnerReference, namespace: Option<&str>) -> bool {
-        let here = self.object.metadata.namespace.as_deref();
+        let here = self.namespace();
         reference.kind == self.resource.api.kind
-            && reference.name == self.object.name_any()
+            && reference.name == self.name()
             && group(&reference.api_version) == self.resource.api.group
             && (here.is_none() || here == namespace)
     }
@@ -87,8 +103,8 @@ impl Graph {
     }
 
     /// Takes an object as it is now; returns the uids worth looking at.
-    pub fn put(&mut self, resource: &Arc<Resource>, object: Arc<Metadata>) -> Vec<String> {
-        let Some(uid) = object.metadata.uid.clone() else { return Vec::new() };
+    pub fn put(&mut self, resource: &Arc<Resource>, object: Arc<dyn Described>) -> Vec<String> {
+        let Some(uid) = object.described().uid.clone() else { return Vec::new() };
         let node = Node { resource: resource.clone(), object };
         let old = self.nodes.insert(uid.clone(), node.clone());
         let mut look = Vec::new();
@@ -106,10 +122,9 @@ impl Graph {
             self.dependents.entry(reference.uid.clone()).or_default().insert(uid.clone());
             let owner = self.nodes.get(&reference.uid);
             // An owner that is not known, or on its way out, decides the dependent's fate.
-            if owner.is_none_or(|owner| {
-                owner.is_deleting()
-                    || !owner.is_meant_by(reference, node.object.metadata.namespace.as_deref())
-            }) {
+            if owner
+                .is_none_or(|owner| owner.is_deleting() || !owner.is_meant_by(reference, node.namespace()))
+            {
                 look.push(uid.clone());
             }
         }
@@ -213,9 +228,9 @@ pub fn fate(node: &Node, standings: &[(String, Standing)], has_dependents: bool)
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use kube::api::ObjectMeta;
-    use kube::core::{ApiResource, PartialObjectMetaExt};
+    use kube::core::ApiResource;
 
     use super::*;
     use crate::testing::at;
@@ -231,7 +246,7 @@ mod tests {
         Arc::new(Resource { api, namespaced: true, verbs: vec![] })
     }
 
-    fn thing(name: &str, owners: &[(&str, bool)], finalizers: &[&str], deleting: bool) -> Arc<Metadata> {
+    fn thing(name: &str, owners: &[(&str, bool)], finalizers: &[&str], deleting: bool) -> Arc<dyn Described> {
         let owner = |(name, block): &(&str, bool)| OwnerReference {
             api_version: "v1".into(),
             kind: "Thing".into(),
@@ -240,8 +255,8 @@ mod tests {
             block_owner_deletion: Some(*block),
             controller: None,
         };
-        Arc::new(
-            ObjectMeta {
+        Arc::new(Pod {
+            metadata: ObjectMeta {
                 name: Some(name.into()),
                 namespace: Some("default".into()),
                 uid: Some(format!("uid-{name}")),
@@ -249,9 +264,9 @@ mod tests {
                 finalizers: Some(finalizers.iter().map(ToString::to_string).collect()),
                 deletion_timestamp: deleting.then(|| Time(at(0))),
                 ..Default::default()
-            }
-            .into_response_partial(),
-        )
+            },
+            ..Default::default()
+        })
     }
 
     #[test]
@@ -317,12 +332,8 @@ mod tests {
     #[test]
     fn a_reference_into_another_namespace_means_nobody() {
         let node = Node { resource: resource(), object: thing("owner", &[], &[], false) };
-        let reference = thing("child", &[("owner", false)], &[], false)
-            .metadata
-            .owner_references
-            .clone()
-            .unwrap()
-            .remove(0);
+        let child = thing("child", &[("owner", false)], &[], false);
+        let reference = child.described().owner_references.clone().unwrap().remove(0);
         assert!(node.is_meant_by(&reference, Some("default")));
         assert!(!node.is_meant_by(&reference, Some("other")));
         assert!(!node.is_meant_by(&reference, None));

@@ -11,7 +11,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::{Attempt, CancellationToken, Client, Error, Event, Metadata, Outcome, Queue, error};
+use ferry_client::informer::Changed;
+use ferry_client::{Attempt, CancellationToken, Client, Error, Metadata, Outcome, Queue, error};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -85,16 +86,16 @@ pub fn start(context: &Context) -> Running {
 }
 
 impl Collector {
-    fn hear(&self, resource: &Arc<Resource>, event: &Event<Metadata>) {
+    fn hear(&self, resource: &Arc<Resource>, changed: Changed) {
         let look = {
             let mut graph = self.graph.lock();
-            match event {
-                Event::Deleted { last, .. } => graph.remove(last.metadata.uid.as_deref().unwrap_or("")),
-                _ => graph.put(resource, event.object().clone()),
+            match changed.deleted {
+                true => graph.remove(changed.object.described().uid.as_deref().unwrap_or("")),
+                false => graph.put(resource, changed.object),
             }
         };
         for uid in look {
-            self.queue.add_caused(uid, event.revision());
+            self.queue.add_caused(uid, changed.revision);
         }
     }
 
@@ -136,7 +137,7 @@ impl Collector {
 
     /// How an owner stands, and whether the graph knew it.
     async fn standing(&self, node: &Node, owner: &OwnerReference) -> Result<(Standing, bool), Error> {
-        let namespace = node.object.metadata.namespace.as_deref();
+        let namespace = node.namespace();
         if let Some(known) = self.graph.lock().get(&owner.uid)
             && known.is_meant_by(owner, namespace)
         {
@@ -180,37 +181,34 @@ impl Collector {
     }
 
     fn api_of(&self, node: &Node) -> Api<Metadata> {
-        self.api(&node.resource, node.object.metadata.namespace.as_deref())
+        self.api(&node.resource, node.namespace())
             .unwrap_or_else(|| Api::all_with(self.client.clone(), &node.resource.api))
     }
 
     /// Deletes exactly what was looked at: this object, at this version, with these owners.
     async fn delete(&self, uid: &str, node: &Node, propagation: Propagation) -> Result<(), Error> {
         let mut span = ferry_trace::span("garbage-collector.delete");
-        span.object(
-            &node.resource.group_resource(),
-            node.object.metadata.namespace.as_deref().unwrap_or(""),
-            &node.object.name_any(),
-        );
+        span.object(&node.resource.group_resource(), node.namespace().unwrap_or(""), node.name());
         let params = match propagation {
             Propagation::Background => DeleteParams::background(),
             Propagation::Foreground => DeleteParams::foreground(),
             Propagation::Orphan => DeleteParams::orphan(),
         };
-        let exactly =
-            Preconditions { uid: node.object.uid(), resource_version: node.object.resource_version() };
-        let deleted = span
-            .in_scope(self.api_of(node).delete(&node.object.name_any(), &params.preconditions(exactly)))
-            .await;
+        let exactly = Preconditions {
+            uid: node.metadata().uid.clone(),
+            resource_version: node.metadata().resource_version.clone(),
+        };
+        let deleted =
+            span.in_scope(self.api_of(node).delete(node.name(), &params.preconditions(exactly))).await;
         match deleted {
             // Changed meanwhile: the informer brings the new version, which is then judged.
             Err(changed) if error::is_conflict(&changed) => {
                 self.queue.add_after(uid.into(), Duration::from_secs(1));
                 Ok(())
             }
-            deleted => error::ignore_not_found(deleted)
-                .attempting(format!("delete {}", node.object.name_any()))
-                .map(|_| ()),
+            deleted => {
+                error::ignore_not_found(deleted).attempting(format!("delete {}", node.name())).map(|_| ())
+            }
         }
     }
 
@@ -218,19 +216,17 @@ impl Collector {
         let left: Vec<&OwnerReference> =
             node.owners().iter().filter(|owner| !owners.contains(&owner.uid)).collect();
         let patch = json!({"metadata": {
-            "uid": node.object.uid(),
-            "resourceVersion": node.object.resource_version(),
+            "uid": node.metadata().uid,
+            "resourceVersion": node.metadata().resource_version,
             "ownerReferences": left,
         }});
         self.patch(node, patch, "remove owner references").await
     }
 
     async fn patch(&self, node: &Node, patch: serde_json::Value, what: &str) -> Result<(), Error> {
-        let patched = self
-            .api_of(node)
-            .patch(&node.object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        error::ignore_not_found(patched).attempting(format!("{what} of {}", node.object.name_any()))?;
+        let patched =
+            self.api_of(node).patch(node.name(), &PatchParams::default(), &Patch::Merge(patch)).await;
+        error::ignore_not_found(patched).attempting(format!("{what} of {}", node.name()))?;
         Ok(())
     }
 
@@ -242,7 +238,7 @@ impl Collector {
             return self.remove_finalizer(node, FOREGROUND).await;
         }
         for dependent in blocking.iter().filter(|dependent| !dependent.is_deleting()) {
-            self.queue.add(dependent.object.uid().unwrap_or_default());
+            self.queue.add(dependent.metadata().uid.clone().unwrap_or_default());
         }
         // Two that wait for each other would wait for ever.
         if blocking.iter().any(|dependent| dependent.awaits_dependents())
@@ -251,8 +247,8 @@ impl Collector {
             let mut owners = node.owners().to_vec();
             owners.iter_mut().for_each(|owner| owner.block_owner_deletion = Some(false));
             let patch = json!({"metadata": {
-                "uid": node.object.uid(),
-                "resourceVersion": node.object.resource_version(),
+                "uid": node.metadata().uid,
+                "resourceVersion": node.metadata().resource_version,
                 "ownerReferences": owners,
             }});
             self.patch(node, patch, "unblock owners").await?;
@@ -269,10 +265,10 @@ impl Collector {
     }
 
     async fn remove_finalizer(&self, node: &Node, finalizer: &str) -> Result<(), Error> {
-        let left: Vec<&String> = node.object.finalizers().iter().filter(|own| *own != finalizer).collect();
+        let left: Vec<&String> = node.finalizers().iter().filter(|own| *own != finalizer).collect();
         let patch = json!({"metadata": {
-            "uid": node.object.uid(),
-            "resourceVersion": node.object.resource_version(),
+            "uid": node.metadata().uid,
+            "resourceVersion": node.metadata().resource_version,
             "finalizers": left,
         }});
         self.patch(node, patch, "remove finalizer").await
