@@ -3,6 +3,7 @@
 
 use http::Request;
 use kube::{Client, Error};
+use serde::Deserialize;
 
 /// Sends a request as [`kube::core::Request`] makes them.
 pub async fn send(
@@ -11,4 +12,21 @@ pub async fn send(
 ) -> Result<(), Error> {
     let request = request.map_err(Error::BuildRequest)?;
     client.request_text(request).await.map(drop)
+}
+
+/// The same for a creation whose name the server chooses: of the answer only that is read.
+pub async fn create(
+    client: &Client,
+    request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<String, Error> {
+    #[derive(Deserialize)]
+    struct Created {
+        metadata: Named,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    let request = request.map_err(Error::BuildRequest)?;
+    client.request::<Created>(request).await.map(|created| created.metadata.name)
 }
