@@ -105,3 +105,13 @@ pub fn ignore_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, 
         Err(error) => Err(error),
     }
 }
+
+/// For writing what was decided on an object as the informer has it: if it is gone or has changed since, its
+/// event is on its way and brings another turn, so there is nothing to try again.
+pub fn unless_superseded<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -221,7 +221,14 @@ impl<R: Replicated> Controller<R> {
             true => self.apply(&set, plan(&*set, &active, || self.related(&set), now)).await,
             false => Ok(()),
         };
-        self.write_status(&set, status(&*set, &active, terminating, result.as_ref().err(), now)).await?;
+        // A newer one that came meanwhile has brought another turn; what follows from this one would be refused.
+        if self
+            .sets
+            .get(&key)
+            .is_some_and(|latest| latest.meta().resource_version == set.meta().resource_version)
+        {
+            self.write_status(&set, status(&*set, &active, terminating, result.as_ref().err(), now)).await?;
+        }
         result.map(|()| next_check(&*set, &active, now))
     }
 
@@ -255,7 +262,7 @@ impl<R: Replicated> Controller<R> {
         set.set_status(status);
         let api: Api<R> = Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
         let written = api.replace_status(&set.name_any(), &PostParams::default(), &set).await;
-        if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+        if let Some(written) = error::unless_superseded(written).attempting("write status")? {
             self.written.note(&written);
         }
         Ok(())

@@ -36,6 +36,7 @@ struct Controller {
     pods: Index<Pod>,
     recorder: Recorder,
     written: Written,
+    written_sets: Written,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -54,6 +55,7 @@ pub fn start(context: &Context) -> Running {
         pods: by_controller(&pods),
         recorder: context.recorder(CONTROLLER),
         written: Written::default(),
+        written_sets: Written::default(),
     });
     enqueue_own(&deployments, &queue);
     let (watching, wakes) = (controller.clone(), queue.clone());
@@ -80,6 +82,9 @@ fn owner(set: &ReplicaSet) -> Option<NamespacedName> {
 impl Controller {
     fn hear_of_set(&self, event: &Event<ReplicaSet>, queue: &Queue<NamespacedName>) {
         let set = event.object();
+        if event.is_deleted() {
+            self.written_sets.forget(&event.key());
+        }
         if let Some(previous) = event.old().and_then(|old| owner(old))
             && owner(set).as_ref() != Some(&previous)
         {
@@ -131,6 +136,9 @@ impl Controller {
         let mut candidates = self.sets_by_owner.get(&deployment.uid().unwrap_or_default());
         candidates.extend(self.sets_by_owner.get(&orphans_of(&key.namespace)));
         let sets = claim_all(&self.client, &*deployment, &selector, candidates).await?;
+        if sets.iter().any(|set| self.written_sets.is_ahead_of(&**set)) {
+            return Ok(Outcome::Done);
+        }
         let has_pods = |set: &ReplicaSet| {
             self.pods.get(set.metadata.uid.as_deref().unwrap_or("")).iter().any(|pod| !is_finished(pod))
         };
@@ -148,7 +156,11 @@ impl Controller {
                 Action::Create(set) => self.create(&sets, deployment, &set, &mut next).await?,
                 Action::Write { set, scaled_from } => {
                     let written = sets.replace(&set.name_any(), &PostParams::default(), &set).await;
-                    written.attempting(format!("write replica set {}", set.name_any()))?;
+                    let written = error::unless_superseded(written)
+                        .attempting(format!("write replica set {}", set.name_any()))?;
+                    // What it has become may call for something else: that comes with its event.
+                    let Some(written) = written else { return Ok(Outcome::Done) };
+                    self.written_sets.note(&written);
                     if let Some(from) = scaled_from {
                         self.tell_scaled(deployment, &set, from);
                     }
@@ -224,7 +236,7 @@ impl Controller {
         }
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &new.namespace().unwrap_or_default());
         let written = api.replace_status(&new.name_any(), &PostParams::default(), &new).await;
-        if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
+        if let Some(written) = error::unless_superseded(written).attempting("write status")? {
             self.written.note(&written);
         }
         Ok(())
