@@ -195,7 +195,7 @@ impl Extender {
                 let meta = MetaVictims { pods: Some(pods), violations: number };
                 arguments.meta_victims.get_or_insert_default().insert((*node).into(), meta);
             } else {
-                let pods = victims.iter().map(|victim| &*victim.pod).collect();
+                let pods = victims.iter().map(|victim| &victim.pod).collect();
                 let full = FullVictims { pods, violations: number };
                 arguments.victims.get_or_insert_default().insert(node, full);
             }

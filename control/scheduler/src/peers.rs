@@ -127,7 +127,7 @@ mod tests {
                 json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
         }
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        Arc::new(PodInfo::new(Arc::new(pod)))
+        Arc::new(PodInfo::new(pod))
     }
 
     #[test]

@@ -1,17 +1,22 @@
-//! A pod as the scheduler reads it: everything the plugins ask about, worked out once.
+//! A pod as the scheduler reads it: everything the plugins ask about, worked out once, where it arrives. It is what
+//! the informer keeps, so a pod is in memory once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ferry_client::NamespacedName;
-use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration};
-use kube::core::{Selector, SelectorExt};
+use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, Volume};
+use kube::Resource;
+use kube::api::ObjectMeta;
+use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
+use serde::{Deserialize, Deserializer};
 
 use crate::resources::{self, Resources};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodInfo {
-    pub pod: Arc<Pod>,
+    /// Without its containers where it was [trimmed](PodInfo::trim).
+    pub pod: Pod,
     pub key: NamespacedName,
     pub uid: String,
     pub priority: i32,
@@ -25,6 +30,8 @@ pub struct PodInfo {
     pub preferred_affinity: Vec<(i64, PodTerm)>,
     pub preferred_anti_affinity: Vec<(i64, PodTerm)>,
     pub claims: Vec<Claim>,
+    /// Of all containers, with a tag.
+    pub images: Vec<Box<str>>,
 }
 
 /// A port that the pod takes on its node's own address.
@@ -96,14 +103,14 @@ impl PodTerm {
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 impl PodInfo {
-    pub fn new(pod: Arc<Pod>) -> Self {
+    pub fn new(pod: Pod) -> Self {
         let spec = pod.spec.as_ref();
         let affinity = spec.and_then(|spec| spec.affinity.as_ref());
         let counted = resources::pod_requests_never_zero(&pod);
         let (required, preferred) = pod_affinity_terms(affinity, &pod);
         let (anti_required, anti_preferred) = pod_anti_affinity_terms(affinity, &pod);
         PodInfo {
-            key: NamespacedName::of(&*pod),
+            key: NamespacedName::of(&pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
             requests: resources::pod_requests(&pod),
@@ -115,7 +122,29 @@ impl PodInfo {
             preferred_affinity: preferred,
             preferred_anti_affinity: anti_preferred,
             claims: spec.map(|spec| claims(spec, &pod)).unwrap_or_default(),
+            images: spec.map(images).unwrap_or_default(),
             pod,
+        }
+    }
+
+    /// Forgets what no plugin reads any more: containers and most volumes, some three kilobytes each as values
+    /// however little they say. Extenders are given whole pods, so with them this is not done.
+    pub fn trim(&mut self) {
+        self.pod.metadata.annotations = None;
+        self.pod.metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
+        if let Some(spec) = &mut self.pod.spec {
+            spec.containers = Vec::new();
+            (spec.init_containers, spec.ephemeral_containers) = (None, None);
+            if let Some(volumes) = &mut spec.volumes {
+                volumes.retain(is_disk);
+                volumes.shrink_to_fit();
+            }
+            spec.volumes.take_if(|volumes| volumes.is_empty());
+            spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
+        }
+        if let Some(status) = &mut self.pod.status {
+            (status.container_statuses, status.init_container_statuses) = (None, None);
+            status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
         }
     }
 
@@ -159,6 +188,60 @@ impl PodInfo {
     pub fn is_gated(&self) -> bool {
         self.spec().scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
     }
+}
+
+impl<'de> Deserialize<'de> for PodInfo {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        Pod::deserialize(json).map(PodInfo::new)
+    }
+}
+
+impl Resource for PodInfo {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(own: &()) -> Cow<'_, str> {
+        Pod::kind(own)
+    }
+
+    fn group(own: &()) -> Cow<'_, str> {
+        Pod::group(own)
+    }
+
+    fn version(own: &()) -> Cow<'_, str> {
+        Pod::version(own)
+    }
+
+    fn plural(own: &()) -> Cow<'_, str> {
+        Pod::plural(own)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.pod.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.pod.metadata
+    }
+}
+
+/// A volume that only one pod of a node can use.
+pub fn is_disk(volume: &Volume) -> bool {
+    volume.gce_persistent_disk.is_some()
+        || volume.aws_elastic_block_store.is_some()
+        || volume.rbd.is_some()
+        || volume.iscsi.is_some()
+}
+
+fn images(spec: &PodSpec) -> Vec<Box<str>> {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    containers.map(|container| with_tag(container.image.as_deref().unwrap_or(""))).collect()
+}
+
+fn with_tag(image: &str) -> Box<str> {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    let tagged = name.contains(':') || name.contains('@');
+    if tagged { image.into() } else { format!("{image}:latest").into() }
 }
 
 impl HostPort {
@@ -240,4 +323,36 @@ fn pod_anti_affinity_terms(affinity: Option<&Affinity>, pod: &Pod) -> Terms {
         required.map(|term| PodTerm::new(term, pod)).collect(),
         preferred.map(|t| (t.weight.into(), PodTerm::new(&t.pod_affinity_term, pod))).collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_was_worked_out_before() {
+        let mut pod: PodInfo = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "n", "labels": {"app": "web"}},
+            "spec": {
+                "containers": [{"name": "c", "image": "web", "ports": [{"containerPort": 80, "hostPort": 80}],
+                    "resources": {"requests": {"cpu": "2"}}}],
+                "initContainers": [{"name": "i", "image": "registry:5000/init@sha256:0"}],
+                "volumes": [
+                    {"name": "token", "projected": {}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "disk", "rbd": {"monitors": ["m"], "image": "i"}},
+                ],
+            },
+        }))
+        .unwrap();
+        pod.trim();
+        assert!(pod.spec().containers.is_empty() && pod.spec().init_containers.is_none());
+        let kept = pod.spec().volumes.iter().flatten();
+        assert_eq!(kept.map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["disk"]);
+        assert_eq!((pod.requests.milli_cpu, pod.host_ports.len(), pod.claims.len()), (2000, 1, 1));
+        assert_eq!(pod.images, ["registry:5000/init@sha256:0".into(), "web:latest".into()]);
+        assert_eq!(pod.labels()["app"], "web");
+    }
 }

@@ -285,7 +285,7 @@ impl Default for Backoff {
 
 /// Status writes, our own among them, are no reason to try again.
 fn asks_differently(old: &PodInfo, new: &PodInfo) -> bool {
-    old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
+    old.pod.spec != new.pod.spec || old.requests != new.requests || old.labels() != new.labels()
 }
 
 #[cfg(test)]
@@ -301,7 +301,7 @@ mod tests {
             "spec": {"containers": [], "priority": priority, "schedulingGates": gates}
         }))
         .unwrap();
-        Arc::new(PodInfo::new(Arc::new(pod)))
+        Arc::new(PodInfo::new(pod))
     }
 
     fn key(name: &str) -> NamespacedName {
@@ -380,9 +380,9 @@ mod tests {
         queue.refused(&key("a"), vec!["InterPodAffinity"], now);
         queue.put(pod("a", 0, false), now);
         assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
-        let mut changed = (*pod("a", 0, false).pod).clone();
+        let mut changed = pod("a", 0, false).pod.clone();
         changed.metadata.labels = Some([("a".into(), "b".into())].into());
-        queue.put(Arc::new(PodInfo::new(Arc::new(changed))), now);
+        queue.put(Arc::new(PodInfo::new(changed)), now);
         assert!(matches!(queue.place(&key("a")), Some(Place::Backoff { .. })));
     }
 }

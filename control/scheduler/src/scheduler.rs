@@ -25,13 +25,17 @@ use crate::pod_info::{PodInfo, is_finished, node_name};
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::snapshot::{NodeIndex, Snapshot};
-use crate::watched::{Changed, Inbox, Watched};
+use crate::watched::{self, Changed, Inbox, Watched};
 use crate::write;
 
 /// Runs until `shutdown`, and waits for all it has started.
 pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, shutdown: CancellationToken) {
     let informers = Informers::new(client.clone(), shutdown.clone());
     let events = Events::start(client.clone(), config.instance.clone(), shutdown.clone());
+    if extenders.is_empty() {
+        informers.trim(PodInfo::trim);
+        informers.trim(watched::trim_node);
+    }
     let inbox = Arc::new(Inbox::default());
     let watched = Watched::start(&informers, &inbox);
     let (sender, finished) = mpsc::channel(config.parallelism);
@@ -156,14 +160,13 @@ impl Scheduler {
     }
 
     fn take_in_pod(&mut self, key: &NamespacedName) {
-        let pod = self.watched.pods.get(key).filter(|pod| !is_finished(pod));
-        let Some(pod) = pod else {
+        let pod = self.watched.pods.get(key).filter(|info| !is_finished(&info.pod));
+        let Some(info) = pod else {
             self.queue.remove(key);
             self.break_promise(key, None);
             self.leave(key);
             return;
         };
-        let info = Arc::new(PodInfo::new(pod));
         if let Some(node) = node_name(&info.pod) {
             self.queue.remove(key);
             self.break_promise(key, Some(node));
@@ -275,7 +278,7 @@ impl Scheduler {
     async fn schedule(&mut self, pod: Arc<PodInfo>) {
         let mut span = ferry_trace::span("scheduler.schedule");
         span.object("pods", &pod.key.namespace, &pod.key.name);
-        if let Some(revision) = ferry_client::name::revision(&*pod.pod) {
+        if let Some(revision) = ferry_client::name::revision(&pod.pod) {
             span.caused_by(revision);
         }
         let profile = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
@@ -386,7 +389,7 @@ impl Scheduler {
                 self.queue.remove(&pod.key);
                 if let Some(at) = at {
                     let note = format!("Successfully assigned {} to {node}", pod.key);
-                    self.profiles[at].0.event(&*pod.pod, EventType::Normal, "Scheduled", "Binding", note);
+                    self.profiles[at].0.event(&pod.pod, EventType::Normal, "Scheduled", "Binding", note);
                 }
             }
             (Step::BindVolumes, Ok(())) => {
@@ -397,7 +400,7 @@ impl Scheduler {
             (step, Err(error)) => {
                 // someone may have bound it; the informer then has the last word
                 let seen = self.watched.pods.get(&pod.key);
-                let bound = seen.as_ref().is_some_and(|seen| node_name(seen).is_some());
+                let bound = seen.as_ref().is_some_and(|seen| node_name(&seen.pod).is_some());
                 if bound {
                     return;
                 }
@@ -406,7 +409,7 @@ impl Scheduler {
                 } else {
                     self.break_promise(&pod.key, None);
                 }
-                if seen.is_none_or(|seen| seen.metadata.uid.as_deref() != Some(&pod.uid)) {
+                if seen.is_none_or(|seen| seen.uid != pod.uid) {
                     self.queue.remove(&pod.key);
                     return;
                 }
@@ -459,7 +462,7 @@ impl Scheduler {
             }
             let note = format!("Preempted by pod {} on node {node}", cycle.pod.uid);
             if let Some((recorder, _)) = recorder {
-                recorder.event(&*victim.pod, EventType::Normal, "Preempted", "Preempting", note);
+                recorder.event(&victim.pod, EventType::Normal, "Preempted", "Preempting", note);
             }
             let (client, scheduler) = (self.client.clone(), cycle.profile.name);
             self.writes.spawn(ferry_trace::inherit(async move {
@@ -499,7 +502,7 @@ impl Scheduler {
         nominated: Option<String>,
     ) {
         let recorder = &self.profiles[at].0;
-        recorder.event(&*pod.pod, EventType::Warning, "FailedScheduling", "Scheduling", message);
+        recorder.event(&pod.pod, EventType::Warning, "FailedScheduling", "Scheduling", message);
         let condition = write::condition(&pod.pod, reason, message, Timestamp::now());
         let nominated = nominated.filter(|node| pod.nominated_node() != Some(node));
         if condition.is_none() && nominated.is_none() {

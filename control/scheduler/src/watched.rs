@@ -10,7 +10,7 @@ use ferry_client::{Index, Informer, Informers, NamespacedName};
 use indexmap::IndexSet;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, NodeStatus, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -24,7 +24,7 @@ use crate::pod_info::{NamespaceLabels, PodInfo};
 
 #[derive(Clone)]
 pub struct Watched {
-    pub pods: Informer<Pod>,
+    pub pods: Informer<PodInfo>,
     pub nodes: Informer<Node>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
@@ -118,6 +118,20 @@ impl Watched {
             self.replica_sets.synced(),
             self.stateful_sets.synced(),
         );
+    }
+}
+
+/// Takes out of a node what no plugin reads; extenders are given whole ones, so with them this is not done.
+pub fn trim_node(node: &mut Node) {
+    node.metadata.annotations = None;
+    if let Some(status) = &mut node.status {
+        let whole = std::mem::take(status);
+        *status = NodeStatus {
+            capacity: whole.capacity.filter(|_| whole.allocatable.is_none()),
+            allocatable: whole.allocatable,
+            images: whole.images,
+            ..Default::default()
+        };
     }
 }
 

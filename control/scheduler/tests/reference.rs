@@ -13,7 +13,7 @@ use ferry_scheduler::plugins::{Cluster, Cycle, State, default_preemption};
 use ferry_scheduler::pod_info::{NamespaceLabels, PodInfo};
 use ferry_scheduler::profile::Profile;
 use ferry_scheduler::snapshot::Snapshot;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -338,8 +338,9 @@ impl Reference {
 }
 
 fn info(pod: &Value) -> Arc<PodInfo> {
-    let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-    Arc::new(PodInfo::new(Arc::new(pod)))
+    let mut info: PodInfo = serde_json::from_value(pod.clone()).unwrap();
+    info.trim();
+    Arc::new(info)
 }
 
 fn key(pod: &Value) -> NamespacedName {

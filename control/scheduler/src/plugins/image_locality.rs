@@ -8,11 +8,7 @@ const SMALL: i64 = 23 * 1024 * 1024;
 const LARGE_PER_CONTAINER: i64 = 1000 * 1024 * 1024;
 
 pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
-    let spec = cycle.pod.spec();
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let images: Vec<_> = containers
-        .map(|container| snapshot.symbols.find(&with_tag(container.image.as_deref().unwrap_or(""))))
-        .collect();
+    let images: Vec<_> = cycle.pod.images.iter().map(|image| snapshot.symbols.find(image)).collect();
     if images.iter().all(Option::is_none) {
         return;
     }
@@ -24,9 +20,4 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         let sum: i64 = found.map(|(size, on)| (size as f64 * (f64::from(on) / all)) as i64).sum();
         *score = MAX_SCORE * (sum.clamp(SMALL, large) - SMALL) / (large - SMALL);
     }
-}
-
-fn with_tag(image: &str) -> String {
-    let name = image.rsplit('/').next().unwrap_or(image);
-    if name.contains(':') || name.contains('@') { image.to_owned() } else { format!("{image}:latest") }
 }

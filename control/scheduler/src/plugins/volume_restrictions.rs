@@ -4,15 +4,11 @@ use k8s_openapi::api::core::v1::Volume;
 
 use super::volume_binding::{claims, uses};
 use super::{Change, Cycle, Refusal, Relevance};
+use crate::pod_info::is_disk;
 use crate::snapshot::{NodeIndex, Snapshot};
 
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
-    let disks = cycle.pod.spec().volumes.iter().flatten().any(|volume| {
-        volume.gce_persistent_disk.is_some()
-            || volume.aws_elastic_block_store.is_some()
-            || volume.rbd.is_some()
-            || volume.iscsi.is_some()
-    });
+    let disks = cycle.pod.spec().volumes.iter().flatten().any(is_disk);
     let exclusive = !exclusive_claims(cycle)?.is_empty();
     Ok(if disks || exclusive { Relevance::Filters } else { Relevance::Skips })
 }
