@@ -1,0 +1,141 @@
+//! Plugins that look at a pod's volumes.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn uses(claim: &str) -> Value {
+    json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}})
+}
+
+fn in_zone(zone: &str) -> Value {
+    json!({"metadata": {"labels": {ZONE: zone}}})
+}
+
+fn bound(claim: &str, volume: &str) -> Value {
+    let done = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    json!({"metadata": {"name": claim, "namespace": "default", "annotations": done}, "spec": {"volumeName": volume}})
+}
+
+fn waiting(claim: &str, class: &str) -> Value {
+    json!({"metadata": {"name": claim, "namespace": "default"}, "spec": {"storageClassName": class,
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+fn class(name: &str, provisioner: &str, mode: &str) -> Value {
+    json!({"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": mode})
+}
+
+/// A volume that only nodes of a zone reach.
+fn local(name: &str, class: &str, size: &str, zone: &str) -> Value {
+    let here = json!({"key": ZONE, "operator": "In", "values": [zone]});
+    json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}}})
+}
+
+#[test]
+fn volume_binding() {
+    let plugin = "VolumeBinding";
+    let nodes = || World::of(&[("a", in_zone("x")), ("b", in_zone("y"))]);
+    nodes().check(plugin, json!({}), "a b", "");
+    nodes().check(plugin, uses("data"), "", "persistentvolumeclaim \"data\" not found");
+    let leaving = {
+        let mut claim = bound("data", "v");
+        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        claim
+    };
+    nodes().with("claim", leaving).check(
+        plugin,
+        uses("data"),
+        "",
+        "persistentvolumeclaim \"data\" is being deleted",
+    );
+
+    // bound: where the volume is
+    let world = nodes().with("claim", bound("data", "v")).with("volume", local("v", "", "1Gi", "y"));
+    world.check(plugin, uses("data"), "b", "node(s) didn't match PersistentVolume's node affinity");
+    let missing = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
+    nodes().with("claim", bound("data", "v")).check(plugin, uses("data"), "", missing);
+
+    // not bound, and not waiting for the pod either
+    let at_once = nodes().with("claim", waiting("data", "now")).with("class", class("now", "p", "Immediate"));
+    at_once.check(plugin, uses("data"), "", "pod has unbound immediate PersistentVolumeClaims");
+
+    // waiting for the pod: where a volume is that suits
+    let none = "node(s) didn't find available persistent volumes to bind";
+    let later = |size: &str| {
+        nodes()
+            .with("claim", waiting("data", "local"))
+            .with("class", class("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"))
+            .with("volume", local("v", "local", size, "x"))
+    };
+    later("1Gi").check(plugin, uses("data"), "a", none);
+    later("1Mi").check(plugin, uses("data"), "", none);
+    // or where one can be made
+    let made = |topologies: Value| {
+        let mut class = class("fast", "example.com/driver", "WaitForFirstConsumer");
+        class["allowedTopologies"] = topologies;
+        nodes().with("claim", waiting("data", "fast")).with("class", class)
+    };
+    made(Value::Null).check(plugin, uses("data"), "a b", none);
+    let only_y = json!([{"matchLabelExpressions": [{"key": ZONE, "values": ["y"]}]}]);
+    made(only_y).check(plugin, uses("data"), "b", none);
+}
+
+#[test]
+fn volume_zone() {
+    let labelled = |zone: &str| {
+        let labels = json!({ZONE: zone});
+        json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})
+    };
+    let nodes = || World::of(&[("a", in_zone("x")), ("b", in_zone("y")), ("c", json!({}))]);
+    let reason = "node(s) had no available volume zone";
+    nodes().check("VolumeZone", json!({}), "a b c", reason);
+    let in_y = nodes().with("claim", bound("data", "v")).with("volume", labelled("y"));
+    in_y.check("VolumeZone", uses("data"), "b c", reason);
+    let in_both = nodes().with("claim", bound("data", "v")).with("volume", labelled("x__y"));
+    in_both.check("VolumeZone", uses("data"), "a b c", reason);
+}
+
+#[test]
+fn volume_restrictions() {
+    let disk = |name: &str, read_only: bool| {
+        let disk = json!({"pdName": name, "readOnly": read_only});
+        json!({"spec": {"volumes": [{"name": "v", "gcePersistentDisk": disk}]}})
+    };
+    let nodes = || World::of(&[("a", json!({})), ("b", json!({}))]);
+    let reason = "node(s) had no available disk";
+    let plugin = "VolumeRestrictions";
+    nodes().on("b", disk("d", false)).check(plugin, disk("d", false), "a", reason);
+    nodes().on("b", disk("d", false)).check(plugin, disk("other", false), "a b", reason);
+    nodes().on("b", disk("d", true)).check(plugin, disk("d", true), "a b", reason);
+    let once = |mode: &str| {
+        let mut claim = bound("data", "v");
+        claim["spec"]["accessModes"] = json!([mode]);
+        nodes().on("b", uses("data")).with("claim", claim)
+    };
+    let reason = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+    once("ReadWriteOncePod").check(plugin, uses("data"), "", reason);
+    once("ReadWriteOnce").check(plugin, uses("data"), "a b", reason);
+}
+
+#[test]
+fn node_volume_limits() {
+    let volume = |name: &str| json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "example.com/driver", "volumeHandle": name}}});
+    let drivers = json!([{"name": "example.com/driver", "nodeID": "b", "allocatable": {"count": 1}}]);
+    let world = World::of(&[("a", json!({})), ("b", json!({}))])
+        .with("csi node", json!({"metadata": {"name": "b"}, "spec": {"drivers": drivers}}))
+        .with("claim", bound("one", "v1"))
+        .with("claim", bound("two", "v2"))
+        .with("volume", volume("v1"))
+        .with("volume", volume("v2"))
+        .on("b", uses("one"));
+    let reason = "node(s) exceed max volume count";
+    world.check("NodeVolumeLimits", json!({}), "a b", reason);
+    world.check("NodeVolumeLimits", uses("two"), "a", reason);
+    // already attached there for another pod
+    world.check("NodeVolumeLimits", uses("one"), "a b", reason);
+}
