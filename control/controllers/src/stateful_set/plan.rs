@@ -146,20 +146,22 @@ impl<'a> Rollout<'a> {
         !is_deleting(pod) && later_fine && revision_of(pod) != self.update && ordinal >= self.partition()
     }
 
-    /// Removes what is too much, highest first; true if the update may go on.
+    /// Removes what is too much, highest first; true if the update may go on. In order, a pod that is not ready goes
+    /// only if all before it are well: whatever made several of them unwell is to be looked at first.
     fn condemn(&self, actions: &mut Vec<Action>) -> bool {
         let too_many: Vec<(&i32, &Arc<Pod>)> =
             self.pods.iter().rev().filter(|(ordinal, _)| !self.wanted().contains(ordinal)).collect();
-        let all_well =
-            self.wanted().all(|ordinal| self.pods.get(&ordinal).is_some_and(|pod| self.is_healthy(pod)));
-        for (_, pod) in &too_many {
+        let kept = self.pods.range(self.wanted());
+        let mut in_order = kept.chain(too_many.iter().rev().copied());
+        let first_unwell = in_order.find(|(_, pod)| !self.is_healthy(pod)).map(|(ordinal, _)| *ordinal);
+        for (ordinal, pod) in &too_many {
             if is_deleting(pod) {
                 if !self.parallel {
                     return false;
                 }
                 continue;
             }
-            if !self.parallel && !is_ready(pod) && !all_well {
+            if !self.parallel && !is_ready(pod) && first_unwell != Some(**ordinal) {
                 return false;
             }
             actions.push(Action::Delete { pod: (*pod).clone(), condemned: true });
@@ -289,6 +291,16 @@ mod tests {
         let mut leaving = all.clone();
         leaving[3] = Arc::new(deleting((*all[3]).clone()));
         check(&set(2, "OrderedReady", None), &leaving, &[]);
+    }
+
+    #[test]
+    fn going_down_halts_while_several_are_unwell() {
+        let unwell: Vec<Arc<Pod>> = (0..3).map(|ordinal| member(ordinal, "v2", false)).collect();
+        check(&set(0, "OrderedReady", None), &unwell, &[]);
+        check(&set(0, "Parallel", None), &unwell, &["condemn web-2", "condemn web-1", "condemn web-0"]);
+        let [well, other] = [member(0, "v2", true), member(1, "v2", true)];
+        check(&set(0, "OrderedReady", None), &[well.clone(), other, unwell[2].clone()], &["condemn web-2"]);
+        check(&set(0, "OrderedReady", None), &[well, unwell[1].clone(), unwell[2].clone()], &[]);
     }
 
     #[test]
