@@ -66,6 +66,7 @@ impl HealthChecks {
                 return;
             }
             server.stop.cancel();
+            self.servers.remove(service);
         }
         let listener = match listen(port).await {
             Ok(listener) => listener,

@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 
 use ferry_linux::net::sockets::{self, Listening, Transport};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServicePort};
 
 use crate::Protocol;
 
@@ -37,19 +37,27 @@ impl HostPorts {
     }
 }
 
-/// The ports of a balanced service that the host has for itself at one of these addresses, its own.
-pub fn conflicts(service: &Service, host: &HostPorts, addresses: &[IpAddr]) -> BTreeSet<(u16, Protocol)> {
-    let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
-    else {
-        return BTreeSet::new();
+/// The ports a balanced service asks for; none where it is not balanced.
+pub fn balanced_ports(service: &Service) -> BTreeSet<(u16, Protocol)> {
+    let spec = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
+    let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
+    ports.filter_map(of_port).collect()
+}
+
+pub fn of_port(port: &ServicePort) -> Option<(u16, Protocol)> {
+    Some((u16::try_from(port.port).ok()?, Protocol::of(port.protocol.as_deref())?))
+}
+
+/// Those of these ports that the host has for itself at one of these addresses, its own.
+pub fn conflicts(
+    ports: &BTreeSet<(u16, Protocol)>,
+    host: &HostPorts,
+    addresses: &[IpAddr],
+) -> BTreeSet<(u16, Protocol)> {
+    let is_hosts = |(port, protocol): &&(u16, Protocol)| {
+        addresses.iter().any(|address| host.has(*protocol, *address, *port))
     };
-    let ports =
-        spec.ports.iter().flatten().filter_map(|port| {
-            Some((u16::try_from(port.port).ok()?, Protocol::of(port.protocol.as_deref())?))
-        });
-    ports
-        .filter(|(port, protocol)| addresses.iter().any(|address| host.has(*protocol, *address, *port)))
-        .collect()
+    ports.iter().filter(is_hosts).copied().collect()
 }
 
 /// As a node tells others: `22/TCP,6443/TCP`.
@@ -102,10 +110,10 @@ mod tests {
             serde_json::from_value(json!({ "spec": { "type": type_, "ports": ports } })).unwrap()
         };
         let own = ["192.0.2.1".parse().unwrap()];
-        let found = conflicts(&service("LoadBalancer"), &host, &own);
+        let found = conflicts(&balanced_ports(&service("LoadBalancer")), &host, &own);
         assert_eq!(to_text(&found), "22/TCP,53/UDP");
         assert_eq!(from_text(&to_text(&found)), found);
-        assert!(conflicts(&service("NodePort"), &host, &own).is_empty());
+        assert!(balanced_ports(&service("NodePort")).is_empty());
         assert!(from_text("").is_empty() && from_text("x/TCP,22,23/XYZ").is_empty());
     }
 }

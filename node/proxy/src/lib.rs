@@ -76,6 +76,8 @@ pub struct Node {
     pub zone: Option<String>,
     /// The first of each family.
     pub addresses: Vec<IpAddr>,
+    /// All that its Node object names, which a load balancer may give out.
+    pub all_addresses: Vec<IpAddr>,
     /// What it listens on itself.
     pub host_ports: HostPorts,
     /// The cluster's pod addresses: traffic from them is inside traffic.

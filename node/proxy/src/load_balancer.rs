@@ -17,48 +17,75 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::{Protocol, report::Report};
+use crate::{host_ports::of_port, report::Report};
 
 /// In a port's status: a host listens on it itself and keeps it.
 pub const PORT_IN_USE: &str = "ferry.dev/HostPortInUse";
+/// In a port's status: the node has not yet said whether its host has the port.
+const PORT_NOT_OPEN_YET: &str = "ferry.dev/NotOpenYet";
 
 /// What a service's ingress should be. `None`: another balancer's, or no balanced service; leave it.
+///
+/// A node's address is given out for the ports that the node has looked at its host for. Else other nodes would, for
+/// a moment, lead what is meant for that host's own port 22 to the service's pods.
 pub fn ingress(service: &Service, nodes: &[Arc<Node>]) -> Option<Vec<LoadBalancerIngress>> {
     let spec = service.spec.as_ref()?;
-    if spec.type_.as_deref() != Some("LoadBalancer") || spec.load_balancer_class.is_some() {
+    if spec.type_.as_deref() != Some("LoadBalancer") {
+        // It was balanced once, by us: whoever balances it again begins from nothing.
+        return is_ours(held(service), nodes).then(Vec::new);
+    }
+    if spec.load_balancer_class.is_some() {
         return None;
     }
     let ports: Vec<&ServicePort> = spec.ports.iter().flatten().collect();
     let families = spec.ip_families.iter().flatten().map(String::as_str).collect::<Vec<_>>();
     let wanted =
         |ip: &IpAddr| families.is_empty() || families.contains(&if ip.is_ipv4() { "IPv4" } else { "IPv6" });
-    let mut found: BTreeMap<IpAddr, BTreeSet<(u16, Protocol)>> = BTreeMap::new();
+    let mut found: BTreeMap<IpAddr, LoadBalancerIngress> = BTreeMap::new();
     for node in nodes.iter().filter(|node| takes_traffic(node)) {
+        let Some(ports) = port_statuses(&ports, &Report::of(node)) else { continue };
         for address in addresses(node).into_iter().filter(wanted) {
-            found.entry(address).or_default().extend(Report::of(node).host_ports);
+            found.entry(address).or_insert_with(|| LoadBalancerIngress {
+                ip: Some(address.to_string()),
+                ip_mode: Some("VIP".into()),
+                // All of them, where one is not open; nothing, where all is well.
+                ports: Some(ports.clone()).filter(|all| all.iter().any(|port| port.error.is_some())),
+                ..LoadBalancerIngress::default()
+            });
         }
     }
-    let ingress = |(ip, kept): (IpAddr, BTreeSet<(u16, Protocol)>)| LoadBalancerIngress {
-        ip: Some(ip.to_string()),
-        ip_mode: Some("VIP".into()),
-        ports: port_statuses(&ports, &kept),
-        ..LoadBalancerIngress::default()
-    };
-    Some(found.into_iter().map(ingress).collect())
+    Some(found.into_values().collect())
 }
 
-/// All ports, where the host keeps one of them for itself; nothing, where all is well.
-fn port_statuses(ports: &[&ServicePort], kept: &BTreeSet<(u16, Protocol)>) -> Option<Vec<PortStatus>> {
-    let is_kept = |port: &ServicePort| {
-        let number = u16::try_from(port.port).ok();
-        number.zip(Protocol::of(port.protocol.as_deref())).is_some_and(|port| kept.contains(&port))
+/// How a node has each of the ports; `None` while it has looked for none of them.
+fn port_statuses(ports: &[&ServicePort], report: &Report) -> Option<Vec<PortStatus>> {
+    let error = |port: &ServicePort| {
+        let port = of_port(port)?;
+        let is_known = report.balanced_ports.as_ref().is_none_or(|seen| seen.contains(&port));
+        if report.host_ports.contains(&port) {
+            Some(PORT_IN_USE)
+        } else {
+            (!is_known).then_some(PORT_NOT_OPEN_YET)
+        }
     };
     let status = |port: &&ServicePort| PortStatus {
         port: port.port,
         protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
-        error: is_kept(port).then(|| PORT_IN_USE.into()),
+        error: error(port).map(String::from),
     };
-    ports.iter().any(|port| is_kept(port)).then(|| ports.iter().map(status).collect())
+    let waits = !ports.is_empty() && ports.iter().all(|port| error(port) == Some(PORT_NOT_OPEN_YET));
+    (!waits).then(|| ports.iter().map(status).collect())
+}
+
+fn held(service: &Service) -> &[LoadBalancerIngress] {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    status.and_then(|status| status.ingress.as_deref()).unwrap_or(&[])
+}
+
+/// Whether there is something, and all of it nodes' addresses.
+fn is_ours(held: &[LoadBalancerIngress], nodes: &[Arc<Node>]) -> bool {
+    let own: BTreeSet<String> = nodes.iter().flat_map(|n| addresses(n)).map(|ip| ip.to_string()).collect();
+    !held.is_empty() && held.iter().all(|one| one.ip.as_ref().is_some_and(|ip| own.contains(ip)))
 }
 
 /// Keeps every balanced service's status right until told to stop.
@@ -80,7 +107,10 @@ pub async fn run(informers: Informers, instance: String, shutdown: CancellationT
         let (changed, dirty, services) = (changed.clone(), dirty.clone(), services.clone());
         nodes.handle(move |event| {
             // A heartbeat changes neither addresses nor readiness.
-            let seen = |node: &Node| (takes_traffic(node), addresses(node), Report::of(node).host_ports);
+            let seen = |node: &Node| {
+                let Report { balanced_ports, host_ports, .. } = Report::of(node);
+                (takes_traffic(node), addresses(node), balanced_ports, host_ports)
+            };
             if event.old().is_none_or(|old| seen(old) != seen(event.object())) || event.is_deleted() {
                 dirty.lock().extend(services.list().iter().map(|service| NamespacedName::of(&**service)));
                 changed.notify_one();
@@ -125,8 +155,7 @@ async fn write(
     service: &Service,
     wanted: Vec<LoadBalancerIngress>,
 ) -> kube::Result<()> {
-    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let held = status.and_then(|status| status.ingress.as_deref()).unwrap_or(&[]);
+    let held = held(service);
     if held == wanted {
         return Ok(());
     }
@@ -147,7 +176,7 @@ async fn write(
 /// Addresses and ports that cannot be had: `(192.0.2.1, 22/TCP)`.
 pub fn refused(ingress: &[LoadBalancerIngress]) -> BTreeSet<(String, String)> {
     let of = |one: &LoadBalancerIngress| {
-        let ports = one.ports.iter().flatten().filter(|port| port.error.is_some());
+        let ports = one.ports.iter().flatten().filter(|port| port.error.as_deref() == Some(PORT_IN_USE));
         let ip = one.ip.clone().unwrap_or_default();
         ports.map(move |port| (ip.clone(), format!("{}/{}", port.port, port.protocol))).collect::<Vec<_>>()
     };
@@ -178,7 +207,7 @@ fn addresses(node: &Node) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::HOST_PORTS;
+    use crate::report::{BALANCED_PORTS, HOST_PORTS};
 
     fn node(ready: &str, addresses: &[(&str, &str)]) -> Arc<Node> {
         let addresses: Vec<_> =
@@ -224,5 +253,49 @@ mod tests {
         assert_eq!(ssh[1].ports, None);
         let web = ingress(&service(json!([{ "port": 80 }])), &nodes).unwrap();
         assert!(web.iter().all(|ingress| ingress.ports.is_none()));
+    }
+
+    #[test]
+    fn a_node_is_named_for_the_ports_it_has_looked_at() {
+        let node = |seen: Option<&str>| {
+            let mut node = (*node("True", &[("InternalIP", "10.0.0.1")])).clone();
+            let seen = seen.map(|seen| (BALANCED_PORTS.to_owned(), seen.to_owned()));
+            node.metadata.annotations = Some(seen.into_iter().collect());
+            [Arc::new(node)]
+        };
+        let spec = json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }, { "port": 443 }] });
+        let service: Service = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+        let errors = |seen: Option<&str>| -> Vec<Vec<Option<String>>> {
+            let found = ingress(&service, &node(seen)).unwrap();
+            found
+                .iter()
+                .map(|one| one.ports.iter().flatten().map(|port| port.error.clone()).collect())
+                .collect()
+        };
+        assert!(errors(Some("")).is_empty(), "the node has not looked");
+        let not_yet = || Some(PORT_NOT_OPEN_YET.to_owned());
+        assert_eq!(
+            errors(Some("80/TCP")),
+            [[None, not_yet()]],
+            "a port that was added waits, the other goes on"
+        );
+        assert_eq!(errors(Some("80/TCP,443/TCP")), [[]], "all is open");
+        assert_eq!(errors(None), [[]], "another's proxy does not look");
+        let early = ingress(&service, &node(Some("80/TCP"))).unwrap();
+        assert!(refused(&early).is_empty(), "nobody is told of what comes in a moment");
+    }
+
+    #[test]
+    fn a_service_that_is_balanced_no_longer_gives_its_addresses_back() {
+        let nodes = [node("False", &[("InternalIP", "10.0.0.1")])];
+        let service = |ip: &str| -> Service {
+            let status = json!({ "loadBalancer": { "ingress": [{ "ip": ip }] } });
+            serde_json::from_value(
+                json!({ "metadata": {}, "spec": { "type": "ClusterIP" }, "status": status }),
+            )
+            .unwrap()
+        };
+        assert_eq!(ingress(&service("10.0.0.1"), &nodes), Some(vec![]));
+        assert_eq!(ingress(&service("203.0.113.7"), &nodes), None, "another balancer's");
     }
 }

@@ -72,17 +72,22 @@ impl NodePorts {
 
 /// A node's own addresses, the first of each family.
 pub fn primary_addresses(node: &Node) -> Vec<IpAddr> {
-    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let of = |kind: &'static str| {
-        all.clone().filter(move |a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok())
-    };
     let mut found: Vec<IpAddr> = Vec::new();
-    for address in of("InternalIP").chain(of("ExternalIP")) {
+    for address in all_addresses(node) {
         if !found.iter().any(|known| known.is_ipv4() == address.is_ipv4()) {
             found.push(address);
         }
     }
     found
+}
+
+/// All of a node's own addresses, the internal ones first.
+pub fn all_addresses(node: &Node) -> Vec<IpAddr> {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of = |kind: &'static str| {
+        all.clone().filter(move |a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok())
+    };
+    of("InternalIP").chain(of("ExternalIP")).collect()
 }
 
 #[cfg(test)]
@@ -125,6 +130,8 @@ mod tests {
         .unwrap();
         let found: Vec<String> = primary_addresses(&node).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["192.0.2.1", "fd00::1"]);
+        let all: Vec<String> = all_addresses(&node).iter().map(ToString::to_string).collect();
+        assert_eq!(all, ["192.0.2.1", "192.0.2.2", "203.0.113.1", "fd00::1"]);
         assert!(primary_addresses(&Node::default()).is_empty());
     }
 }

@@ -185,7 +185,7 @@ impl Balanced {
 
     /// What a host listens on itself is left to it: on this node at once, on others when they have said so.
     fn takes(&self, port: u16, protocol: Protocol, node: &Node) -> bool {
-        let is_hosts = node.addresses.contains(&self.ip) && node.host_ports.has(protocol, self.ip, port);
+        let is_hosts = node.all_addresses.contains(&self.ip) && node.host_ports.has(protocol, self.ip, port);
         !is_hosts && !self.refused.contains(&(port, protocol))
     }
 }

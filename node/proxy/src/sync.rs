@@ -8,7 +8,7 @@ use std::{
 
 use ferry_client::events::{EventType, Events, Recorder};
 use ferry_client::{CancellationToken, Client, Index, Informer, Informers, NamespacedName, Selection};
-use ferry_linux::net::{conntrack, nftables};
+use ferry_linux::net::conntrack;
 use k8s_openapi::api::{
     core::v1::{Node as ApiNode, Service},
     discovery::v1::EndpointSlice,
@@ -21,9 +21,9 @@ use crate::{
     backend::{Backend, Changed},
     health::{self, Health, HealthChecks},
     host_firewall,
-    host_ports::conflicts,
+    host_ports::{balanced_ports, conflicts},
     ledger::{Owner, Rank},
-    node_ports::primary_addresses,
+    node_ports::{all_addresses, primary_addresses},
     report::Report,
     service::{self, ServicePort},
     stale_flows::stale_flows,
@@ -70,6 +70,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     let events = Events::start(own.clone(), config.node_name.clone(), shutdown.clone());
     let mut proxy = Proxy {
         look_soon: false,
+        told: Report::default(),
         own,
         recorder: events.reporting_recorder("kube-proxy"),
         backend: Some(Backend::new(&config, &node)),
@@ -159,7 +160,7 @@ fn watch(
         let zone =
             |node: &ApiNode| node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned();
         // Heartbeats come often; only the zone and the addresses matter here.
-        let seen = |node: &ApiNode| (zone(node), primary_addresses(node));
+        let seen = |node: &ApiNode| (zone(node), all_addresses(node));
         if event.old().is_none_or(|old| seen(old) != seen(event.object())) {
             for service in services.list() {
                 on_node.add(NamespacedName::of(&*service), event.revision());
@@ -183,6 +184,8 @@ struct Proxy {
     whole: bool,
     /// A service asks for ports that the host may have.
     look_soon: bool,
+    /// What was last said of the host.
+    told: Report,
     own: Client,
     recorder: Recorder,
 }
@@ -203,7 +206,12 @@ impl Proxy {
             host_ports = read_host_ports().await;
             self.look_soon = true;
         }
+        // A port that nobody asks for any more is looked at anew when somebody does.
+        let has_said = self.told.balanced_ports.as_ref().is_some_and(|ports| !ports.is_empty());
+        self.look_soon |= has_said && keys.keys().any(|key| self.services.get(key).is_none());
         let node = node_of(&self.config, self.nodes.list().first().map(|node| &**node), host_ports);
+        // The load balancer waits for what a new node has to say.
+        self.look_soon |= node.all_addresses != self.node.all_addresses;
         if node.addresses != self.node.addresses {
             // What the rules rest on is another: they are made from the beginning.
             self.backend = Some(Backend::new(&self.config, &node));
@@ -284,20 +292,26 @@ impl Proxy {
                 dirty.add(NamespacedName::of(&**service), None);
             }
         }
-        let addresses = primary_addresses(&node);
-        let conflicts = balanced.iter().flat_map(|service| conflicts(service, &ports, &addresses));
-        let report = Report { host_ports: conflicts.collect(), dropping_chains: dropping_chains().await };
-        let told = Report::of(&node);
-        if report == told {
+        let asked_for: BTreeSet<_> = balanced.iter().flat_map(|service| balanced_ports(service)).collect();
+        let report = Report {
+            host_ports: conflicts(&asked_for, &ports, &all_addresses(&node)),
+            balanced_ports: Some(asked_for),
+            dropping_chains: dropping_chains(&self.config).await,
+        };
+        // What the API holds may be older than what was said.
+        if report == self.told && report == Report::of(&node) {
             return;
         }
-        if !report.dropping_chains.is_empty() && report.dropping_chains != told.dropping_chains {
+        if !report.dropping_chains.is_empty() && report.dropping_chains != Report::of(&node).dropping_chains {
             let note = host_firewall::explain(&report.dropping_chains);
             tracing::warn!("{note}");
             self.recorder.event(&*node, EventType::Warning, "HostFirewallDropsForwards", "Forward", note);
         }
-        if let Err(error) = report.publish(&self.own, &self.config.node_name).await {
-            tracing::warn!(%error, "what there is to say of the host cannot be written to the node");
+        match report.publish(&self.own, &self.config.node_name).await {
+            Ok(()) => self.told = report,
+            Err(error) => {
+                tracing::warn!(%error, "what there is to say of the host cannot be written to the node");
+            }
         }
     }
 }
@@ -323,15 +337,10 @@ fn forget(stale: &BTreeSet<conntrack::Flows>) {
     }
 }
 
-async fn dropping_chains() -> Vec<String> {
-    let listed = tokio::task::spawn_blocking(nftables::list_chains).await;
-    match listed.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
-        Ok(listing) => host_firewall::dropping_chains(&listing),
-        Err(error) => {
-            tracing::debug!(%error, "the host's firewall cannot be looked at");
-            Vec::new()
-        }
-    }
+async fn dropping_chains(config: &Config) -> Vec<String> {
+    let pods = host_firewall::Pods::of(&config.cluster, &config.pod_cidrs);
+    let looked = tokio::task::spawn_blocking(move || host_firewall::look(&pods)).await;
+    looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 fn service_of(slice: &EndpointSlice) -> Option<NamespacedName> {
@@ -355,6 +364,7 @@ fn node_of(config: &Config, node: Option<&ApiNode>, host_ports: HostPorts) -> No
         name: config.node_name.clone(),
         zone: labels.and_then(|labels| labels.get(ZONE)).cloned(),
         addresses: node.map_or_else(Vec::new, primary_addresses),
+        all_addresses: node.map_or_else(Vec::new, all_addresses),
         host_ports,
         pod_cidrs: config.pod_cidrs.clone(),
     }

@@ -139,6 +139,7 @@ fn api_node(config: &Config) -> Node {
         name: config.node_name.clone(),
         zone: None,
         addresses: vec![NODE.parse().unwrap()],
+        all_addresses: vec![NODE.parse().unwrap()],
         host_ports: HostPorts::read().unwrap(),
         pod_cidrs: config.pod_cidrs.clone(),
     }
@@ -245,6 +246,8 @@ fn services_work(mode: Mode) {
     sources(&mut world, &both);
     the_hosts_own_ports(&mut world, &both);
     session_affinity(&mut world, &both);
+    affinity_ends(&mut world, &both);
+    those_that_end_serve_last(&mut world, &both);
     nobody_serves(&mut world);
 
     // Gone, and everything is as before.
@@ -375,6 +378,43 @@ fn session_affinity(world: &mut World, both: &[Value]) {
     world.apply(&sticky, std::slice::from_ref(&other));
     let now = servers(&world.pods[0].namespace, "10.96.0.1:80", 10);
     assert_eq!(now.first().unwrap().to_string(), other["addresses"][0].as_str().unwrap());
+}
+
+/// Who has not come for as long as the timeout is anybody's again.
+fn affinity_ends(world: &mut World, both: &[Value]) {
+    let sticky = service(json!({
+        "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 1 } },
+    }));
+    world.apply(&sticky, both);
+    let client = &world.pods[0].namespace;
+    let first = servers(client, "10.96.0.1:80", 5);
+    assert_eq!(first.len(), 1, "within the timeout a client stays");
+    // Each question begins the time anew, so it must pass between two; the other is as likely as the same.
+    let another = (0..16).any(|_| {
+        std::thread::sleep(Duration::from_millis(1300));
+        servers(client, "10.96.0.1:80", 1) != first
+    });
+    assert!(another, "after the timeout any server may be chosen");
+}
+
+fn those_that_end_serve_last(world: &mut World, both: &[Value]) {
+    let ending = |endpoint: &Value| {
+        let mut endpoint = endpoint.clone();
+        endpoint["conditions"] = json!({ "ready": false, "serving": true, "terminating": true });
+        endpoint
+    };
+    let address =
+        |endpoint: &Value| -> IpAddr { endpoint["addresses"][0].as_str().unwrap().parse().unwrap() };
+    world.apply(&service(json!({})), &[both[0].clone(), ending(&both[1])]);
+    let client = &world.pods[0].namespace;
+    assert_eq!(servers(client, "10.96.0.1:80", 20), BTreeSet::from([address(&both[0])]), "who stays serves");
+    world.apply(&service(json!({})), &[ending(&both[1])]);
+    let client = &world.pods[0].namespace;
+    assert_eq!(
+        servers(client, "10.96.0.1:80", 5),
+        BTreeSet::from([address(&both[1])]),
+        "until nobody else does"
+    );
 }
 
 fn nobody_serves(world: &mut World) {

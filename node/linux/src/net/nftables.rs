@@ -26,6 +26,12 @@ pub fn list_ruleset() -> Result<String, ToolError> {
     feed("nft", &["list", "ruleset"], "")
 }
 
+/// The rules of one chain; `place` is its family, table and name.
+pub fn list_chain(place: &str) -> Result<String, ToolError> {
+    let words: Vec<&str> = ["list", "chain"].into_iter().chain(place.split(' ')).collect();
+    feed("nft", &words, "")
+}
+
 /// All base chains, one `nft` line each, to see whether a firewall of the host drops what is forwarded.
 pub fn list_chains() -> Result<String, ToolError> {
     feed("nft", &["list", "chains"], "")
