@@ -72,19 +72,29 @@ pub fn configuration(network: &NodeNetwork) -> Value {
     json!({ "cniVersion": "1.0.0", "name": network.cluster, "plugins": [bridge] })
 }
 
-/// Writes the configuration into the runtime's directory, unless somebody else's is there: a user who
-/// brings a network of their own has put it there, and it wins.
-pub fn write_configuration(directory: &Path, network: &NodeNetwork) -> io::Result<Written> {
-    fs::create_dir_all(directory)?;
-    let ours = configuration_file(directory, &network.cluster);
-    let mut others: Vec<PathBuf> = fs::read_dir(directory)?
+/// A configuration by somebody else in the runtime's directory: the one a runtime takes first.
+pub fn theirs(directory: &Path, cluster: &str) -> io::Result<Option<PathBuf>> {
+    let ours = configuration_file(directory, cluster);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut others: Vec<PathBuf> = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<io::Result<Vec<_>>>()?
         .into_iter()
         .filter(|path| *path != ours && is_configuration(path))
         .collect();
     others.sort();
-    if let Some(theirs) = others.into_iter().next() {
+    Ok(others.into_iter().next())
+}
+
+/// Writes the configuration into the runtime's directory, unless somebody else's is there: a user who
+/// brings a network of their own has put it there, and it wins.
+pub fn write_configuration(directory: &Path, network: &NodeNetwork) -> io::Result<Written> {
+    fs::create_dir_all(directory)?;
+    let ours = configuration_file(directory, &network.cluster);
+    if let Some(theirs) = theirs(directory, &network.cluster)? {
         return Ok(Written::Theirs(theirs));
     }
     let text = serde_json::to_vec_pretty(&configuration(network)).map_err(io::Error::other)?;

@@ -3,7 +3,7 @@
 //! Two callers meet here. A container runtime starts the binary under a plugin's name for each pod
 //! ([`plugin`]: `bridge` with `host-local` addresses, `portmap`, `loopback`). And the node keeps the
 //! rest ([`node`]): the configuration the runtime reads ([`install`]), kernel settings, masquerading, and
-//! the way to other hosts ([`overlay`]). Who may talk to whom is [`policy`]'s.
+//! the way to other hosts ([`overlay`]); ranges that overlap are seen and said ([`overlap`]). Who may talk to whom is [`policy`]'s.
 //!
 //! It deliberately knows no Services and no DNS names: packets to a Service are the proxy's.
 //!
@@ -12,6 +12,7 @@
 
 pub mod install;
 pub mod node;
+pub mod overlap;
 pub mod overlay;
 pub mod plugin;
 pub mod policy;

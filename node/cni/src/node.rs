@@ -3,19 +3,22 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use ferry_client::{CancellationToken, Informers};
+use ferry_client::{CancellationToken, Client, Informers, events::Events};
 use ferry_linux::net::{Netlink, names, nftables, sysctl};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::MissedTickBehavior};
 
 use crate::{
     install::{self, NodeNetwork, Written},
+    overlap::{self, HostNetworks, Overlap},
     overlay::{self, Host, Mode},
 };
 
 /// After a refusal by the kernel.
 const RETRY: Duration = Duration::from_secs(2);
+/// How often the host's own networks are compared with the cluster's.
+const LOOK: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -23,6 +26,8 @@ pub struct Config {
     pub node_name: String,
     /// All pods of the cluster: what goes beyond takes the node's address.
     pub cluster_cidrs: Vec<IpNet>,
+    /// Its services, which must lie elsewhere.
+    pub service_cidrs: Vec<IpNet>,
     /// Where the container runtime looks for configurations and plugins.
     pub configuration_dir: PathBuf,
     pub plugin_dir: PathBuf,
@@ -46,7 +51,9 @@ pub enum Error {
 
 /// Sets the node's network up as soon as the node has its pod CIDR, and keeps it until told to stop.
 /// What was set up stays: pods go on while Ferry restarts. [`remove`] takes it away.
-pub async fn run(informers: Informers, config: Config, shutdown: CancellationToken) {
+///
+/// `own` is who may write to the own Node what there is to say of its ranges.
+pub async fn run(informers: Informers, own: Client, config: Config, shutdown: CancellationToken) {
     let nodes = informers.of::<Node>();
     let changed = Arc::new(Notify::new());
     let wake = changed.clone();
@@ -60,42 +67,79 @@ pub async fn run(informers: Informers, config: Config, shutdown: CancellationTok
         () = nodes.synced() => {}
         () = shutdown.cancelled() => return,
     }
+    let events = Events::start(own.clone(), config.node_name.clone(), shutdown.clone());
+    let recorder = events.recorder("ferry-network");
     let config = Arc::new(config);
     let mut installed: Option<Vec<IpNet>> = None;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let hosts: Vec<Host> = nodes.list().iter().filter_map(|node| Host::of(node)).collect();
+        let all = nodes.list();
+        let hosts: Vec<Host> = all.iter().filter_map(|node| Host::of(node)).collect();
         let outcome = match hosts.iter().find(|host| host.name == config.node_name).cloned() {
             Some(own) => {
-                let is_new = installed.as_ref() != Some(&own.pod_cidrs);
-                let cidrs = own.pod_cidrs.clone();
-                let config = config.clone();
+                let (config, before) = (config.clone(), installed.clone());
                 let span = ferry_trace::span("cni.network");
-                let work = move || set_up(&config, &own, &hosts, is_new);
+                let work = move || step(&config, own, &hosts, before);
                 let done = span.in_scope(tokio::task::spawn_blocking(work)).await;
-                let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                done.map(|()| installed = Some(cidrs))
+                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
             }
             // Not yet: the node will be told its CIDR.
-            None => Ok(()),
+            None => Ok((installed.clone(), Vec::new())),
+        };
+        let failed = match outcome {
+            Ok((now, overlaps)) => {
+                installed = now;
+                let is_own = |node: &&Arc<Node>| node.metadata.name.as_ref() == Some(&config.node_name);
+                if let Some(node) = all.iter().find(is_own) {
+                    overlap::tell(&overlaps, node, &own, &recorder).await;
+                }
+                None
+            }
+            Err(error) => Some(error),
         };
         let retry = async {
-            match &outcome {
-                Ok(()) => std::future::pending().await,
-                Err(error) => {
+            match &failed {
+                None => std::future::pending().await,
+                Some(error) => {
                     tracing::error!(%error, "the node's network could not be set up");
                     tokio::time::sleep(RETRY).await;
                 }
             }
         };
+        look.reset();
         tokio::select! {
             () = changed.notified() => {}
+            _ = look.tick() => {}
             () = retry => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
-/// One step of [`run`]. Blocks.
+/// One step of [`run`]: sets up what can be; says for which CIDRs it is, and what overlaps. `before`: what an earlier
+/// step set up. Blocks.
+pub fn step(
+    config: &Config,
+    own: Host,
+    hosts: &[Host],
+    before: Option<Vec<IpNet>>,
+) -> Result<(Option<Vec<IpNet>>, Vec<Overlap>), Error> {
+    let theirs = install::theirs(&config.configuration_dir, &config.cluster)
+        .map_err(|source| Error::File { attempt: "reading the CNI configurations", source })?;
+    // Who brings a network of their own has ways to the pods of their own too.
+    let host = if theirs.is_some() { HostNetworks::default() } else { HostNetworks::read(&config.cluster)? };
+    let overlaps = overlap::overlaps(&own, hosts, &config.service_cidrs, &host);
+    let is_new = before.as_ref() != Some(&own.pod_cidrs);
+    // What pods have already they keep, whoever came later.
+    if is_new && !overlap::is_usable(&own, hosts, &config.service_cidrs, &host) {
+        return Ok((before, overlaps));
+    }
+    set_up(config, &own, hosts, is_new)?;
+    Ok((Some(own.pod_cidrs), overlaps))
+}
+
+/// The kernel's part and the runtime's. Blocks.
 pub fn set_up(config: &Config, own: &Host, hosts: &[Host], is_new: bool) -> Result<(), Error> {
     if is_new {
         set_kernel_up(&own.pod_cidrs);

@@ -19,11 +19,13 @@ use ferry_linux::net::{self, ForwardingEntry, MacAddress, Neighbour, Netlink, Ro
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
+use crate::overlap::overlap;
+
 /// The tunnel's header: outer Ethernet, IPv4, UDP and VXLAN.
 pub const VXLAN_OVERHEAD: u32 = 50;
 
 /// Marks our routes in the kernel; a number nobody has registered.
-const PROTOCOL: u8 = 170;
+pub(crate) const PROTOCOL: u8 = 170;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -37,6 +39,8 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub name: String,
+    /// When its Node was made, in seconds: who was first has the better right to a range.
+    pub created: i64,
     pub address: Ipv4Addr,
     pub pod_cidrs: Vec<IpNet>,
 }
@@ -63,7 +67,13 @@ impl Host {
         let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
         let address = internal.filter_map(|address| address.address.parse().ok()).next()?;
         let name = node.metadata.name.clone()?;
-        (!pod_cidrs.is_empty()).then_some(Self { name, address, pod_cidrs })
+        let created = node.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+        (!pod_cidrs.is_empty()).then_some(Self { name, created, address, pod_cidrs })
+    }
+
+    /// All nodes put each other in the same order.
+    pub fn rank(&self) -> (i64, &str) {
+        (self.created, &self.name)
     }
 
     /// The hardware address of the node's tunnel end.
@@ -76,19 +86,16 @@ impl Host {
     }
 }
 
-/// What `own` needs to reach the pods of all others. A peer whose pod CIDR overlaps with one that came
-/// before is left out: traffic for the first must not be drawn away.
+/// What `own` needs to reach the pods of all others. A peer whose pod CIDR overlaps with an older one's is left out:
+/// traffic for the first must not be drawn away. That it is so is [`crate::overlap`]'s to say.
 pub fn desired(hosts: &[Host], own: &Host, mode: Mode) -> Entries {
     let mut entries = Entries::default();
     let mut taken: Vec<IpNet> = own.pod_cidrs.clone();
     let mut peers: Vec<&Host> = hosts.iter().filter(|host| host.name != own.name).collect();
-    peers.sort_by(|a, b| a.name.cmp(&b.name));
+    peers.sort_by(|a, b| a.rank().cmp(&b.rank()));
     for peer in peers {
-        let overlaps = |cidr: &IpNet| {
-            taken.iter().any(|other| cidr.contains(&other.network()) || other.contains(&cidr.network()))
-        };
+        let overlaps = |cidr: &IpNet| taken.iter().any(|other| overlap(cidr, other));
         if peer.pod_cidrs.iter().any(overlaps) {
-            tracing::warn!(node = peer.name, cidrs = ?peer.pod_cidrs, "the node's pod CIDR overlaps with another's: it is not reached");
             continue;
         }
         taken.extend(&peer.pod_cidrs);
@@ -256,6 +263,7 @@ mod tests {
     fn host(name: &str, last: u8, cidr: &str) -> Host {
         Host {
             name: name.into(),
+            created: 0,
             address: Ipv4Addr::new(192, 0, 2, last),
             pod_cidrs: vec![cidr.parse().unwrap()],
         }

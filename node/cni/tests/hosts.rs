@@ -57,6 +57,7 @@ impl Switch {
             cluster: "hosts".into(),
             node_name: format!("n{number}"),
             cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
             configuration_dir: folder.path().join("net.d"),
             plugin_dir: folder.path().join("bin"),
             binary: "/nowhere/ferry".into(),
@@ -65,6 +66,7 @@ impl Switch {
         };
         let host = Host {
             name: format!("n{number}"),
+            created: 0,
             address: format!("192.0.2.{number}").parse().unwrap(),
             pod_cidrs: vec![format!("10.244.{number}.0/24").parse().unwrap()],
         };
@@ -206,6 +208,7 @@ fn a_change_of_one_node_leaves_the_others_entries_alone() {
     let mut hosts = vec![machine.host.clone()];
     hosts.extend((2..100).map(|n| Host {
         name: format!("n{n}"),
+        created: 0,
         address: std::net::Ipv4Addr::new(192, 0, 2, n),
         pod_cidrs: vec![format!("10.244.{n}.0/24").parse().unwrap()],
     }));
@@ -248,4 +251,43 @@ fn a_change_of_one_node_leaves_the_others_entries_alone() {
             .count(),
         97
     );
+}
+
+#[test]
+fn a_node_whose_range_is_not_its_own_takes_no_pods() {
+    let switch = Switch::new();
+    let machine = switch.machine(1, VXLAN);
+    let step = |hosts: &[Host], before| {
+        let step = || node::step(&machine.config, machine.host.clone(), hosts, before).unwrap();
+        let (installed, overlaps) = machine.namespace.run(step).unwrap();
+        (installed.is_some(), overlaps.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let configured = || machine.config.configuration_dir.join("10-ferry-hosts.conflist").exists();
+    let own = machine.host.clone();
+
+    // The host has it itself.
+    let mut netlink = Netlink::open_in(&machine.namespace).unwrap();
+    let eth0 = netlink.link_index("eth0").unwrap();
+    let taken = "10.244.1.7/28".parse().unwrap();
+    netlink.add_address(eth0, taken).unwrap();
+    let said = "the pod CIDR 10.244.1.0/24 overlaps with this host's address 10.244.1.7 (eth0)";
+    assert_eq!(step(std::slice::from_ref(&own), None), (false, vec![said.into()]));
+    assert!(!configured(), "the runtime waits");
+    netlink.delete_address(eth0, taken).unwrap();
+
+    // An older node has it.
+    let mut older = Host { name: "older".into(), created: -1, ..own.clone() };
+    let said = vec!["the pod CIDR 10.244.1.0/24 overlaps with 10.244.1.0/24 of node older".to_owned()];
+    assert_eq!(step(&[own.clone(), older.clone()], None), (false, said.clone()));
+    assert!(!configured());
+    older.pod_cidrs = vec!["10.244.9.0/24".parse().unwrap()];
+    assert_eq!(step(&[own.clone(), older.clone()], None), (true, vec![]));
+    assert!(configured(), "nothing is in the way any more");
+
+    // Its own bridge and tunnel are no strangers; and pods that are there stay.
+    let (_pod, _) = machine.pod("a");
+    assert_eq!(step(&[own.clone(), older.clone()], None), (true, vec![]));
+    older.pod_cidrs.clone_from(&own.pod_cidrs);
+    assert_eq!(step(&[own.clone(), older], Some(own.pod_cidrs.clone())), (true, said));
+    machine.namespace.run(|| node::remove(&machine.config).unwrap()).unwrap();
 }

@@ -49,6 +49,8 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     let lock = layout.lock()?;
     layout.make()?;
     let mut steps = Steps::default();
+    // Before the runtime forgets them.
+    let namespaces = steps.done(runtime::network_namespaces(&layout));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoint = flags.container_runtime_endpoint.as_deref();
     let removed = runtime.block_on(remove_pods(&layout, endpoint, &mut steps));
@@ -62,6 +64,9 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
         println!("containerd stopped");
     }
     steps.done(runtime::end_shims(&layout));
+    for namespace in namespaces.into_iter().flatten() {
+        steps.done(remove_namespace(&namespace));
+    }
     unmounted &= steps.done(unmount_below(&layout.run_dir)).is_some();
     steps.done(remove_cgroups(&layout));
     // Below what is still mounted lies the user's data, not ours.
@@ -201,12 +206,23 @@ fn unmount(layout: &Layout) -> anyhow::Result<()> {
 }
 
 fn unmount_below(directory: &std::path::Path) -> anyhow::Result<()> {
-    let below = mount::mounts_below(directory).context("list the mounts")?;
-    // The innermost first.
-    for target in below.iter().rev() {
-        mount::unmount(target).with_context(|| format!("unmount {}", target.display()))?;
+    for target in mount::mounts_below(directory).context("list the mounts")? {
+        mount::unmount(&target).with_context(|| format!("unmount {}", target.display()))?;
     }
     Ok(())
+}
+
+/// One that the runtime removed in order is gone already.
+fn remove_namespace(file: &std::path::Path) -> anyhow::Result<()> {
+    if mount::is_mount_point(file).context("list the mounts")? {
+        mount::unmount(file).with_context(|| format!("unmount {}", file.display()))?;
+    }
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn remove_cgroups(layout: &Layout) -> anyhow::Result<()> {

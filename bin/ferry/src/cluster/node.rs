@@ -198,6 +198,9 @@ impl Node {
         shutdown: &CancellationToken,
     ) -> anyhow::Result<()> {
         let Some(overlay) = self.overlay else {
+            // Whose configuration it is, it may name the plugins that are in this program.
+            ferry_cni::install::link_plugins(&self.runtime.cni_plugins, &this_program()?)
+                .context("link the CNI plugins")?;
             parts.running("network", "left to others");
             return Ok(());
         };
@@ -210,7 +213,8 @@ impl Node {
             shutdown.clone(),
         );
         tasks.spawn(policies);
-        tasks.spawn(ferry_cni::node::run(informers.clone(), config, shutdown.clone()));
+        let own = self.clients.kubelet.clone();
+        tasks.spawn(ferry_cni::node::run(informers.clone(), own, config, shutdown.clone()));
         Ok(())
     }
 
@@ -346,12 +350,17 @@ pub fn network_config(
         cluster: layout.cluster.clone(),
         node_name: node_name.to_owned(),
         cluster_cidrs: vec![ranges.cluster_cidr],
+        service_cidrs: vec![ranges.service_cidr],
         configuration_dir: runtime.cni_configuration.clone(),
         plugin_dir: runtime.cni_plugins.clone(),
-        binary: installed(std::env::current_exe().context("find this program")?),
+        binary: this_program()?,
         lease_dir: layout.leases(),
         overlay: Some(overlay),
     })
+}
+
+fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().map(installed).context("find this program")
 }
 
 /// Where this program is installed. The kernel says of one that was replaced while it runs, by an upgrade, that

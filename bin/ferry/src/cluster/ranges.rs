@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use ferry_cni::overlap::{HostNetworks, overlap};
 use ferry_linux::net::Netlink;
 use ipnet::IpNet;
 use nix::fcntl::{Flock, FlockArg};
@@ -40,22 +41,42 @@ pub fn choose(
 ) -> anyhow::Result<Ranges> {
     let _lock = lock(layout)?;
     let before = read(&layout.choices())?;
-    let ranges = match (cluster_cidr, service_cidr, before) {
-        (Some(cluster_cidr), Some(service_cidr), _) => Ranges { cluster_cidr, service_cidr },
-        (cluster, service, Some(before)) => Ranges {
-            cluster_cidr: cluster.unwrap_or(before.cluster_cidr),
-            service_cidr: service.unwrap_or(before.service_cidr),
+    let is_new = before.is_none();
+    let ranges = match before {
+        Some(before) => Ranges {
+            cluster_cidr: cluster_cidr.unwrap_or(before.cluster_cidr),
+            service_cidr: service_cidr.unwrap_or(before.service_cidr),
         },
-        (cluster, service, None) => {
-            let taken = taken(layout)?;
+        None => {
+            // What the user asked for is taken, too.
+            let mut taken: Vec<IpNet> = cluster_cidr.into_iter().chain(service_cidr).collect();
+            if taken.len() < 2 {
+                taken.extend(self::taken(layout)?);
+            }
             Ranges {
-                cluster_cidr: cluster.map_or_else(|| first_free(POD_RANGES, &taken), Ok)?,
-                service_cidr: service.map_or_else(|| first_free(SERVICE_RANGES, &taken), Ok)?,
+                cluster_cidr: cluster_cidr.map_or_else(|| first_free(POD_RANGES, &taken), Ok)?,
+                service_cidr: service_cidr.map_or_else(|| first_free(SERVICE_RANGES, &taken), Ok)?,
             }
         }
     };
     if overlap(&ranges.cluster_cidr, &ranges.service_cidr) {
-        bail!("pods ({}) and services ({}) cannot share addresses", ranges.cluster_cidr, ranges.service_cidr);
+        bail!(
+            "pods and services cannot share addresses: --cluster-cidr {} and --service-cluster-ip-range {} overlap",
+            ranges.cluster_cidr,
+            ranges.service_cidr
+        );
+    }
+    // Later the host may have become another; that is for its node to say.
+    if is_new {
+        let host = HostNetworks::read(&layout.cluster).context("ask the kernel for the host's networks")?;
+        let Ranges { cluster_cidr, service_cidr } = ranges;
+        for (of, range) in
+            [("pods (--cluster-cidr)", cluster_cidr), ("services (--service-cluster-ip-range)", service_cidr)]
+        {
+            if let Some(there) = host.within(&range) {
+                bail!("the addresses of {of}, {range}, overlap with {there}: choose others");
+            }
+        }
     }
     let text = serde_json::to_vec_pretty(&ranges).context("write down the ranges")?;
     std::fs::write(layout.choices(), text)
@@ -82,12 +103,14 @@ fn read(path: &Path) -> anyhow::Result<Option<Ranges>> {
     }
 }
 
-/// What the host has routes for, and what other clusters on it have chosen.
+/// What the host has routes for or has itself, and what other clusters on it have chosen.
 fn taken(layout: &Layout) -> anyhow::Result<Vec<IpNet>> {
     let mut netlink = Netlink::open().context("ask the kernel for its routes")?;
     let routes = netlink.routes().context("ask the kernel for its routes")?;
     let mut taken: Vec<IpNet> =
         routes.into_iter().map(|route| route.destination).filter(|net| net.prefix_len() > 0).collect();
+    let addresses = netlink.addresses().context("ask the kernel for its addresses")?;
+    taken.extend(addresses.into_iter().map(|address| IpNet::from(address.net.addr())));
     let Some(clusters) = layout.run_dir.parent() else { return Ok(taken) };
     for entry in std::fs::read_dir(clusters).with_context(|| format!("read {}", clusters.display()))? {
         let path = entry.context("read a cluster's directory")?.path();
@@ -115,10 +138,6 @@ fn first_free(seconds: std::ops::RangeInclusive<u8>, taken: &[IpNet]) -> anyhow:
                 seconds.end()
             )
         })
-}
-
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(&other.network()) || other.contains(&one.network())
 }
 
 #[cfg(test)]

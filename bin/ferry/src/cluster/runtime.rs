@@ -1,5 +1,6 @@
 //! The container runtime: one that runs already, or a containerd of the cluster's own.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -273,6 +274,38 @@ pub fn stop_own(layout: &Layout) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// The network namespaces of the containers that our own containerd keeps, running or left behind: what it starts a
+/// container from names its namespace. Others of the host are not ours to touch.
+pub fn network_namespaces(layout: &Layout) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let bundles = layout.run_dir.join("containerd/io.containerd.runtime.v2.task/k8s.io");
+    let entries = match std::fs::read_dir(&bundles) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error).with_context(|| format!("read {}", bundles.display())),
+    };
+    let mut found = BTreeSet::new();
+    for entry in entries {
+        let file = entry.with_context(|| format!("read {}", bundles.display()))?.path().join("config.json");
+        // A container that went meanwhile took it along.
+        let Ok(bytes) = std::fs::read(&file) else { continue };
+        let spec: Value =
+            serde_json::from_slice(&bytes).with_context(|| format!("understand {}", file.display()))?;
+        found.extend(network_namespace(&spec));
+    }
+    Ok(found)
+}
+
+/// A pod's own namespace is a file that containerd made. One on the host's network names none, or a process's.
+fn network_namespace(spec: &Value) -> Option<PathBuf> {
+    let namespaces = spec["linux"]["namespaces"].as_array()?;
+    let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
+    let path = Path::new(network["path"].as_str()?);
+    let is_containerds = path.file_name()?.to_str()?.starts_with("cni-");
+    // By its real name, as mounts are listed.
+    let directory = path.parent()?.canonicalize().ok()?;
+    is_containerds.then(|| directory.join(path.file_name().unwrap_or_default()))
+}
+
 /// Ends what our own containerd left beside its containers: the shim of a pod that could not be removed in order. A
 /// shim is told whose it is by the socket among its words.
 pub fn end_shims(layout: &Layout) -> anyhow::Result<()> {
@@ -333,6 +366,19 @@ mod tests {
         assert!(!is_shim_of(ours, Path::new("/run/ferry/b/containerd.sock")));
         assert!(!is_shim_of(b"ctr\0-address\0/run/ferry/a/containerd.sock\0", socket));
         assert!(!is_shim_of(b"", socket));
+    }
+
+    #[test]
+    fn a_pods_namespace_is_known_by_its_containers() {
+        let spec = |path: Value| json!({"linux": {"namespaces": [{"type": "pid"}, {"type": "network", "path": path}]}});
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let file = folder.join("cni-1");
+        assert_eq!(network_namespace(&spec(file.to_str().into())), Some(file));
+        assert_eq!(network_namespace(&spec(folder.join("theirs").to_str().into())), None);
+        assert_eq!(network_namespace(&spec("/proc/7/ns/net".into())), None);
+        assert_eq!(network_namespace(&spec(Value::Null)), None);
+        assert_eq!(network_namespace(&json!({})), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use ferry_client::{Api, Client, Kubeconfig};
+use ferry_cni::overlap;
 use ferry_proxy::{host_firewall, load_balancer, report::Report};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use serde_json::{Value, json};
@@ -133,6 +134,9 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
                 let dropping = Report::of(node).dropping_chains;
                 if !dropping.is_empty() {
                     let why = host_firewall::explain(&dropping);
+                    problems.push(format!("node {}: {why}", name.as_deref().unwrap_or("?")));
+                }
+                if let Some(why) = overlap::told(node) {
                     problems.push(format!("node {}: {why}", name.as_deref().unwrap_or("?")));
                 }
                 nodes.push(json!({"name": name, "ready": ready}));

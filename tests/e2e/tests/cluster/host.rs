@@ -98,3 +98,29 @@ pub fn belongings(cluster: &str, data_dir: &Path) -> BTreeSet<String> {
     }
     found
 }
+
+/// The name of whoever has this data directory, by which its things on the host are called. While it is up.
+pub fn name_of(data_dir: &Path) -> String {
+    let clusters = std::fs::read_dir("/run/ferry").unwrap().flatten();
+    let own = clusters.filter(|entry| {
+        std::fs::read_link(entry.path().join("data"))
+            .is_ok_and(|link| link == data_dir.canonicalize().unwrap())
+    });
+    let names: Vec<String> = own.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), 1, "who has {}", data_dir.display());
+    names.into_iter().next().unwrap()
+}
+
+/// The network namespaces of its pods, as its containerd names them.
+pub fn pod_namespaces(name: &str) -> BTreeSet<PathBuf> {
+    let bundles = format!("/run/ferry/{name}/containerd/io.containerd.runtime.v2.task/k8s.io");
+    let mut found = BTreeSet::new();
+    for bundle in std::fs::read_dir(bundles).into_iter().flatten().flatten() {
+        let Ok(spec) = std::fs::read(bundle.path().join("config.json")) else { continue };
+        let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
+        let namespaces = spec["linux"]["namespaces"].as_array().into_iter().flatten();
+        let network = namespaces.filter(|namespace| namespace["type"] == "network");
+        found.extend(network.filter_map(|namespace| namespace["path"].as_str().map(PathBuf::from)));
+    }
+    found
+}

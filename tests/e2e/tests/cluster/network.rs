@@ -1,6 +1,7 @@
 //! A host of its own, and what its network has to put up with: ports of the host that pods and services ask for,
 //! ranges that overlap, a firewall that drops what is forwarded.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ fn a_host_and_its_cluster_share_one_network() {
     let segment = Segment::new();
     let mut cluster = Cluster::new(binary, &["--node-name", "one"]);
     cluster.enter = segment.on("one");
+    ranges_that_overlap_are_refused(&cluster);
     cluster.up();
     let archive = images::archive(cluster.directory.path(), &cluster.root);
     run(cluster.ferry().args(["image", "load"]).arg(&archive).arg("--data-dir").arg(cluster.data_dir()));
@@ -31,6 +33,111 @@ fn a_host_and_its_cluster_share_one_network() {
     node_ports_do_not_collide(&cluster);
     policies_are_kept(&cluster);
     a_firewall_that_drops_forwards_is_named(&cluster, &segment);
+    nodes_that_overlap_are_named(&cluster);
+}
+
+/// At the start, in words that say which flag and what is in the way.
+fn ranges_that_overlap_are_refused(cluster: &Cluster) {
+    let check = |ranges: &[&str], expected: &str| {
+        let data_dir = cluster.directory.path().join("overlapping");
+        let mut command = cluster.ferry();
+        command
+            .args(["server", "--port", &cluster.port().to_string(), "--data-dir"])
+            .arg(&data_dir)
+            .args(ranges);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(expected), "{ranges:?}: {said}");
+        run(cluster.ferry().args(["down", "--purge", "--data-dir"]).arg(&data_dir));
+    };
+    check(
+        &["--cluster-cidr", "10.96.128.0/20", "--service-cluster-ip-range", "10.96.0.0/16"],
+        "--cluster-cidr 10.96.128.0/20 and --service-cluster-ip-range 10.96.0.0/16 overlap",
+    );
+    let host = "overlap with this host's address 198.51.100.1 (eth0)";
+    check(&["--cluster-cidr", "198.51.0.0/16"], &format!("pods (--cluster-cidr), 198.51.0.0/16, {host}"));
+    check(
+        &["--service-cluster-ip-range", "198.51.100.0/24"],
+        &format!("services (--service-cluster-ip-range), 198.51.100.0/24, {host}"),
+    );
+}
+
+/// Somebody makes a Node by hand whose pods have this node's addresses.
+fn nodes_that_overlap_are_named(cluster: &Cluster) {
+    let cidr = cluster.kubectl(&["get", "node", "one", "-o", "jsonpath={.spec.podCIDR}"]);
+    let address = json!([{ "type": "InternalIP", "address": address(1) }]);
+    apply(
+        cluster,
+        &json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "intruder" },
+            "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+        }),
+    );
+    let patch = json!({ "status": { "addresses": address } }).to_string();
+    cluster.kubectl(&["patch", "node", "intruder", "--subresource=status", "--type=merge", "-p", &patch]);
+    let said = format!("node one: the pod CIDR {cidr} overlaps with {cidr} of node intruder");
+    cluster.until("ferry status names both", || problem(cluster, &said));
+    cluster.until("an event of the node says so", || {
+        let fields = "--field-selector=reason=OverlappingCIDR,involvedObject.name=one";
+        (!cluster.kubectl(&["get", "events", fields, "-o", "name"]).is_empty()).then_some(())
+    });
+    let pod = cluster.kubectl(&["get", "pod", "web", "-o", "jsonpath={.status.podIP}"]);
+    cluster.until("pods of the older node go on", || cluster.pod_reaches("client", &pod));
+    cluster.kubectl(&["delete", "node", "intruder"]);
+    cluster.until("what is mended is no longer said", || no_problems(cluster));
+}
+
+/// A network of the user's own: a configuration as it has been written for years, which finds its plugins in Ferry.
+#[test]
+fn a_users_own_network_is_left_alone() {
+    let Some(binary) = ferry() else { return };
+    let segment = Segment::new();
+    let mut cluster = Cluster::new(binary, &["--node-name", "one", "--network", "none"]);
+    cluster.enter = segment.on("one");
+    let name = format!("classic-{}", std::process::id());
+    let leases = Leases(PathBuf::from("/var/lib/cni/networks").join(&name));
+    let configuration = json!({
+        "cniVersion": "0.3.1", "name": name, "type": "bridge", "bridge": "cnio0",
+        "isGateway": true, "ipMasq": true,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{ "subnet": "10.200.0.0/24" }]],
+            "routes": [{ "dst": "0.0.0.0/0" }],
+        },
+    });
+    let directory = cluster.data_dir().join("containerd/cni/conf");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("10-bridge.conf"), configuration.to_string()).unwrap();
+    cluster.up();
+    let archive = images::archive(cluster.directory.path(), &cluster.root);
+    run(cluster.ferry().args(["image", "load"]).arg(&archive).arg("--data-dir").arg(cluster.data_dir()));
+    for pod in ["web", "client"] {
+        apply(&cluster, &pod_with_ports(pod, &json!([])));
+        cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), "--timeout=120s"]);
+    }
+    let address = cluster.kubectl(&["get", "pod", "web", "-o", "jsonpath={.status.podIP}"]);
+    assert!(address.starts_with("10.200.0."), "{address}");
+    assert!(leases.0.join(&address).exists(), "leased where it always was");
+    cluster.kubectl(&["expose", "pod", "web", "--port=80"]);
+    cluster.until("pod to pod", || cluster.pod_reaches("client", &address));
+    cluster
+        .until("pod to service, by name", || cluster.pod_reaches("client", "web.default.svc.cluster.local"));
+    let enter = segment.on("one");
+    let links = run(Command::new(&enter[0]).args(&enter[1..]).args(["ip", "-o", "link"]));
+    let links = String::from_utf8(links).unwrap();
+    assert!(links.contains("cnio0") && !links.contains("-br0") && !links.contains("-vx0"), "{links}");
+    cluster.down();
+    assert!(!leases.0.join(&address).exists(), "given back");
+    assert!(directory.join("10-bridge.conf").exists(), "the user's own file");
+}
+
+/// The classic place of leases, which the test must not leave behind.
+struct Leases(PathBuf);
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn a_host_port_leads_to_its_pod(cluster: &Cluster, segment: &Segment) {
@@ -120,7 +227,9 @@ fn a_firewall_that_drops_forwards_is_named(cluster: &Cluster, segment: &Segment)
     let nft = |words: &[&str]| run(Command::new(&enter[0]).args(&enter[1..]).arg("nft").args(words));
     nft(&["add", "table", "inet", "theirs"]);
     nft(&["add", "chain", "inet", "theirs", "fw", "{ type filter hook forward priority 0; policy drop; }"]);
-    cluster.until("ferry status names the chain", || problem(cluster, "policy of inet theirs fw"));
+    cluster.until("ferry status names the chain", || {
+        problem(cluster, "drops what is forwarded (inet theirs fw)")
+    });
     cluster.until("an event of the node says so", || {
         let fields = "--field-selector=reason=HostFirewallDropsForwards";
         (!cluster.kubectl(&["get", "events", fields, "-o", "name"]).is_empty()).then_some(())

@@ -2,7 +2,9 @@
 //! each other and to services, names are answered and node ports are open on each. Then a host is cut off and comes
 //! back, two change their addresses, and one dies.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ferry_auth::kubeconfig::{Kubeconfig, KubeconfigCredentials};
@@ -10,7 +12,7 @@ use ferry_auth::pki::{Pki, PkiConfig};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::host::{belongings, ferry, run};
+use crate::host::{belongings, ferry, name_of, pod_namespaces, run};
 use crate::images;
 use crate::segment::{Agent, HOSTS, Segment, address, bash, welcomes};
 
@@ -40,14 +42,40 @@ fn three_hosts_are_one_cluster() {
 
     one_pod_on_each(&cluster);
     everything_is_reached(&cluster, &segment);
+    a_port_of_a_host_is_never_another_hosts_to_give(&cluster, &segment);
     a_host_is_cut_off_and_comes_back(&cluster, &segment);
     hosts_change_their_addresses(&cluster, &segment, &mut [&mut two, &mut three]);
+    let [second, third] = directories;
+    let hosts = [cluster.data_dir(), second, third].map(|directory| Belongings::of(&directory));
     a_host_dies(&cluster, &mut three);
 
     drop([two, three]);
-    for directory in directories {
-        let left = belongings("no-cluster-of-this-name", &directory);
+    drop(cluster);
+    for host in hosts {
+        host.are_gone();
+    }
+}
+
+/// What a host had while it was up.
+struct Belongings {
+    name: String,
+    data_dir: PathBuf,
+    namespaces: BTreeSet<PathBuf>,
+}
+
+impl Belongings {
+    fn of(data_dir: &Path) -> Belongings {
+        let name = name_of(data_dir);
+        let namespaces = pod_namespaces(&name);
+        assert!(!namespaces.is_empty(), "its pods have networks");
+        Belongings { name, data_dir: data_dir.to_owned(), namespaces }
+    }
+
+    fn are_gone(&self) {
+        let left = belongings(&self.name, &self.data_dir);
         assert!(left.is_empty(), "left behind: {left:#?}");
+        let left: Vec<&PathBuf> = self.namespaces.iter().filter(|file| file.exists()).collect();
+        assert!(left.is_empty(), "network namespaces left behind: {left:#?}");
     }
 }
 
@@ -87,6 +115,36 @@ fn everything_is_reached(cluster: &Cluster, segment: &Segment) {
         assert_eq!(server, host, "the DNS of {from} is where it is");
         cluster.until(&format!("the DNS of {from} answers"), || answers(&segment.on(from), &server, &port));
     }
+}
+
+/// A balanced service asks for the API server's port, which the first host listens on. Nobody on another host may ever
+/// be led from there to the service's pods, not even in the moment before the first host has said so.
+fn a_port_of_a_host_is_never_another_hosts_to_give(cluster: &Cluster, segment: &Segment) {
+    let port = cluster.port().to_string();
+    let (api, other) = (internal_address(cluster, "one"), internal_address(cluster, "two"));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut asked = 0;
+            while !stop.load(Ordering::Relaxed) {
+                assert!(welcomes(&segment.on("two"), &api, &port).is_none(), "after {asked} times");
+                asked += 1;
+            }
+            asked
+        });
+        let tcp = format!("--tcp={port}:80");
+        cluster.kubectl(&["create", "service", "loadbalancer", "greedy", &tcp]);
+        cluster.kubectl(&["set", "selector", "service", "greedy", "app=web"]);
+        cluster
+            .until("it is served where nobody has the port", || welcomes(&segment.outside(), &other, &port));
+        cluster.until("it says where it is not", || {
+            let path = "jsonpath={.status.loadBalancer.ingress[?(@.ports)].ip}";
+            (cluster.kubectl(&["get", "service", "greedy", "-o", path]) == api).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(asking.join().unwrap() > 0);
+    });
+    cluster.kubectl(&["delete", "service", "greedy"]);
 }
 
 fn a_host_is_cut_off_and_comes_back(cluster: &Cluster, segment: &Segment) {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cluster::{Cluster, WELCOME};
-use crate::host::run;
+use crate::host::{name_of, run};
 
 pub const HOSTS: [&str; 3] = ["one", "two", "three"];
 /// The machine at the other end of the hosts' default route, which has no part in the cluster.
@@ -136,7 +136,9 @@ impl Agent {
 
     /// The agent, its runtime and what keeps its containers die at once.
     pub fn kill(&mut self) {
-        for pid in processes_of(&self.data_dir) {
+        // A shim knows the runtime's socket alone, which lies elsewhere.
+        let run_dir = Path::new("/run/ferry").join(name_of(&self.data_dir));
+        for pid in [&self.data_dir, &run_dir].into_iter().flat_map(|directory| processes_of(directory)) {
             // One of them may take another with it.
             let _ = Command::new("kill").args(["-KILL", &pid]).output();
         }
