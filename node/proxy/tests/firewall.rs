@@ -30,15 +30,15 @@ fn a_chain_of_nftables_is_seen_and_one_that_lets_pods_pass_is_not() {
     let host = Host::new();
     assert!(host.sees().is_empty());
     assert!(host.runs("nft add table inet guard"));
-    assert!(host.runs("nft add chain inet guard all { type filter hook forward priority 0; policy drop; }"));
-    assert_eq!(host.sees(), ["inet guard all"]);
-    assert!(host.runs("nft add rule inet guard all ip saddr 10.244.0.0/16 accept"));
+    assert!(host.runs("nft add chain inet guard passage { type filter hook forward priority 0; policy drop; }"));
+    assert_eq!(host.sees(), ["inet guard passage"]);
+    assert!(host.runs("nft add rule inet guard passage ip saddr 10.244.0.0/16 accept"));
     assert!(host.sees().is_empty());
-    assert!(host.runs("nft flush chain inet guard all"));
-    assert!(host.runs("nft chain inet guard all { policy accept; }"));
+    assert!(host.runs("nft flush chain inet guard passage"));
+    assert!(host.runs("nft chain inet guard passage { policy accept; }"));
     assert!(host.sees().is_empty());
-    assert!(host.runs("nft add rule inet guard all counter reject with icmpx type admin-prohibited"));
-    assert_eq!(host.sees(), ["inet guard all"]);
+    assert!(host.runs("nft add rule inet guard passage counter reject with icmpx type admin-prohibited"));
+    assert_eq!(host.sees(), ["inet guard passage"]);
 }
 
 #[test]
