@@ -138,7 +138,8 @@ fn has_a_terminal(kubectl: &Kubectl, pod: &str) {
 
     // A pod for one look: it has the terminal, and is gone afterwards.
     let look = format!("look-{}", kubectl.name);
-    let words = "--rm -it --restart=Never --image=nginx --command -- sh -c 'test -t 0 && echo on a terminal'";
+    let script = "sleep 2; test -t 0 && echo on a terminal; sleep 1";
+    let words = format!("--rm -it --restart=Never --image=nginx --command -- sh -c '{script}'");
     let mut command = kubectl.cluster.command("script".as_ref());
     command.args(["-qec", &kubectl.line(&format!("run {look} {words}")), "/dev/null"]).stdin(Stdio::null());
     let printed = String::from_utf8(run(&mut command)).unwrap();
