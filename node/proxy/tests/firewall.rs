@@ -30,7 +30,9 @@ fn a_chain_of_nftables_is_seen_and_one_that_lets_pods_pass_is_not() {
     let host = Host::new();
     assert!(host.sees().is_empty());
     assert!(host.runs("nft add table inet guard"));
-    assert!(host.runs("nft add chain inet guard passage { type filter hook forward priority 0; policy drop; }"));
+    assert!(
+        host.runs("nft add chain inet guard passage { type filter hook forward priority 0; policy drop; }")
+    );
     assert_eq!(host.sees(), ["inet guard passage"]);
     assert!(host.runs("nft add rule inet guard passage ip saddr 10.244.0.0/16 accept"));
     assert!(host.sees().is_empty());
