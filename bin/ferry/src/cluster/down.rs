@@ -214,9 +214,7 @@ fn unmount_below(directory: &std::path::Path) -> anyhow::Result<()> {
 
 /// One that the runtime removed in order is gone already.
 fn remove_namespace(file: &std::path::Path) -> anyhow::Result<()> {
-    if mount::is_mount_point(file).context("list the mounts")? {
-        mount::unmount(file).with_context(|| format!("unmount {}", file.display()))?;
-    }
+    unmount_below(file)?;
     match std::fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {}", file.display()))

@@ -85,9 +85,9 @@ pub fn parse(source: &str) -> Result<Parsed, String> {
     };
     let (main, end) = parser.nodes()?;
     match end {
-        End::File => Ok(Parsed { main, defined: parser.defined }),
-        End::End(offset) => Err(parser.error(offset, "unexpected {{end}}")),
-        End::Else(offset, _) => Err(parser.error(offset, "unexpected {{else}}")),
+        Stop::File => Ok(Parsed { main, defined: parser.defined }),
+        Stop::End(offset) => Err(parser.error(offset, "unexpected {{end}}")),
+        Stop::Else(offset, _) => Err(parser.error(offset, "unexpected {{else}}")),
     }
 }
 
@@ -245,7 +245,7 @@ fn number(text: &str) -> usize {
 }
 
 /// What ended a list of nodes.
-enum End {
+enum Stop {
     File,
     End(usize),
     /// With the tokens after `else`: `else if …`.
@@ -267,7 +267,7 @@ impl Parser<'_> {
         at(self.source, offset, reason.as_ref())
     }
 
-    fn nodes(&mut self) -> Result<(Vec<Node>, End), String> {
+    fn nodes(&mut self) -> Result<(Vec<Node>, Stop), String> {
         let mut nodes = Vec::new();
         while self.next < self.pieces.len() {
             self.next += 1;
@@ -277,14 +277,14 @@ impl Parser<'_> {
                 Piece::Action(offset, tokens) => {
                     let (offset, tokens) = (*offset, tokens.clone());
                     match tokens.first().filter(|token| token.kind == Kind::Word).map(|token| &*token.text) {
-                        Some("end") => return Ok((nodes, End::End(offset))),
-                        Some("else") => return Ok((nodes, End::Else(offset, tokens[1..].to_vec()))),
+                        Some("end") => return Ok((nodes, Stop::End(offset))),
+                        Some("else") => return Ok((nodes, Stop::Else(offset, tokens[1..].to_vec()))),
                         _ => nodes.extend(self.action(offset, &tokens)?),
                     }
                 }
             }
         }
-        Ok((nodes, End::File))
+        Ok((nodes, Stop::File))
     }
 
     fn action(&mut self, offset: usize, tokens: &[Token]) -> Result<Option<Node>, String> {
@@ -330,9 +330,9 @@ impl Parser<'_> {
         let (body, end) = self.nodes()?;
         self.variables = outer;
         match end {
-            End::End(_) => Ok(body),
-            End::File => Err(self.error(self.source.len(), "unexpected EOF")),
-            End::Else(..) => Err(self.error(offset, format!("unexpected {{{{else}}}} in {clause} clause"))),
+            Stop::End(_) => Ok(body),
+            Stop::File => Err(self.error(self.source.len(), "unexpected EOF")),
+            Stop::Else(..) => Err(self.error(offset, format!("unexpected {{{{else}}}} in {clause} clause"))),
         }
     }
 
@@ -353,15 +353,15 @@ impl Parser<'_> {
         let (body, end) = self.nodes()?;
         self.loops -= usize::from(word == "range");
         let otherwise = match end {
-            End::End(_) => Vec::new(),
-            End::File => return Err(self.error(self.source.len(), "unexpected EOF")),
-            End::Else(offset, rest) => match rest.split_first() {
+            Stop::End(_) => Vec::new(),
+            Stop::File => return Err(self.error(self.source.len(), "unexpected EOF")),
+            Stop::Else(offset, rest) => match rest.split_first() {
                 None => {
                     let (otherwise, end) = self.nodes()?;
                     match end {
-                        End::End(_) => otherwise,
-                        End::File => return Err(self.error(self.source.len(), "unexpected EOF")),
-                        End::Else(offset, _) => {
+                        Stop::End(_) => otherwise,
+                        Stop::File => return Err(self.error(self.source.len(), "unexpected EOF")),
+                        Stop::Else(offset, _) => {
                             return Err(self.error(offset, "expected end; found {{else}}"));
                         }
                     }
