@@ -74,6 +74,12 @@ impl Goal {
             Goal::Create => Ok(true),
             Goal::Delete => Ok(false),
             Goal::Condition { kind, status } => {
+                // A server that writes none where a list belongs has not looked at the object, and never will.
+                if object.pointer("/status/conditions").is_some_and(Value::is_null) {
+                    return Err(Error::message(
+                        ".status.conditions accessor error: <nil> is of the type <nil>, expected []interface{}",
+                    ));
+                }
                 let condition = object
                     .list("status.conditions")
                     .iter()
@@ -249,6 +255,8 @@ mod tests {
         check("jsonpath='{.status.phase}'=Pending", false);
         check("jsonpath={.status.phase}", true);
         check("jsonpath={.status.nothing}", false);
+        let unseen = json!({"status": {"conditions": null}});
+        assert!(Goal::parse("condition=Ready").unwrap().is_met(&unseen).is_err());
         assert!(Goal::parse("nonsense").is_err());
         assert!(Goal::parse("jsonpath={.a}=").is_err());
     }
