@@ -303,6 +303,7 @@ impl<K: Clone + Eq + Hash + Debug> Debug for Item<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_server::until;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -417,9 +418,7 @@ mod tests {
             })
             .collect();
         (0..1000).for_each(|key| queue.add(key));
-        while handled.lock().len() < 1000 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until(|| handled.lock().len() == 1000).await;
         queue.shut_down();
         for worker in workers {
             worker.await.unwrap();

@@ -129,6 +129,7 @@ mod tests {
 
     use super::*;
     use crate::Backoff;
+    use crate::test_server::until;
 
     const WORKERS: Workers = Workers { controller: "test", resource: "configmaps", count: 2 };
 
@@ -182,7 +183,7 @@ mod tests {
             async { Err(refused()) }
         }));
         queue.add_caused(NamespacedName::new("default", "a"), Some(17));
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        until(|| context.lock().is_some()).await;
         shutdown.cancel();
         running.await.unwrap();
         let context = context.lock().expect("was reconciled");

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -29,6 +30,16 @@ struct State {
     failing: bool,
     lists: usize,
     requests: usize,
+}
+
+/// Waits for what another task brings about, as long as any machine may take for it.
+pub async fn until(condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it comes about");
 }
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;

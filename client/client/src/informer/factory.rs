@@ -169,7 +169,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
-    use crate::test_server::TestServer;
+    use crate::test_server::{TestServer, until};
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_someone_follows_is_not_watched_again_for_those_who_follow_every_kind() {
@@ -189,9 +189,7 @@ mod tests {
         followed.has_all().await;
         assert_eq!((typed.len(), server.lists()), (1, 1));
         server.delete("a");
-        while !typed.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        until(|| typed.is_empty()).await;
         assert_eq!(*told.lock(), ["a false Some(1)", "a true Some(2)"]);
 
         // of a kind that no one has asked for, metadata is enough

@@ -212,7 +212,7 @@ mod tests {
     use parking_lot::Mutex;
     use tokio_util::sync::CancellationToken;
 
-    use crate::test_server::TestServer;
+    use crate::test_server::{TestServer, until};
     use crate::{Informer, Informers};
 
     /// An informer that logs what it tells, on a server that keeps history.
@@ -411,9 +411,7 @@ mod tests {
         let informer = informers.of::<ConfigMap>();
         informer.synced().await;
         server.put("b");
-        while informer.len() < 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        until(|| informer.len() == 2).await;
         assert!(informer.list().iter().all(|map| map.metadata.uid.is_none()), "listed and watched");
         shutdown.cancel();
         informers.stopped().await;
