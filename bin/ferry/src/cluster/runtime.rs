@@ -300,10 +300,11 @@ fn network_namespace(spec: &Value) -> Option<PathBuf> {
     let namespaces = spec["linux"]["namespaces"].as_array()?;
     let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
     let path = Path::new(network["path"].as_str()?);
-    let is_containerds = path.file_name()?.to_str()?.starts_with("cni-");
+    let name = path.file_name()?;
+    let is_containerds = name.to_str()?.starts_with("cni-");
     // By its real name, as mounts are listed.
     let directory = path.parent()?.canonicalize().ok()?;
-    is_containerds.then(|| directory.join(path.file_name().unwrap_or_default()))
+    is_containerds.then(|| directory.join(name))
 }
 
 /// Ends what our own containerd left beside its containers: the shim of a pod that could not be removed in order. A

@@ -3,18 +3,34 @@
 //! be let go at any time: what is needed again comes back from the page cache in a microsecond.
 
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::ops::Range;
 
-/// Lets go of all pages of the program that cannot have been changed.
-#[allow(unsafe_code)]
+/// Lets go of all pages of the program that cannot have been changed. A debugger does change them, to stop the program
+/// where it was told to: while one looks on, everything stays.
 pub fn let_go() {
+    match is_debugged() {
+        Ok(false) => drop_pages(),
+        Ok(true) => {}
+        Err(error) => tracing::debug!(%error, "pages of the program stay in memory"),
+    }
+}
+
+fn is_debugged() -> io::Result<bool> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.map(|pid| pid.trim() != "0").ok_or_else(|| io::Error::other("/proc/self/status names no tracer"))
+}
+
+#[allow(unsafe_code)]
+fn drop_pages() {
     for pages in unchangeable() {
         // SAFETY: the range is a segment of this program that was loaded without the right to write, so each of its
         // pages is as the file has it, and the kernel reads it from there again when it is next touched.
         let refused =
             unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), libc::MADV_DONTNEED) } != 0;
         if refused {
-            let error = std::io::Error::last_os_error();
+            let error = io::Error::last_os_error();
             tracing::debug!(%error, "pages of the program stay in memory");
         }
     }
