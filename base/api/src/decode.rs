@@ -12,6 +12,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use serde_json::{Map, Number, Value};
 
 use crate::quantity;
+use crate::read::{self, Members};
 use crate::time::{self, Precision};
 use crate::types::{Either, EitherOther, Schema, Shape, Type, TypeId, Types};
 use crate::zero;
@@ -155,7 +156,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         match self.shape {
-            Shape::Raw | Shape::Json | Shape::FieldsV1 => serde::Deserialize::deserialize(deserializer),
+            Shape::Raw | Shape::Json | Shape::FieldsV1 => read::Any.deserialize(deserializer),
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -273,33 +274,35 @@ impl<'a> Seed<'_, 'a> {
                 .structure(schema, access);
         }
         let whole = self.walk.form == Form::Whole;
-        let mut map = Map::new();
+        let mut members = Members::default();
         let mut seen = Seen::default();
         while let Some(key) = access.next_key_seed(Key { ty })? {
             match key {
                 Named::Field(index) => {
                     let field = &ty.fields[index];
-                    if seen.twice(index) {
+                    let again = seen.twice(index);
+                    if again {
                         self.walk.note("duplicate", &field.name);
                     }
                     self.walk.path.push(Segment::Field(&field.name));
                     let seed = Seed { walk: self.walk, shape: &field.shape, owner: Some(ty) };
                     let value = access.next_value_seed(seed)?;
                     self.walk.path.pop();
-                    if whole && (value.is_null() || zero::is_left_out(field, &value)) {
-                        map.remove(field.name.as_ref());
-                    } else {
-                        map.insert(field.name.to_string(), value);
+                    if again {
+                        members.remove(&field.name);
+                    }
+                    if !whole || !(value.is_null() || zero::is_left_out(field, &value)) {
+                        members.add(field.name.as_ref().to_owned(), value);
                     }
                 }
                 Named::Unknown(name) if ty.preserve_unknown => {
-                    if map.contains_key(&name) {
+                    if members.contains(&name) {
                         self.walk.note("duplicate", &name);
                     }
                     self.walk.path.push(Segment::Key(name));
                     let value = access.next_value_seed(Untyped { walk: self.walk, root: false })?;
                     if let Some(Segment::Key(name)) = self.walk.path.pop() {
-                        map.insert(name, value);
+                        members.add(name, value);
                     }
                 }
                 Named::Unknown(name) => {
@@ -308,6 +311,7 @@ impl<'a> Seed<'_, 'a> {
                 }
             }
         }
+        let mut map = members.into_map();
         if whole {
             zero::fill(&mut map, ty, types);
         }

@@ -63,7 +63,7 @@ fn set(map: &mut Map<String, Value>, field: &Field, default: &Value, types: &Typ
     }
     let mut value = default.clone();
     complete(&mut value, &field.shape, types);
-    map.insert(field.name.to_string(), value);
+    map.insert(field.name.as_ref().to_owned(), value);
 }
 
 fn assume(map: &mut Map<String, Value>, path: &[Box<str>], value: &Value, ty: &Type, types: &Types) {

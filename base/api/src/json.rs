@@ -2,7 +2,7 @@
 
 mod syntax;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::decode::{self, Findings, Form};
 use crate::object::Object;
@@ -43,17 +43,32 @@ fn decode_as(
     validation: FieldValidation,
     form: Form,
 ) -> Result<Decoded, Status> {
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let (read, findings) = decode::object(&mut deserializer, schema, form);
-    let read = read.and_then(|map| deserializer.end().map(|()| Object(map)));
+    let (read, findings) = match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            whole(serde_json::Deserializer::from_str(text), |from| decode::object(from, schema, form))
+        }
+        // It is refused, and where it is wrong the reader finds best.
+        Err(_) => {
+            whole(serde_json::Deserializer::from_slice(bytes), |from| decode::object(from, schema, form))
+        }
+    };
     finish(read, findings, validation, &Source { schema: Some(schema), bytes })
+}
+
+/// Nothing may follow the object.
+fn whole<'de, R: serde_json::de::Read<'de>>(
+    mut deserializer: serde_json::Deserializer<R>,
+    read: impl FnOnce(
+        &mut serde_json::Deserializer<R>,
+    ) -> (Result<Map<String, Value>, serde_json::Error>, Findings),
+) -> (Result<Object, serde_json::Error>, Findings) {
+    let (map, findings) = read(&mut deserializer);
+    (map.and_then(|map| deserializer.end().map(|()| Object(map))), findings)
 }
 
 /// Reads an object of a kind without field rows; only duplicate fields can be found.
 pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decoded, Status> {
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let (read, findings) = decode::untyped(&mut deserializer);
-    let read = read.and_then(|map| deserializer.end().map(|()| Object(map)));
+    let (read, findings) = whole(serde_json::Deserializer::from_slice(bytes), |from| decode::untyped(from));
     finish(read, findings, validation, &Source { schema: None, bytes })
 }
 

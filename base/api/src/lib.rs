@@ -25,12 +25,14 @@ pub mod pod_resources;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;
+pub mod read;
 pub mod selector;
 pub mod status;
 pub mod table;
 pub mod time;
 pub mod types;
 mod view;
+mod write;
 pub mod yaml;
 pub mod zero;
 

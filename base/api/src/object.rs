@@ -4,6 +4,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::write;
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Object(pub Map<String, Value>);
 
@@ -142,13 +144,14 @@ impl Object {
                 out.push(b',');
             }
             comma = true;
-            write_json(&mut out, key);
+            write::text(&mut out, key);
             out.push(b':');
             match value {
                 Value::Object(metadata) if key == "metadata" => {
-                    write_without(&mut out, metadata, left_out_of_metadata);
+                    let kept = |(key, _): &(&String, _)| !left_out_of_metadata.contains(&key.as_str());
+                    write::members(&mut out, metadata.iter().filter(kept));
                 }
-                value => write_json(&mut out, value),
+                value => write::value(&mut out, value),
             }
         }
         out.push(b'}');
@@ -158,25 +161,6 @@ impl Object {
     fn text(&self, field: &str) -> &str {
         self.0.get(field).and_then(Value::as_str).unwrap_or("")
     }
-}
-
-fn write_without(out: &mut Vec<u8>, map: &Map<String, Value>, left_out: &[&str]) {
-    out.push(b'{');
-    let mut comma = false;
-    for (key, value) in map.iter().filter(|(key, _)| !left_out.contains(&key.as_str())) {
-        if comma {
-            out.push(b',');
-        }
-        comma = true;
-        write_json(out, key);
-        out.push(b':');
-        write_json(out, value);
-    }
-    out.push(b'}');
-}
-
-fn write_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    serde_json::to_writer(out, value).expect("a JSON value writes to memory");
 }
 
 /// `map[field]` as an object, made when it is missing or no object.

@@ -11,7 +11,7 @@ pub fn fill(map: &mut Map<String, Value>, ty: &Type, types: &Types) {
     for index in &ty.kept {
         let field = &ty.fields[*index as usize];
         if !map.contains_key(field.name.as_ref()) {
-            map.insert(field.name.to_string(), of_field(field, types));
+            map.insert(field.name.as_ref().to_owned(), of_field(field, types));
         }
     }
 }
