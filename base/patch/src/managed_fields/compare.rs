@@ -7,7 +7,7 @@ use ferry_api::Schema;
 use serde_json::{Map, Value};
 
 use super::element;
-use super::field_set::FieldSet;
+use super::field_set::{FieldSet, SELF};
 use super::rows::{Owned, Rows, same};
 
 type Fields = Map<String, Value>;
@@ -79,12 +79,12 @@ pub fn objects(old: &Fields, new: &Fields, schema: &Schema) -> Changes {
             node.attach(name, rows.compare(rows.at(root, name), old, new));
         }
     });
-    let set = |branch: Branch| FieldSet::from_nodes(branch.unwrap_or_default().into_iter().collect());
+    let set = |branch: Branch| FieldSet::from_nodes(branch.unwrap_or_default());
     Changes { removed: set(node.removed), modified: set(node.modified), added: set(node.added) }
 }
 
 /// The children of a node that is in a set, with "." where it is a member and has children.
-type Branch = Option<Vec<(String, Value)>>;
+type Branch = Option<Fields>;
 
 /// What a node contributes to the three sets.
 #[derive(Default)]
@@ -96,7 +96,7 @@ struct Node {
 
 impl Node {
     fn leaf(old: Option<&Value>, new: Option<&Value>) -> Node {
-        let here = || Some(Vec::new());
+        let here = || Some(Map::new());
         match (old, new) {
             (None, None) => Node::default(),
             (None, Some(_)) => Node { added: here(), ..Node::default() },
@@ -125,8 +125,7 @@ impl Node {
         while let Some((branch, inner)) = branches.next() {
             // As a rule it goes into one of them.
             let name = if branches.peek().is_some() { element.clone() } else { element.take() };
-            let value = Value::Object(inner.into_iter().collect());
-            branch.get_or_insert_default().extend(name.map(|name| (name, value)));
+            branch.get_or_insert_default().extend(name.map(|name| (name, Value::Object(inner))));
         }
     }
 
@@ -135,7 +134,7 @@ impl Node {
         let mark = |branch: &mut Branch| {
             let inner = branch.get_or_insert_default();
             if !inner.is_empty() {
-                inner.insert(0, (".".to_string(), Value::Object(Map::new())));
+                inner.insert(SELF.to_string(), Value::Object(Map::new()));
             }
         };
         if old.is_none() {
@@ -149,12 +148,47 @@ impl Node {
 
 impl<'s> Rows<'s> {
     fn compare(self, owned: Owned<'s>, old: Option<&Value>, new: Option<&Value>) -> Node {
+        match (old, new) {
+            (None, Some(new)) => return Node { added: Some(self.below(owned, new)), ..Node::default() },
+            (Some(old), None) => return Node { removed: Some(self.below(owned, old)), ..Node::default() },
+            _ => {}
+        }
         match owned {
             Owned::Scalar(_) | Owned::Whole(_) => Node::leaf(old, new),
             Owned::Struct(_) | Owned::Map(_) => self.compare_maps(owned, old, new),
             Owned::List { .. } | Owned::Set(_) => self.compare_lists(owned, old, new),
             Owned::Free => self.compare_free(old, new),
         }
+    }
+
+    /// What lies below a value that came or went: all of it, which is most of what a new object says.
+    fn below(self, owned: Owned<'s>, value: &Value) -> Fields {
+        let mut nodes = Vec::new();
+        let mut attach = |element: String, below: Fields| {
+            if nodes.is_empty() {
+                nodes.push((SELF.to_string(), Value::Object(Map::new())));
+            }
+            nodes.push((element, Value::Object(below)));
+        };
+        match (owned, value) {
+            (Owned::Struct(_) | Owned::Map(_) | Owned::Free, Value::Object(fields)) => {
+                for (name, value) in fields {
+                    attach(element::field(name), self.below(self.at(owned, name), value));
+                }
+            }
+            (Owned::List { .. } | Owned::Set(_), Value::Array(_)) => {
+                for (element, _, items) in self.pairs(owned, None, Some(value)) {
+                    // Elements that share their keys are owned together.
+                    let below = match items.as_slice() {
+                        [one] => self.below(self.items(owned), one),
+                        _ => Map::new(),
+                    };
+                    attach(element, below);
+                }
+            }
+            _ => {}
+        }
+        nodes.into_iter().collect()
     }
 
     fn compare_maps(self, owned: Owned<'s>, old: Option<&Value>, new: Option<&Value>) -> Node {
@@ -188,7 +222,7 @@ impl<'s> Rows<'s> {
                     if equal {
                         Node::default()
                     } else {
-                        Node { modified: Some(Vec::new()), ..Node::default() }
+                        Node { modified: Some(Map::new()), ..Node::default() }
                     }
                 }
                 (many, one) if many.len() > 1 => {
@@ -196,7 +230,7 @@ impl<'s> Rows<'s> {
                         Some(one) => self.compare(self.items(owned), None, Some(one)),
                         None => Node::default(),
                     };
-                    child.removed = Some(Vec::new());
+                    child.removed = Some(Map::new());
                     child
                 }
                 (one, _) => {
@@ -204,7 +238,7 @@ impl<'s> Rows<'s> {
                         Some(one) => self.compare(self.items(owned), Some(one), None),
                         None => Node::default(),
                     };
-                    child.added = Some(Vec::new());
+                    child.added = Some(Map::new());
                     child
                 }
             };

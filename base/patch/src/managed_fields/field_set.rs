@@ -15,7 +15,7 @@ use crate::MAX_DEPTH;
 
 type Nodes = Map<String, Value>;
 
-const SELF: &str = ".";
+pub(super) const SELF: &str = ".";
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FieldSet(Nodes);
