@@ -48,18 +48,21 @@ impl Entry {
         revision: Revision,
         paths: &peek::Paths,
     ) -> Result<Entry, serde_json::Error> {
-        let json = with_revision(stored, revision);
-        let peeked = paths.read(&json)?;
-        Ok(Entry {
+        Ok(Entry::of_peeked(key, stored, revision, paths.read(stored)?))
+    }
+
+    /// The same where labels and fields are known.
+    pub fn of_peeked(key: Arc<str>, stored: &Bytes, revision: Revision, peeked: peek::Peeked) -> Entry {
+        Entry {
             key,
             revision,
-            json,
+            json: with_revision(stored, revision),
             uninitialized: peeked.uninitialized,
             labels: peeked.labels,
             fields: peeked.fields,
             forms: Mutex::default(),
             object: OnceLock::new(),
-        })
+        }
     }
 
     /// The same object as its deletion shows it: with the revision of the deletion.
@@ -121,7 +124,7 @@ impl Entry {
 
     /// The object, to work on.
     pub fn read_object(&self) -> Result<Object, Status> {
-        let value: serde_json::Value = serde_json::from_slice(&self.json)
+        let value = ferry_api::read::document(&self.json)
             .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))?;
         Object::from_value(value).ok_or_else(|| Status::internal("a stored value is no object"))
     }

@@ -17,6 +17,8 @@ use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
+use super::foretold::Foretold;
+use super::peek::Peeked;
 use super::{Cache, Entry};
 
 /// Turns stored bytes into the JSON the cache keeps; fails on bytes that are no object of the kind.
@@ -31,6 +33,7 @@ pub struct Log {
     waiting: Mutex<BinaryHeap<Reverse<Waiting>>>,
     resources: RwLock<BTreeMap<Arc<str>, Followed>>,
     progress: RwLock<Option<Progress>>,
+    pub foretold: Foretold,
 }
 
 #[derive(Clone)]
@@ -53,6 +56,7 @@ impl Log {
             waiting: Mutex::default(),
             resources: RwLock::default(),
             progress: RwLock::default(),
+            foretold: Foretold::default(),
         }
     }
 
@@ -75,7 +79,7 @@ impl Log {
     pub async fn load(&self, prefix: &str) -> Result<(), Error> {
         let Some(followed) = self.resources.read().get(prefix).cloned() else { return Ok(()) };
         let page = self.store.range(Range::prefix(prefix)).await?;
-        let entries = page.kvs.iter().filter_map(|kv| entry_of(&followed, prefix, kv));
+        let entries = page.kvs.iter().filter_map(|kv| entry_of(&followed, prefix, kv, None));
         followed.cache.reset(entries.map(Arc::new), page.revision);
         Ok(())
     }
@@ -170,7 +174,7 @@ impl Log {
             count += page.kvs.len();
             for kv in &page.kvs {
                 if let Some((prefix, followed)) = self.resource_of(&kv.key)
-                    && let Some(entry) = entry_of(&followed, &prefix, kv)
+                    && let Some(entry) = entry_of(&followed, &prefix, kv, None)
                 {
                     loaded.entry(prefix).or_default().push(Arc::new(entry));
                 }
@@ -197,7 +201,8 @@ impl Log {
         }
         match kind {
             EventKind::Put => {
-                if let Some(entry) = entry_of(&followed, &prefix, kv) {
+                let foretold = self.foretold.take(&kv.value);
+                if let Some(entry) = entry_of(&followed, &prefix, kv, foretold) {
                     followed.cache.put(entry);
                 }
             }
@@ -232,11 +237,16 @@ impl Log {
 
 /// An object that cannot be read is left out and reported: one broken value must not keep the others
 /// from being served.
-fn entry_of(followed: &Followed, prefix: &str, kv: &KeyValue) -> Option<Entry> {
+fn entry_of(followed: &Followed, prefix: &str, kv: &KeyValue, foretold: Option<Peeked>) -> Option<Entry> {
     let key: Arc<str> = kv.key[prefix.len()..].into();
-    let made = followed.reader.read(&kv.value).and_then(|json| {
-        Entry::from_stored(key, &json, kv.mod_revision, followed.cache.paths())
-            .map_err(|error| Status::internal(error.to_string()))
+    let paths = followed.cache.paths();
+    let made = followed.reader.read(&kv.value).and_then(|json| match foretold {
+        Some(peeked) => {
+            debug_assert_eq!(paths.read(&json).ok().as_ref(), Some(&peeked), "{}", kv.key);
+            Ok(Entry::of_peeked(key, &json, kv.mod_revision, peeked))
+        }
+        None => Entry::from_stored(key, &json, kv.mod_revision, paths)
+            .map_err(|error| Status::internal(error.to_string())),
     });
     made.inspect_err(|error| tracing::error!(key = %kv.key, %error, "a stored object cannot be read")).ok()
 }

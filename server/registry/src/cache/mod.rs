@@ -6,6 +6,7 @@
 
 pub mod entry;
 pub mod filter;
+pub mod foretold;
 pub mod log;
 pub mod peek;
 pub mod watcher;
@@ -15,9 +16,9 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ferry_store::Revision;
+use futures::task::AtomicWaker;
 use imbl::OrdMap;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
 
 pub use entry::{Encoding, Entry, Form};
 pub use filter::Filter;
@@ -36,7 +37,8 @@ const REMEMBERED: usize = 16;
 
 pub struct Cache {
     state: RwLock<State>,
-    scopes: Mutex<HashMap<WakeScope, Weighted>>,
+    /// Who waits for events of which scope.
+    scopes: Mutex<HashMap<WakeScope, Vec<Arc<AtomicWaker>>>>,
     /// Snapshots that pages of unfinished lists come from, newest last.
     remembered: Mutex<VecDeque<(Revision, Snapshot)>>,
     paths: peek::Paths,
@@ -90,11 +92,6 @@ enum WakeScope {
     Namespace(Box<str>),
     Object(Arc<str>),
     Group(Box<str>),
-}
-
-struct Weighted {
-    notify: Arc<Notify>,
-    watchers: usize,
 }
 
 impl Cache {
@@ -181,9 +178,7 @@ impl Cache {
             state.forgotten = revision;
             state.loaded = revision;
         }
-        for scope in self.scopes.lock().values() {
-            scope.notify.notify_waiters();
-        }
+        self.scopes.lock().values().flatten().for_each(|waiting| waiting.wake());
     }
 
     /// Takes in one put. Returns the entry.
@@ -217,9 +212,7 @@ impl Cache {
             return;
         }
         let ring = |scope: WakeScope| {
-            if let Some(weighted) = scopes.get(&scope) {
-                weighted.notify.notify_waiters();
-            }
+            scopes.get(&scope).into_iter().flatten().for_each(|waiting| waiting.wake());
         };
         ring(WakeScope::All);
         ring(WakeScope::Object(entry.key.clone()));

@@ -1,9 +1,12 @@
-//! Reads labels and selectable fields out of an object's JSON, skipping everything else. It runs once
+//! Reads labels and selectable fields out of an object, or out of its JSON, skipping everything else. It runs once
 //! per written object, so nothing but what is asked for is allocated.
 
 use std::fmt;
 
+use ferry_api::Object;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use serde_json::{Map, Value};
 
 use crate::strategy::Selectable;
 
@@ -26,6 +29,7 @@ struct Node {
     presence: bool,
 }
 
+#[derive(Debug, PartialEq)]
 pub struct Peeked {
     pub uninitialized: bool,
     pub labels: Box<[(Box<str>, Box<str>)]>,
@@ -52,10 +56,24 @@ impl Paths {
     }
 
     pub fn read(&self, json: &[u8]) -> Result<Peeked, serde_json::Error> {
-        let mut found =
-            Found { labels: Vec::new(), fields: vec![None; self.absent.len()], uninitialized: false };
+        let mut found = self.nothing_yet();
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         Walk { node: &self.root, found: &mut found }.deserialize(&mut deserializer)?;
+        Ok(self.complete(found))
+    }
+
+    /// The same, of an object that is still at hand.
+    pub fn of(&self, object: &Object) -> Peeked {
+        let mut found = self.nothing_yet();
+        found.look_into(&self.root, &object.0);
+        self.complete(found)
+    }
+
+    fn nothing_yet(&self) -> Found {
+        Found { labels: Vec::new(), fields: vec![None; self.absent.len()], uninitialized: false }
+    }
+
+    fn complete(&self, mut found: Found) -> Peeked {
         for (position, otherwise) in self.otherwise.iter().enumerate() {
             if let (None, Some(other)) = (&found.fields[position], otherwise) {
                 found.fields[position] = found.fields[*other].clone();
@@ -66,11 +84,7 @@ impl Paths {
             .into_iter()
             .zip(&self.absent)
             .map(|(value, absent)| value.unwrap_or_else(|| (*absent).into()));
-        Ok(Peeked {
-            uninitialized: found.uninitialized,
-            labels: found.labels.into(),
-            fields: fields.collect(),
-        })
+        Peeked { uninitialized: found.uninitialized, labels: found.labels.into(), fields: fields.collect() }
     }
 }
 
@@ -93,6 +107,37 @@ struct Found {
     uninitialized: bool,
 }
 
+impl Found {
+    fn look_into(&mut self, node: &Node, map: &Map<String, Value>) {
+        if node.labels {
+            let texts =
+                map.iter().filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into())));
+            self.labels.extend(texts);
+            return;
+        }
+        self.uninitialized |= node.presence;
+        for (name, child) in &node.children {
+            match map.get(*name) {
+                Some(Value::Object(inner)) => self.look_into(child, inner),
+                Some(Value::String(text)) => self.leaf(child, text.as_str()),
+                Some(Value::Bool(value)) => self.leaf(child, if *value { "true" } else { "false" }),
+                Some(Value::Number(number)) => self.leaf(child, number.to_string()),
+                Some(Value::Array(_) | Value::Null) | None => {}
+            }
+        }
+    }
+
+    fn leaf(&mut self, node: &Node, text: impl Into<Box<str>>) {
+        if let [first, others @ ..] = node.leaves.as_slice() {
+            let text = text.into();
+            for position in others {
+                self.fields[*position] = Some(text.clone());
+            }
+            self.fields[*first] = Some(text);
+        }
+    }
+}
+
 struct Walk<'a> {
     node: &'a Node,
     found: &'a mut Found,
@@ -108,13 +153,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
 
 impl Walk<'_> {
     fn leaf(self, text: impl Into<Box<str>>) {
-        if let [first, others @ ..] = self.node.leaves.as_slice() {
-            let text = text.into();
-            for position in others {
-                self.found.fields[*position] = Some(text.clone());
-            }
-            self.found.fields[*first] = Some(text);
-        }
+        self.found.leaf(self.node, text);
     }
 }
 
@@ -218,5 +257,28 @@ mod tests {
         let peeked = Paths::new(FIELDS).read(json).expect("valid JSON");
         assert_eq!(&*peeked.labels, &[("a".into(), "b".into())]);
         assert_eq!(&*peeked.fields, &["n".into(), "false".into(), Box::from("")]);
+    }
+
+    #[test]
+    fn an_object_shows_what_its_json_does() {
+        static MORE: &[Selectable] = &[
+            Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
+            Selectable { field: "type", path: &["type"], absent: "none" },
+            Selectable { field: "reportingComponent", path: &["reportingComponent"], absent: "" },
+            Selectable { field: "reportingComponent", path: &["source", "component"], absent: "" },
+            Selectable { field: "spec.count", path: &["spec", "count"], absent: "0" },
+            Selectable { field: "spec.on", path: &["spec", "on"], absent: "false" },
+        ];
+        let paths = Paths::new(MORE);
+        for json in [
+            r#"{}"#,
+            r#"{"metadata":{"labels":{"a":"1","b":"2"},"initializers":{"pending":[]}}}"#,
+            r#"{"metadata":{"labels":null},"spec":{"nodeName":"n","count":-7,"on":true},"type":"x"}"#,
+            r#"{"spec":{"nodeName":null,"count":1.5,"on":false},"source":{"component":"c"},"type":["x"]}"#,
+            r#"{"spec":"none","reportingComponent":"r","source":{"component":"c"}}"#,
+        ] {
+            let object = Object(serde_json::from_str(json).expect("JSON"));
+            assert_eq!(paths.of(&object), paths.read(json.as_bytes()).expect("JSON"), "{json}");
+        }
     }
 }

@@ -1,18 +1,21 @@
 //! A position in the event ring of one resource, and the wait for more.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use ferry_store::Revision;
-use tokio::sync::Notify;
+use futures::task::AtomicWaker;
 
-use super::{Cache, Change, Event, Filter, Snapshot, WakeScope, Weighted};
+use super::{Cache, Change, Event, Filter, Snapshot, WakeScope};
 
 pub struct Watcher {
     cache: Arc<Cache>,
     filter: Filter,
     next: u64,
     scope: WakeScope,
-    notify: Arc<Notify>,
+    /// This watcher's place among those that its scope wakes. Each has one of its own: hundreds are woken by one event, and
+    /// would otherwise meet on the lock of whatever they share.
+    waiting: Arc<AtomicWaker>,
 }
 
 /// An event, and what it is to this watcher.
@@ -53,14 +56,9 @@ impl Cache {
 
     fn watcher(self: &Arc<Cache>, next: u64, filter: Filter) -> Watcher {
         let scope = self.scope_of(&filter);
-        let mut scopes = self.scopes.lock();
-        let weighted = scopes
-            .entry(scope.clone())
-            .or_insert_with(|| Weighted { notify: Arc::new(Notify::new()), watchers: 0 });
-        weighted.watchers += 1;
-        let notify = weighted.notify.clone();
-        drop(scopes);
-        Watcher { cache: self.clone(), filter, next, scope, notify }
+        let waiting = Arc::new(AtomicWaker::new());
+        self.scopes.lock().entry(scope.clone()).or_default().push(waiting.clone());
+        Watcher { cache: self.clone(), filter, next, scope, waiting }
     }
 
     /// The narrowest scope whose events are all that the filter can match, so that a kubelet wakes for
@@ -83,22 +81,21 @@ impl Watcher {
     /// Waits for events that the filter lets through, in order; never an empty answer. [`Gone`] when
     /// this watcher fell behind the ring.
     pub async fn next(&mut self) -> Result<Vec<Delivered>, Gone> {
-        loop {
-            let notify = self.notify.clone();
-            let woken = notify.notified();
-            tokio::pin!(woken);
-            // Registered before the ring is read, so that nothing falls in between.
-            woken.as_mut().enable();
-            let delivered = self.ready()?;
-            if !delivered.is_empty() {
-                return Ok(delivered);
-            }
-            if self.is_current() {
-                woken.await;
-            } else {
-                tokio::task::yield_now().await;
-            }
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delivered>, Gone>> {
+        // Registered before the ring is read, so that nothing falls in between.
+        self.waiting.register(context.waker());
+        let delivered = self.ready()?;
+        if !delivered.is_empty() {
+            return Poll::Ready(Ok(delivered));
         }
+        // What was looked at concerned others; the rest has its turn after theirs.
+        if !self.is_current() {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 
     fn ready(&mut self) -> Result<Vec<Delivered>, Gone> {
@@ -125,9 +122,9 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut scopes = self.cache.scopes.lock();
-        if let Some(weighted) = scopes.get_mut(&self.scope) {
-            weighted.watchers -= 1;
-            if weighted.watchers == 0 {
+        if let Some(watchers) = scopes.get_mut(&self.scope) {
+            watchers.retain(|other| !Arc::ptr_eq(other, &self.waiting));
+            if watchers.is_empty() {
                 scopes.remove(&self.scope);
             }
         }

@@ -70,7 +70,7 @@ impl Registry {
         }
         let txn =
             transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), companions);
-        let committed = self.commit(call, object.namespace(), object.name(), txn).await;
+        let committed = self.commit(call, object.namespace(), object.name(), txn, Some(object)).await;
         drop(charge.turn);
         match committed {
             Ok(committed) if initialize::pending(object).is_some() && !call.include_uninitialized => {
@@ -87,16 +87,24 @@ impl Registry {
         }
     }
 
-    /// Commits, and waits until the caches have it: whoever reads after the answer sees the write.
+    /// Commits, and waits until the caches have it: whoever reads after the answer sees the write. `written` is the object
+    /// that the transaction puts.
     pub(super) async fn commit(
         &self,
         call: &Call<'_>,
         namespace: &str,
         name: &str,
         txn: Txn,
+        written: Option<&Object>,
     ) -> Result<Committed, Error> {
         let mut span = ferry_trace::span("store.commit");
         span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
+        let _foretold = match (txn.operations.first(), written) {
+            (Some(StoreOperation::Put { value, .. }), Some(object)) => {
+                Some(self.log.foretold.tell(value.clone(), call.resource.cache.paths().of(object)))
+            }
+            _ => None,
+        };
         let committed = span.in_scope(self.store.commit(txn)).await.inspect_err(|error| {
             span.fail(error);
         })?;

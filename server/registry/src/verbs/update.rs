@@ -138,7 +138,7 @@ impl Registry {
         let operation =
             if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
         let txn = transaction(call, compare, operation, companions);
-        let committed = self.commit(call, call.namespace, call.name, txn).await;
+        let committed = self.commit(call, call.namespace, call.name, txn, Some(&new)).await;
         drop(charge.turn);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
