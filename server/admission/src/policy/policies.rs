@@ -22,6 +22,8 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 pub struct Policies {
     registry: Arc<Registry>,
     sort: Sort,
+    /// Those of the policies and of their bindings; named once, since every write asks for them.
+    resources: [GroupResource; 2],
     compiled: Mutex<Compiled>,
 }
 
@@ -175,13 +177,15 @@ pub struct ParamRef {
 
 impl Policies {
     pub fn new(registry: Arc<Registry>, sort: Sort) -> Policies {
-        Policies { registry, sort, compiled: Mutex::default() }
+        let resources = sort.resources().map(|plural| GroupResource::new(GROUP, plural));
+        Policies { registry, sort, resources, compiled: Mutex::default() }
     }
 
     /// The policies as of now. Nothing is read or compiled while they and their bindings stay the same.
     pub fn current(&self) -> Arc<Vec<Policy>> {
-        let resource = |plural: &'static str| self.registry.resource(&GroupResource::new(GROUP, plural));
-        let [Some(policies), Some(bindings)] = self.sort.resources().map(resource) else {
+        let [Some(policies), Some(bindings)] =
+            self.resources.each_ref().map(|name| self.registry.resource(name))
+        else {
             return Arc::default();
         };
         let revisions = (policies.cache.revision(), bindings.cache.revision());

@@ -22,7 +22,8 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 /// they stand in it.
 pub struct Hooks {
     registry: Arc<Registry>,
-    plural: &'static str,
+    /// Named once, since every write asks for it.
+    configurations: GroupResource,
     compiled: Mutex<Compiled>,
 }
 
@@ -93,12 +94,12 @@ pub struct Invocation {
 
 impl Hooks {
     pub fn new(registry: Arc<Registry>, plural: &'static str) -> Hooks {
-        Hooks { registry, plural, compiled: Mutex::default() }
+        Hooks { registry, configurations: GroupResource::new(GROUP, plural), compiled: Mutex::default() }
     }
 
     /// The webhooks as of now. Nothing is read or compiled while the configurations stay the same.
     pub fn current(&self) -> Arc<Vec<Arc<Hook>>> {
-        let Some(resource) = self.registry.resource(&GroupResource::new(GROUP, self.plural)) else {
+        let Some(resource) = self.registry.resource(&self.configurations) else {
             return Arc::default();
         };
         let revision = resource.cache.revision();

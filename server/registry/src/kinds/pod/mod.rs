@@ -45,6 +45,10 @@ impl Rules<Pod> for PodRules {
         }
     }
 
+    fn judges_spec_alone(&self) -> bool {
+        true
+    }
+
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object) {
         update::keep_to_subresource(subresource, new, old);
     }
@@ -113,9 +117,8 @@ fn quality_of_service(pod: &Object) -> &'static str {
     for list in ["containers", "initContainers"] {
         for container in pod.get(&["spec", list]).and_then(Value::as_array).into_iter().flatten() {
             for resource in ["cpu", "memory"] {
-                let at = |kind: &str| {
-                    container.pointer(&format!("/resources/{kind}/{resource}")).filter(|value| !zero(value))
-                };
+                let resources = container.get("resources");
+                let at = |kind: &str| resources?.get(kind)?.get(resource).filter(|value| !zero(value));
                 let (request, limit) = (at("requests"), at("limits"));
                 any |= request.is_some() || limit.is_some();
                 guaranteed &= limit.is_some() && (request.is_none() || request == limit);
