@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use ferry_api::{GroupResource, Status};
-use ferry_auth::authenticate::{AuthenticationError, Headers, WebSocketBearer, websocket_bearer};
+use ferry_auth::authenticate::{
+    AuthenticationError, ClientCertificates, Headers, WebSocketBearer, websocket_bearer,
+};
 use ferry_auth::impersonate::{
     EXTRA_HEADER_PREFIX, GROUP_HEADER, Impersonated, UID_HEADER, USER_HEADER, wanted_user,
 };
@@ -17,7 +19,6 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL, WARNING};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
-use rustls_pki_types::CertificateDer;
 use tokio::sync::SemaphorePermit;
 
 use crate::api::Api;
@@ -33,7 +34,7 @@ use crate::{compress, paths, respond, verbs, websocket};
 #[derive(Clone, Default)]
 pub struct Connection {
     pub peer: Option<std::net::SocketAddr>,
-    pub client_certificates: Arc<[CertificateDer<'static>]>,
+    pub client_certificates: Arc<ClientCertificates>,
     /// A component in this process: it is who it was made as.
     pub identity: Option<Arc<User>>,
 }

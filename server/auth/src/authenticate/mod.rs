@@ -25,7 +25,7 @@ use std::{
 
 use rustls_pki_types::CertificateDer;
 
-use crate::{Answer, csv::CsvError, user::User};
+use crate::{Answer, cache::Fingerprint, csv::CsvError, user::User};
 
 pub use anonymous::Anonymous;
 pub use basic_file::BasicFile;
@@ -47,12 +47,31 @@ pub struct Credentials<'a> {
     pub websocket_bearer: Option<&'a str>,
     /// The chain presented in the TLS handshake, leaf first. The handshake has proven that the
     /// peer holds the key; nobody has yet checked who signed the certificate.
-    pub client_certificates: &'a [CertificateDer<'static>],
+    pub client_certificates: &'a ClientCertificates,
     /// The request's other headers; the front proxy speaks through them.
     pub headers: &'a dyn Headers,
     pub path: &'a str,
     pub peer: Option<SocketAddr>,
     pub now: SystemTime,
+}
+
+/// The chain of a connection, leaf first, with the leaf's fingerprint: taken once, asked for by every request.
+#[derive(Clone, Default)]
+pub struct ClientCertificates {
+    chain: Vec<CertificateDer<'static>>,
+    fingerprint: Option<Fingerprint>,
+}
+
+impl ClientCertificates {
+    pub fn new(chain: Vec<CertificateDer<'static>>) -> Self {
+        let fingerprint = chain.first().map(|leaf| Fingerprint::of(leaf));
+        ClientCertificates { chain, fingerprint }
+    }
+
+    /// Empty where the client showed none.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
 }
 
 /// Headers without the HTTP library's types.

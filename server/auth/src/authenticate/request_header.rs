@@ -65,10 +65,10 @@ impl RequestHeader {
         let Some(name) = first_value(headers, &self.config.username_headers) else {
             return Ok(Outcome::NotMine);
         };
-        if credentials.client_certificates.is_empty() {
+        if credentials.client_certificates.chain().is_empty() {
             return Ok(Outcome::NotMine);
         }
-        self.check_proxy(credentials.client_certificates, credentials.now)?;
+        self.check_proxy(credentials.client_certificates.chain(), credentials.now)?;
         let groups = self.config.group_headers.iter().flat_map(|header| headers.values(header));
         let mut user = User::new(name).with_groups(groups.filter(|group| !group.is_empty()));
         user.uid = first_value(headers, &self.config.uid_headers).unwrap_or_default().to_owned();

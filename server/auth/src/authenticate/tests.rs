@@ -71,7 +71,7 @@ async fn ask(cluster: &Cluster, request: Request<'_>) -> Result<User, String> {
     let credentials = Credentials {
         authorization: request.authorization,
         websocket_bearer: None,
-        client_certificates: &request.certificates,
+        client_certificates: &ClientCertificates::new(request.certificates),
         headers: &headers,
         path: request.path,
         peer: None,
@@ -197,7 +197,7 @@ async fn a_new_authority_of_the_front_proxy_counts_at_once() {
         RequestHeader::new(&old.pki.front_proxy_ca_bundle(), RequestHeaderConfig::default()).unwrap();
     let knows = |cluster: &Cluster| {
         let headers = Map(BTreeMap::from([("X-Remote-User", vec!["root"])]));
-        let certificates = chain(&cluster.pki.front_proxy_client());
+        let certificates = ClientCertificates::new(chain(&cluster.pki.front_proxy_client()));
         let credentials = Credentials {
             authorization: None,
             websocket_bearer: None,

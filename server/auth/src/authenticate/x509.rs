@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use rustls_pki_types::CertificateDer;
 
-use super::{AuthenticationError, Authenticator, Credentials, Identity, Outcome};
+use super::{AuthenticationError, Authenticator, ClientCertificates, Credentials, Identity, Outcome};
 use crate::{
     Answer,
     cache::{ExpiringCache, Fingerprint},
@@ -33,13 +33,13 @@ impl X509 {
         Ok(())
     }
 
-    fn decide(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Outcome, AuthenticationError> {
-        let Some(leaf) = chain.first() else { return Ok(Outcome::NotMine) };
-        let fingerprint = Fingerprint::of(leaf);
+    fn decide(&self, shown: &ClientCertificates, now: SystemTime) -> Result<Outcome, AuthenticationError> {
+        let Some(fingerprint) = shown.fingerprint else { return Ok(Outcome::NotMine) };
         if let Some(identity) = self.verified.get(&fingerprint, now) {
             return Ok(Outcome::Authenticated(identity));
         }
-        let facts = self.trust.verify(chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
+        let facts =
+            self.trust.verify(&shown.chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
         let ends = facts.not_after.min(now + REMEMBER_FOR);
         match user_of(facts, fingerprint)? {
             Some(user) => {
