@@ -275,11 +275,11 @@ async fn send(client: &Client, write: Write) {
             Decision::Drop => return,
             Decision::Create { namespace, name, note } => {
                 let body = Entry { note: note.clone(), ..entry.clone() }.body(namespace, name);
-                unread::send(client, form.requests(namespace).create(&PostParams::default(), body)).await
+                unread::send(client, form::requests(namespace).create(&PostParams::default(), body)).await
             }
             Decision::Count { namespace, name, count, at } => {
                 let patch = Patch::Merge(form.count(*count, *at));
-                let request = form.requests(namespace).patch(name, &PatchParams::default(), &patch);
+                let request = form::requests(namespace).patch(name, &PatchParams::default(), &patch);
                 unread::send(client, request).await
             }
         };
@@ -346,6 +346,6 @@ mod tests {
         }
         drop((recorder, events.sender));
         events.tasks.wait().await;
-        assert_eq!(server.objects("/apis/events.k8s.io/v1/namespaces/default/events/").len(), 10_000);
+        assert_eq!(server.objects("/api/v1/namespaces/default/events/").len(), 10_000);
     }
 }

@@ -1,10 +1,10 @@
-//! The two forms in which events are written. Most components write that of the core group,
-//! which names its source and counts; scheduler and proxy write that of `events.k8s.io`, which
-//! names an action and has series. The server keeps both as one resource.
+//! The two ways to tell an event. Most components name their source and count; scheduler and proxy tell it in the way
+//! of `events.k8s.io`, with an action and series. Both are one resource with one set of fields, kept in the core group's
+//! version, and both are written in that: the other version would be converted on the way in and for the answer, which
+//! costs the server more than the write itself.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource};
-use k8s_openapi::api::events::v1::{Event as ReportedEvent, EventSeries};
+use k8s_openapi::api::core::v1::{Event, EventSeries, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -16,28 +16,25 @@ use super::{Entry, EventType};
 /// Who speaks, as the reader of an event sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Core: a component of the cluster, on whichever host.
+    /// A component of the cluster, on whichever host.
     Component,
-    /// Core: a component of one host.
+    /// A component of one host.
     ComponentOnHost,
-    /// `events.k8s.io`: a controller, and which of its instances.
+    /// In the way of `events.k8s.io`: a controller, and which of its instances.
     Reported,
 }
 
-impl Form {
-    pub fn requests(self, namespace: &str) -> Request {
-        Request::new(match self {
-            Form::Component | Form::ComponentOnHost => CoreEvent::url_path(&(), Some(namespace)),
-            Form::Reported => ReportedEvent::url_path(&(), Some(namespace)),
-        })
-    }
+pub(super) fn requests(namespace: &str) -> Request {
+    Request::new(Event::url_path(&(), Some(namespace)))
+}
 
+impl Form {
     /// A merge patch that says how often an event has been told, and when last.
     pub fn count(self, count: i32, at: Timestamp) -> Value {
         match self {
             Form::Component | Form::ComponentOnHost => json!({"count": count, "lastTimestamp": Time(at)}),
             Form::Reported => {
-                json!({"series": EventSeries { count, last_observed_time: MicroTime(at) }})
+                json!({"series": EventSeries { count: Some(count), last_observed_time: Some(MicroTime(at)) }})
             }
         }
     }
@@ -59,23 +56,26 @@ impl Entry {
 
     /// The event as it goes to the server.
     pub fn body(&self, namespace: &str, name: &str) -> Vec<u8> {
-        let encoded = match self.form {
-            Form::Component => serde_json::to_vec(&self.core(namespace, name, None)),
-            Form::ComponentOnHost => serde_json::to_vec(&self.core(namespace, name, Some(&self.instance))),
-            Form::Reported => serde_json::to_vec(&self.reported(namespace, name)),
+        let event = match self.form {
+            Form::Component => self.counted(None),
+            Form::ComponentOnHost => self.counted(Some(&self.instance)),
+            Form::Reported => self.reported(),
         };
-        encoded.expect("an event is JSON")
-    }
-
-    fn core(&self, namespace: &str, name: &str, host: Option<&String>) -> CoreEvent {
-        let at = Time(self.at);
-        CoreEvent {
+        let event = Event {
             metadata: metadata(namespace, name),
             type_: Some(self.type_()),
             reason: Some(self.reason.clone()),
             message: Some(self.note()),
             involved_object: self.regarding.clone(),
             related: self.related.clone(),
+            ..event
+        };
+        serde_json::to_vec(&event).expect("an event is JSON")
+    }
+
+    fn counted(&self, host: Option<&String>) -> Event {
+        let at = Time(self.at);
+        Event {
             first_timestamp: Some(at.clone()),
             last_timestamp: Some(at),
             count: Some(1),
@@ -86,17 +86,11 @@ impl Entry {
         }
     }
 
-    fn reported(&self, namespace: &str, name: &str) -> ReportedEvent {
-        ReportedEvent {
-            metadata: metadata(namespace, name),
+    fn reported(&self) -> Event {
+        Event {
             event_time: Some(MicroTime(self.at)),
-            type_: Some(self.type_()),
-            reason: Some(self.reason.clone()),
             action: Some(self.action.clone()),
-            note: Some(self.note()),
-            regarding: Some(self.regarding.clone()),
-            related: self.related.clone(),
-            reporting_controller: Some(self.controller.into()),
+            reporting_component: Some(self.controller.into()),
             reporting_instance: Some(format!("{}-{}", self.controller, self.instance)),
             ..Default::default()
         }
@@ -150,10 +144,10 @@ mod tests {
         assert_eq!(event["reportingInstance"], "");
 
         let event = written(Form::Reported);
-        assert_eq!(event["reportingController"], "test");
+        assert_eq!(event["reportingComponent"], "test");
         assert_eq!(event["reportingInstance"], "test-host");
-        assert_eq!((&event["note"], &event["action"]), (&json!("hello"), &json!("Create")));
-        assert_eq!(event["deprecatedSource"], Value::Null);
+        assert_eq!((&event["message"], &event["action"]), (&json!("hello"), &json!("Create")));
+        assert_eq!((&event["source"], &event["count"]), (&Value::Null, &Value::Null));
     }
 
     #[test]
