@@ -2,7 +2,8 @@
 //! has become of the object, its informer tells; decoding it once more would cost as much again.
 
 use http::Request;
-use kube::{Client, Error};
+use kube::api::DeleteParams;
+use kube::{Api, Client, Error};
 use serde::Deserialize;
 
 /// Sends a request as [`kube::core::Request`] makes them.
@@ -12,6 +13,16 @@ pub async fn send(
 ) -> Result<(), Error> {
     let request = request.map_err(Error::BuildRequest)?;
     client.request_text(request).await.map(drop)
+}
+
+/// A deletion, which is answered with the object or with a status: to tell one from the other it would be read twice.
+pub async fn delete<K: kube::Resource + Clone>(
+    api: &Api<K>,
+    name: &str,
+    params: &DeleteParams,
+) -> Result<(), Error> {
+    let request = kube::core::Request::new(api.resource_url()).delete(name, params);
+    send(&api.clone().into_client(), request).await
 }
 
 /// The same for a creation whose name the server chooses: of the answer only that is read.

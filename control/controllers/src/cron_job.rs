@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    error,
+    error, unread,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -287,7 +287,8 @@ impl Controller {
         for job in &plan.delete {
             let only_this = Preconditions { uid: job.uid(), resource_version: None };
             let deleted =
-                api.delete(&job.name_any(), &DeleteParams::background().preconditions(only_this)).await;
+                unread::delete(&api, &job.name_any(), &DeleteParams::background().preconditions(only_this))
+                    .await;
             if error::ignore_not_found(deleted).attempting("delete job")?.is_some() {
                 let note = format!("Deleted job {}", job.name_any());
                 self.recorder.event(&*cron, EventType::Normal, "SuccessfulDelete", "Delete", note);

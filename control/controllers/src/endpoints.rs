@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error, unread};
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
 };
@@ -177,7 +177,7 @@ impl Controller {
             if let Some(left) = current.filter(|current| current.labels().contains_key(MANAGED_BY)) {
                 let only_this = DeleteParams::default()
                     .preconditions(Preconditions { uid: left.uid(), resource_version: None });
-                error::ignore_not_found(api.delete(&key.name, &only_this).await)
+                error::ignore_not_found(unread::delete(&api, &key.name, &only_this).await)
                     .attempting("delete endpoints")?;
             }
             return Ok(Outcome::Done);

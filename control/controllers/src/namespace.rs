@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, Informer, Metadata, NamespacedName, Outcome, Queue, error,
+    Attempt, Client, Error, Event, Informer, Metadata, NamespacedName, Outcome, Queue, error, unread,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
@@ -276,7 +276,7 @@ async fn remove_all(api: &Api<Metadata>, resource: &Resource) -> Result<Vec<Meta
         api.delete_collection(&delete, &ListParams::default()).await?;
     } else {
         for object in &present {
-            error::ignore_not_found(api.delete(&object.name_any(), &delete).await)?;
+            error::ignore_not_found(unread::delete(api, &object.name_any(), &delete).await)?;
         }
     }
     Ok(api.list(&ListParams::default()).await?.items)

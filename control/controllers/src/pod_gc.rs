@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::{Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, error};
+use ferry_client::{
+    Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, error, unread,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -163,7 +165,7 @@ impl Controller {
             }
             let only_this = Preconditions { uid: pod.uid(), resource_version: None };
             let now = DeleteParams::default().grace_period(0).preconditions(only_this);
-            error::ignore_not_found(api.delete(&pod.name_any(), &now).await)
+            error::ignore_not_found(unread::delete(&api, &pod.name_any(), &now).await)
         };
         span.in_scope(remove).await.attempting("remove pod")?;
         Ok(())

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Expectations, NamespacedName, error};
+use ferry_client::{Attempt, Client, Error, Expectations, NamespacedName, error, unread};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
@@ -106,7 +106,7 @@ pub async fn apply(
             .attempting("write endpoint slice")?;
     }
     for name in plan.delete {
-        error::ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+        error::ignore_not_found(unread::delete(&api, &name, &DeleteParams::default()).await)
             .attempting("delete endpoint slice")?;
     }
     Ok(())

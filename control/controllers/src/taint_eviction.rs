@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Queue, Recorder, error,
+    unread,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -154,7 +155,7 @@ impl Controller {
             mark_disrupted(&api, pod, because, false).await?;
             let only_this = Preconditions { uid: pod.uid(), resource_version: None };
             error::ignore_not_found(
-                api.delete(&key.name, &DeleteParams::default().preconditions(only_this)).await,
+                unread::delete(&api, &key.name, &DeleteParams::default().preconditions(only_this)).await,
             )
         };
         span.in_scope(evict).await.attempting("evict pod")?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Written, error,
+    Written, error, unread,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -168,7 +168,7 @@ impl Controller {
                 Action::Delete { name, uid } => {
                     let only_this =
                         DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
-                    let deleted = sets.delete(&name, &only_this).await;
+                    let deleted = unread::delete(&sets, &name, &only_this).await;
                     error::ignore_not_found(deleted).attempting(format!("delete replica set {name}"))?;
                 }
             }

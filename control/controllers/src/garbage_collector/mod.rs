@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::informer::Changed;
-use ferry_client::{Attempt, CancellationToken, Client, Error, Metadata, Outcome, Queue, error};
+use ferry_client::{Attempt, CancellationToken, Client, Error, Metadata, Outcome, Queue, error, unread};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -198,8 +198,9 @@ impl Collector {
             uid: node.metadata().uid.clone(),
             resource_version: node.metadata().resource_version.clone(),
         };
-        let deleted =
-            span.in_scope(self.api_of(node).delete(node.name(), &params.preconditions(exactly))).await;
+        let deleted = span
+            .in_scope(unread::delete(&self.api_of(node), node.name(), &params.preconditions(exactly)))
+            .await;
         match deleted {
             // Changed meanwhile: the informer brings the new version, which is then judged.
             Err(changed) if error::is_conflict(&changed) => {

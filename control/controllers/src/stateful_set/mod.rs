@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Written, error,
+    Written, error, unread,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
@@ -173,7 +173,8 @@ impl Controller {
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
                 let only_this = Preconditions { uid: pod.uid(), resource_version: None };
                 let deleted =
-                    api.delete(&pod.name_any(), &DeleteParams::default().preconditions(only_this)).await;
+                    unread::delete(&api, &pod.name_any(), &DeleteParams::default().preconditions(only_this))
+                        .await;
                 self.tell("delete", set, &pod.name_any(), deleted.as_ref().err());
                 error::ignore_not_found(deleted).attempting(format!("delete pod {}", pod.name_any()))?;
                 Ok(())
