@@ -52,7 +52,12 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     /// what that subresource may change.
     fn prepare_action(&self, _subresource: &str, _new: &mut Object, _old: &Object) {}
 
+    /// Called for the subresources that `judged_actions` names.
     fn validate_action(&self, _subresource: &str, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
+
+    fn judged_actions(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// What the client should hear though the request is accepted.
     fn warnings(&self, _object: &T) -> Vec<String> {
@@ -297,11 +302,13 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
-        if scope == UpdateScope::Status && !self.rules.judges_status() {
-            return Ok(Vec::new());
-        }
-        let same_spec = || new.0.get("spec") == old.0.get("spec");
-        if scope == UpdateScope::Main && self.rules.judges_spec_alone() && same_spec() {
+        // Views are dear: none is made that nobody looks at.
+        let judged = match scope {
+            UpdateScope::Main => !self.rules.judges_spec_alone() || new.0.get("spec") != old.0.get("spec"),
+            UpdateScope::Status => self.rules.judges_status(),
+            UpdateScope::Action(subresource) => self.rules.judged_actions().contains(&subresource),
+        };
+        if !judged {
             return Ok(Vec::new());
         }
         let (new, old) = (view(new)?, view(old)?);

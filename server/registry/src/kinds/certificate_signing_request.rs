@@ -119,14 +119,11 @@ impl Rules<CertificateSigningRequest> for RequestRules {
 
     fn validate_action(
         &self,
-        subresource: &str,
+        _subresource: &str,
         new: &CertificateSigningRequest,
         old: &CertificateSigningRequest,
         errors: &mut FieldErrors,
     ) {
-        if subresource != "approval" {
-            return;
-        }
         for kind in DECISIONS.into_iter().filter(|kind| has(old, kind) && !has(new, kind)) {
             errors.forbidden(
                 "status.conditions",
@@ -140,6 +137,10 @@ impl Rules<CertificateSigningRequest> for RequestRules {
                 "Approved and Denied conditions are mutually exclusive",
             );
         }
+    }
+
+    fn judged_actions(&self) -> &'static [&'static str] {
+        &["approval"]
     }
 
     fn selectable(&self) -> &'static [Selectable] {

@@ -62,6 +62,10 @@ impl Rules<Pod> for PodRules {
         }
     }
 
+    fn judged_actions(&self) -> &'static [&'static str] {
+        &["ephemeralcontainers", "resize"]
+    }
+
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64> {
         let placed = !object.text_at(&["spec", "nodeName"]).is_empty();
         let ended = matches!(object.text_at(&["status", "phase"]), "Succeeded" | "Failed");
