@@ -16,6 +16,61 @@ pub fn document(json: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
+/// The text of one member of an object's text. Written as this project writes it, without spaces; `None` for other text, and
+/// where there is no such member. What else the object holds is passed over and not checked.
+pub fn member<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut rest = object.strip_prefix(b"{")?;
+    loop {
+        let (key, after) = rest.split_at(text_length(rest)?);
+        let value = after.strip_prefix(b":")?;
+        let (value, after) = value.split_at(value_length(value)?);
+        if &key[1..key.len() - 1] == name.as_bytes() {
+            return Some(value);
+        }
+        rest = after.strip_prefix(b",")?;
+    }
+}
+
+fn value_length(json: &[u8]) -> Option<usize> {
+    let mut depth = 0;
+    let mut at = 0;
+    loop {
+        match json.get(at)? {
+            b'"' => {
+                at += text_length(&json[at..])?;
+                if depth == 0 {
+                    return Some(at);
+                }
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 0 => return Some(at),
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            b',' if depth == 0 => return Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Of a string, with its quotes.
+fn text_length(json: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    json.first().filter(|first| **first == b'"')?;
+    loop {
+        at += json.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))? + 1;
+        match json[at - 1] {
+            b'"' => return Some(at),
+            _ => at += 1,
+        }
+    }
+}
+
 /// Any value; of members of the same name the last counts.
 pub struct Any;
 
@@ -129,5 +184,21 @@ mod tests {
             );
         }
         assert!(document(b"\"\xff\"").is_err());
+    }
+
+    #[test]
+    fn a_member_is_found_without_reading_the_others() {
+        let json = br#"{"a":"}\"{\\","b":[{"c":[1,{}]},"]"],"c":-1.5,"d":null,"e":{},"":"","f":{"c":2}}"#;
+        let found = |name: &str| member(json, name).map(|text| String::from_utf8_lossy(text).into_owned());
+        let whole: Value = serde_json::from_slice(json).expect("JSON");
+        for (name, value) in whole.as_object().expect("an object") {
+            assert_eq!(found(name), Some(value.to_string()), "{name}");
+        }
+        assert_eq!(found("g"), None);
+        for cut in 0..json.len() {
+            assert_eq!(member(&json[..cut], "g"), None);
+        }
+        assert_eq!(member(br#"{ "a": 1}"#, "a"), None, "others' spaces");
+        assert_eq!(member(b"[1]", "a"), None);
     }
 }
