@@ -29,10 +29,11 @@ pub fn list<K: DeserializeOwned>(text: &str, keep: Keep) -> Result<(ListMeta, Ve
     list.or_else(|_| list_one_by_one(text))
 }
 
-/// One line of a watch.
+/// One line of a watch. It is known to be UTF-8 once, and not string by string.
 pub fn event<K: DeserializeOwned>(line: &[u8], keep: Keep) -> Result<WatchEvent<K>, serde_json::Error> {
-    let mut json = serde_json::Deserializer::from_slice(line);
-    Event(keep, PhantomData).deserialize(&mut json).or_else(|error| patiently(line).ok_or(error))
+    let text = std::str::from_utf8(line).map_err(serde_json::Error::custom)?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    Event(keep, PhantomData).deserialize(&mut json).or_else(|error| patiently(text).ok_or(error))
 }
 
 /// Item by item: most fit the type, some only write a zero time as `null`, and what cannot be read at all
@@ -52,8 +53,8 @@ fn list_one_by_one<K: DeserializeOwned>(text: &str) -> Result<(ListMeta, Vec<K>)
 }
 
 /// A line that is not quite what the type says, or a Status where an event was due.
-fn patiently<K: DeserializeOwned>(line: &[u8]) -> Option<WatchEvent<K>> {
-    let mut line: Map<String, Value> = serde_json::from_slice(line).ok()?;
+fn patiently<K: DeserializeOwned>(line: &str) -> Option<WatchEvent<K>> {
+    let mut line: Map<String, Value> = serde_json::from_str(line).ok()?;
     if line.get("kind").is_some_and(|kind| kind == "Status") {
         return serde_json::from_value(Value::Object(line)).ok().map(WatchEvent::Error);
     }
