@@ -275,6 +275,7 @@ impl<'a> Seed<'_, 'a> {
         }
         let whole = self.walk.form == Form::Whole;
         let mut members = Members::default();
+        let mut strangers = Map::new();
         let mut seen = Seen::default();
         while let Some(key) = access.next_key_seed(Key { ty })? {
             match key {
@@ -296,13 +297,13 @@ impl<'a> Seed<'_, 'a> {
                     }
                 }
                 Named::Unknown(name) if ty.preserve_unknown => {
-                    if members.contains(&name) {
+                    if strangers.contains_key(&name) {
                         self.walk.note("duplicate", &name);
                     }
                     self.walk.path.push(Segment::Key(name));
                     let value = access.next_value_seed(Untyped { walk: self.walk, root: false })?;
                     if let Some(Segment::Key(name)) = self.walk.path.pop() {
-                        members.add(name, value);
+                        strangers.insert(name, value);
                     }
                 }
                 Named::Unknown(name) => {
@@ -312,6 +313,7 @@ impl<'a> Seed<'_, 'a> {
             }
         }
         let mut map = members.into_map();
+        map.append(&mut strangers);
         if whole {
             zero::fill(&mut map, ty, types);
         }

@@ -151,10 +151,7 @@ impl Members {
         self.0.push((name, value));
     }
 
-    pub fn contains(&self, name: &str) -> bool {
-        self.0.iter().any(|(have, _)| have == name)
-    }
-
+    /// For the rare member that is given twice: it looks at all of them.
     pub fn remove(&mut self, name: &str) {
         self.0.retain(|(have, _)| have != name);
     }
