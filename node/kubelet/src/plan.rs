@@ -69,7 +69,7 @@ pub fn plan(pod: &Pod, runtime: &PodRuntime, probed: &dyn Probed, resized: &Hash
     for each in pod::containers(pod) {
         if each.kind == ContainerKind::Ephemeral && runtime.current_container(&each.container.name).is_none()
         {
-            plan.start.push(each.container.name);
+            plan.start.push(each.container.name.clone());
         }
     }
     match initialise(pod, runtime, probed, resized, &mut plan) {

@@ -1,5 +1,6 @@
 //! What the kubelet asks of a Pod object, in one place.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use ferry_client::NamespacedName;
@@ -30,11 +31,12 @@ pub enum ContainerKind {
 
 /// A container of a pod, of whichever list.
 #[derive(Clone, Debug)]
-pub struct ContainerOf {
+pub struct ContainerOf<'a> {
     pub kind: ContainerKind,
-    pub container: Container,
+    /// The pod's own, but for an ephemeral one, which has a type of its own there.
+    pub container: Cow<'a, Container>,
     /// For an ephemeral container: whose processes it shares.
-    pub target: Option<String>,
+    pub target: Option<&'a str>,
 }
 
 pub fn key(pod: &Pod) -> NamespacedName {
@@ -106,27 +108,27 @@ pub fn is_sidecar(container: &Container) -> bool {
 }
 
 /// Every container of a pod in starting order.
-pub fn containers(pod: &Pod) -> Vec<ContainerOf> {
+pub fn containers(pod: &Pod) -> Vec<ContainerOf<'_>> {
     let spec = spec(pod);
     let init = spec.init_containers.iter().flatten().map(|container| ContainerOf {
         kind: if is_sidecar(container) { ContainerKind::Sidecar } else { ContainerKind::Init },
-        container: container.clone(),
+        container: Cow::Borrowed(container),
         target: None,
     });
     let regular = spec.containers.iter().map(|container| ContainerOf {
         kind: ContainerKind::Regular,
-        container: container.clone(),
+        container: Cow::Borrowed(container),
         target: None,
     });
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| ContainerOf {
         kind: ContainerKind::Ephemeral,
-        container: plain(container),
-        target: container.target_container_name.clone(),
+        container: Cow::Owned(plain(container)),
+        target: container.target_container_name.as_deref(),
     });
     init.chain(regular).chain(ephemeral).collect()
 }
 
-pub fn find_container(pod: &Pod, name: &str) -> Option<ContainerOf> {
+pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<ContainerOf<'a>> {
     containers(pod).into_iter().find(|each| each.container.name == name)
 }
 

@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    fn of(self, each: &ContainerOf) -> Option<&Probe> {
+    fn of<'a>(self, each: &'a ContainerOf<'_>) -> Option<&'a Probe> {
         match self {
             Self::Startup => each.container.startup_probe.as_ref(),
             Self::Readiness => each.container.readiness_probe.as_ref(),
@@ -104,7 +104,7 @@ impl Probes {
         for (key, probe, each, record) in wanted {
             if !self.tasks.contains_key(&key) {
                 self.verdicts.lock().insert(key.clone(), key.1.initial());
-                let task = self.start(pod.clone(), key.clone(), probe, each, &record, pod_ip);
+                let task = self.start(pod.clone(), key.clone(), probe, &each, &record, pod_ip);
                 self.tasks.insert(key, task);
             }
         }
@@ -115,14 +115,14 @@ impl Probes {
         pod: Arc<Pod>,
         key: Key,
         probe: Probe,
-        each: ContainerOf,
+        each: &ContainerOf<'_>,
         record: &Container,
         pod_ip: Option<IpAddr>,
     ) -> tokio_util::task::AbortOnDropHandle<()> {
         let target = Target {
             runtime: self.runtime.clone(),
             container_id: record.id.clone(),
-            container: each.container.clone(),
+            container: each.container.clone().into_owned(),
             pod_ip,
         };
         let gate = (key.1 != Kind::Startup && each.container.startup_probe.is_some())
@@ -142,7 +142,7 @@ impl Probes {
     }
 
     /// What a running container's status says.
-    pub fn readiness(&self, each: &ContainerOf, container_id: &str) -> Readiness {
+    pub fn readiness(&self, each: &ContainerOf<'_>, container_id: &str) -> Readiness {
         let verdicts = self.verdicts.lock();
         let verdict = |kind: Kind| verdicts.get(&(container_id.to_string(), kind)).copied();
         let started =

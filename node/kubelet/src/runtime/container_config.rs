@@ -14,7 +14,7 @@ use ferry_linux::cgroup;
 
 pub struct Facts<'a> {
     pub pod: &'a Pod,
-    pub each: &'a ContainerOf,
+    pub each: &'a ContainerOf<'a>,
     pub restart_count: u32,
     /// What the pull made of the image's name.
     pub image_ref: &'a str,

@@ -31,7 +31,11 @@ pub fn for_container(pod: &Pod, name: &str) -> HashMap<String, String> {
     labels
 }
 
-pub fn container_annotations(pod: &Pod, each: &ContainerOf, restart_count: u32) -> HashMap<String, String> {
+pub fn container_annotations(
+    pod: &Pod,
+    each: &ContainerOf<'_>,
+    restart_count: u32,
+) -> HashMap<String, String> {
     let container = &each.container;
     HashMap::from([
         (CONTAINER_HASH.into(), pod::container_hash(container)),

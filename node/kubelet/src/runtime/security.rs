@@ -85,7 +85,7 @@ pub fn sandbox(pod: &Pod, root_dir: &Path, seccomp_default: bool) -> cri::LinuxS
 
 pub fn container(
     pod: &Pod,
-    each: &ContainerOf,
+    each: &ContainerOf<'_>,
     image_user: &ImageUser,
     target_id: Option<String>,
     root_dir: &Path,

@@ -76,8 +76,9 @@ impl Server {
             Err(refused) => return *refused,
         };
         // whether it is a terminal was decided when the container was made
-        let of_pod = self.pods.find(namespace, name).and_then(|pod| pod::find_container(&pod, container));
-        wanted.tty = of_pod.is_some_and(|each| each.container.tty == Some(true));
+        wanted.tty = self.pods.find(namespace, name).is_some_and(|pod| {
+            pod::find_container(&pod, container).is_some_and(|each| each.container.tty == Some(true))
+        });
         let ask = cri::AttachRequest {
             container_id: record.id,
             tty: wanted.tty,

@@ -50,7 +50,7 @@ pub fn statuses(facts: &Facts<'_>, kinds: &[ContainerKind]) -> Vec<ContainerStat
     all.iter().filter(|each| kinds.contains(&each.kind)).map(|each| status(facts, each)).collect()
 }
 
-fn status(facts: &Facts<'_>, each: &ContainerOf) -> ContainerStatus {
+fn status(facts: &Facts<'_>, each: &ContainerOf<'_>) -> ContainerStatus {
     let name = &each.container.name;
     let old = pod::container_status(facts.old, name);
     let mut records = facts.runtime.containers.iter().filter(|record| &record.name == name);
@@ -164,7 +164,7 @@ fn fill_missing(
     }
 }
 
-fn may_start(pod: &Pod, each: &ContainerOf, latest: Option<&Container>) -> bool {
+fn may_start(pod: &Pod, each: &ContainerOf<'_>, latest: Option<&Container>) -> bool {
     match each.kind {
         ContainerKind::Init => {
             latest.is_none_or(|record| record.state != State::Exited || record.exit_code != 0)

@@ -19,7 +19,7 @@ impl Worker {
     pub(super) async fn image_volumes(
         &self,
         pod: &Pod,
-        each: &ContainerOf,
+        each: &ContainerOf<'_>,
         secrets: &[Arc<Secret>],
         sandbox_config: &cri::PodSandboxConfig,
     ) -> Result<ImageVolumes, Held> {

@@ -40,7 +40,8 @@ impl Worker {
             let shown = pod::container_status(&self.status, &record.name).filter(|status| {
                 status.container_id.as_deref().is_some_and(|shown| shown.ends_with(&record.id))
             });
-            let of_spec = || pod::find_container(pod, &record.name).and_then(|each| each.container.resources);
+            let of_spec =
+                || pod::find_container(pod, &record.name).and_then(|each| each.container.resources.clone());
             let resources = shown.and_then(|status| status.resources.clone()).or_else(of_spec);
             self.given.insert(record.id.clone(), Given::new(resources.as_ref(), None));
         }

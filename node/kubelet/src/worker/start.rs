@@ -39,7 +39,7 @@ impl Worker {
     pub(super) async fn start_container(
         &mut self,
         orders: &Orders,
-        each: &ContainerOf,
+        each: &ContainerOf<'_>,
         runtime: &PodRuntime,
         sandbox_config: &cri::PodSandboxConfig,
         volumes: &MountedVolumes,
@@ -125,7 +125,7 @@ impl Worker {
     }
 
     /// A container that ended may have to wait.
-    fn check_restart(&mut self, pod: &Pod, each: &ContainerOf, runtime: &PodRuntime) -> Result<(), Held> {
+    fn check_restart(&mut self, pod: &Pod, each: &ContainerOf<'_>, runtime: &PodRuntime) -> Result<(), Held> {
         let name = &each.container.name;
         let Some(last) = runtime.container(name).filter(|record| record.state == State::Exited) else {
             return Ok(());
@@ -238,7 +238,7 @@ impl Worker {
     async fn config(
         &self,
         orders: &Orders,
-        each: &ContainerOf,
+        each: &ContainerOf<'_>,
         runtime: &PodRuntime,
         (volumes, image_volumes, image, restart_count): (&MountedVolumes, &ImageVolumes, &Present, u32),
     ) -> Result<cri::ContainerConfig, String> {
@@ -300,7 +300,7 @@ impl Worker {
     fn volume_mounts(
         &self,
         pod: &Pod,
-        each: &ContainerOf,
+        each: &ContainerOf<'_>,
         volumes: &MountedVolumes,
         image_volumes: &ImageVolumes,
         environment: &env::Environment,
@@ -356,7 +356,7 @@ impl Worker {
     fn own_mounts(
         &self,
         pod: &Pod,
-        each: &ContainerOf,
+        each: &ContainerOf<'_>,
         pod_ips: &[String],
         restart_count: u32,
         volume_mounts: &[cri::Mount],

@@ -168,7 +168,7 @@ impl Worker {
             result.map_err(Error::Kill)?;
         }
         let order: Vec<String> =
-            pod::containers(pod).into_iter().rev().map(|each| each.container.name).collect();
+            pod::containers(pod).into_iter().rev().map(|each| each.container.name.clone()).collect();
         for name in order {
             for record in sidecars.iter().filter(|record| record.name == name) {
                 let left = deadline.saturating_duration_since(Instant::now());
