@@ -17,7 +17,7 @@ use crate::pod;
 use crate::resize::{self, Pending};
 use crate::resources::{QosClass, qos_class};
 use crate::status::Ending;
-use crate::status::writer::OWN_CONDITIONS;
+use crate::status::patch::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
 
 /// A node that is not answered within this is judged as it was last seen.

@@ -3,6 +3,7 @@
 
 pub mod conditions;
 pub mod containers;
+pub mod patch;
 pub mod phase;
 pub mod writer;
 

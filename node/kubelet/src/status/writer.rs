@@ -1,19 +1,22 @@
 //! Writes statuses to the API: the latest of each pod, one write at a time
 //! per pod, repeated until it is in. What came in between is never written.
+//!
+//! A pod that only begins may wait a moment to be told of: most run before it
+//! is over, and then one write says all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ferry_client::unread;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Resource;
-use kube::api::{Patch, PatchParams};
-use kube::core::Request;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
 
+use super::patch::{self, begins};
 use crate::pod;
 
 /// Writes in flight at once: a full node's worth of changes should not take
@@ -21,6 +24,8 @@ use crate::pod;
 const PARALLEL: usize = 16;
 const RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(30);
+/// How long it may stay untold that a pod begins.
+const BEGINNING: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct Writer {
@@ -41,8 +46,11 @@ struct Entry {
     name: String,
     /// The API's uid, which a mirror pod does not share with its manifest.
     api_uid: String,
-    wanted: Arc<Value>,
+    /// The patch that shows it.
+    wanted: Bytes,
     version: u64,
+    /// Not to be written before.
+    due: Instant,
     written: watch::Sender<u64>,
     busy: bool,
     /// The step that computed what is wanted, and the revision that caused it: the write is part of its story.
@@ -68,7 +76,15 @@ impl Writer {
         self.shared.latest.lock().insert(uid.into(), status.clone());
         let Some(api) = api else { return false };
         let (origin, cause) = (ferry_trace::current(), ferry_trace::current_cause());
-        let wanted = Arc::new(patch(status));
+        let wanted = match patch::body(pod::uid(api), status) {
+            Ok(body) => Bytes::from(body),
+            Err(error) => {
+                tracing::error!(pod = %pod::key(api), %error, "a status cannot be encoded");
+                return false;
+            }
+        };
+        let now = Instant::now();
+        let due = if begins(status) { now + BEGINNING } else { now };
         let mut pods = self.shared.pods.lock();
         if let Some(entry) = pods.get_mut(uid)
             && entry.api_uid == pod::uid(api)
@@ -76,18 +92,23 @@ impl Writer {
             if entry.wanted == wanted {
                 return false;
             }
+            let waits = *entry.written.borrow() < entry.version;
+            entry.due = if waits { entry.due.min(due) } else { due };
             entry.wanted = wanted;
             entry.version += 1;
             (entry.origin, entry.cause) = (origin, cause);
         } else {
             // after a restart the API may show all this already
-            let shown = api.status.as_ref().is_some_and(|shown| patch(shown) == *wanted);
+            let shown = api.status.as_ref().filter(|shown| shown.start_time.is_some());
+            let shown = shown.and_then(|shown| patch::body(pod::uid(api), shown).ok());
+            let shown = shown.is_some_and(|shown| shown == wanted);
             let entry = Entry {
                 namespace: pod::namespace(api).into(),
                 name: pod::name(api).into(),
                 api_uid: pod::uid(api).into(),
                 wanted,
                 version: 1,
+                due,
                 written: watch::Sender::new(u64::from(shown)),
                 busy: false,
                 origin,
@@ -101,10 +122,11 @@ impl Writer {
 
     /// Waits until the latest status of a pod is in the API.
     pub async fn written(&self, uid: &str) {
-        let waiting = {
-            let pods = self.shared.pods.lock();
-            pods.get(uid).map(|entry| (entry.version, entry.written.subscribe()))
-        };
+        let waiting = self.shared.pods.lock().get_mut(uid).map(|entry| {
+            entry.due = Instant::now();
+            (entry.version, entry.written.subscribe())
+        });
+        self.shared.changed.notify_one();
         if let Some((version, mut written)) = waiting {
             // an error means the entry was forgotten: nothing to wait for
             let _ = written.wait_for(|written| *written >= version).await;
@@ -126,26 +148,41 @@ impl Writer {
         let Some(client) = self.shared.client.clone() else { return std::future::pending().await };
         let mut writes = tokio::task::JoinSet::new();
         loop {
-            for uid in self.claim() {
+            let (due, next) = self.claim(Instant::now());
+            for uid in due {
                 let (shared, client) = (self.shared.clone(), client.clone());
                 writes.spawn(async move { shared.write(&client, &uid).await });
             }
+            let later = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = self.shared.changed.notified() => {}
+                () = later => {}
                 Some(_) = writes.join_next() => {}
             }
         }
     }
 
-    /// Pods whose latest status nobody writes yet.
-    fn claim(&self) -> Vec<String> {
+    /// Pods whose latest status nobody writes yet, and when the next of those that may wait is due.
+    fn claim(&self, now: Instant) -> (Vec<String>, Option<Instant>) {
         let mut pods = self.shared.pods.lock();
-        let due = pods.iter_mut().filter(|(_, entry)| !entry.busy && *entry.written.borrow() < entry.version);
-        due.map(|(uid, entry)| {
-            entry.busy = true;
-            uid.clone()
-        })
-        .collect()
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (uid, entry) in pods.iter_mut() {
+            if entry.busy || *entry.written.borrow() >= entry.version {
+                continue;
+            }
+            if entry.due <= now {
+                entry.busy = true;
+                due.push(uid.clone());
+            } else {
+                next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
+            }
+        }
+        (due, next)
     }
 }
 
@@ -155,17 +192,19 @@ impl Shared {
         let mut delay = RETRY;
         loop {
             // read at the last moment: what changed while waiting goes along
-            let Some((namespace, name, api_uid, wanted, version)) = self.latest(uid) else { return };
-            let requests = Request::new(Pod::url_path(&(), Some(&namespace)));
-            let body = json!({"metadata": {"uid": api_uid}, "status": &*wanted});
+            let Some((namespace, name, wanted, version)) = self.latest(uid) else { return };
             let (origin, cause) = self.origin(uid);
             let mut span = ferry_trace::Span::root("kubelet.status", origin);
             span.object("pods", &namespace, &name);
             if let Some(revision) = cause {
                 span.caused_by(revision);
             }
-            let patch = Patch::Strategic(&body);
-            let request = requests.patch_subresource("status", &name, &PatchParams::default(), &patch);
+            let path = format!("{}/{name}/status", Pod::url_path(&(), Some(&namespace)));
+            let request = http::Request::patch(path)
+                .header(http::header::ACCEPT, "application/json")
+                .header(http::header::CONTENT_TYPE, "application/strategic-merge-patch+json")
+                .body(wanted.into())
+                .map_err(kube::core::request::Error::BuildRequest);
             let result = span.in_scope(unread::send(client, request)).await;
             match result {
                 Ok(()) => {
@@ -192,16 +231,10 @@ impl Shared {
         self.pods.lock().get(uid).map_or((None, None), |entry| (entry.origin, entry.cause))
     }
 
-    fn latest(&self, uid: &str) -> Option<(String, String, String, Arc<Value>, u64)> {
+    fn latest(&self, uid: &str) -> Option<(String, String, Bytes, u64)> {
         let pods = self.pods.lock();
         let entry = pods.get(uid)?;
-        Some((
-            entry.namespace.clone(),
-            entry.name.clone(),
-            entry.api_uid.clone(),
-            entry.wanted.clone(),
-            entry.version,
-        ))
+        Some((entry.namespace.clone(), entry.name.clone(), entry.wanted.clone(), entry.version))
     }
 
     fn done(&self, uid: &str, version: u64) {
@@ -212,67 +245,74 @@ impl Shared {
     }
 }
 
-/// Conditions the kubelet answers for; only these are sent.
-pub const OWN_CONDITIONS: [&str; 8] = [
-    "PodReadyToStartContainers",
-    "Initialized",
-    "Ready",
-    "ContainersReady",
-    "PodScheduled",
-    "DisruptionTarget",
-    PENDING,
-    IN_PROGRESS,
-];
-/// Those that go away when what they tell of is over.
-const PENDING: &str = "PodResizePending";
-const IN_PROGRESS: &str = "PodResizeInProgress";
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
 
-/// A strategic merge patch: what the kubelet owns, absent fields removed,
-/// conditions of others untouched because the list merges by type.
-fn patch(status: &PodStatus) -> Value {
-    let mut conditions: Vec<Value> = status
-        .conditions
-        .iter()
-        .flatten()
-        .filter(|condition| OWN_CONDITIONS.contains(&condition.type_.as_str()))
-        .map(|condition| {
-            json!({
-                "type": condition.type_,
-                "status": condition.status,
-                "reason": condition.reason,
-                "message": condition.message,
-                "lastTransitionTime": condition.last_transition_time,
-                "observedGeneration": condition.observed_generation,
-            })
-        })
-        .collect();
-    for passing in [PENDING, IN_PROGRESS] {
-        if !status.conditions.iter().flatten().any(|condition| condition.type_ == passing) {
-            conditions.push(json!({"$patch": "delete", "type": passing}));
-        }
+    fn pod() -> Pod {
+        serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}}))
+            .expect("the pod is well formed")
     }
-    let replaced = |ips: Vec<Value>| {
-        // these lists merge by address; a pod that moved must lose the old one
-        let mut list = vec![json!({"$patch": "replace"})];
-        list.extend(ips);
-        list
-    };
-    json!({
-        "phase": status.phase,
-        "reason": status.reason,
-        "message": status.message,
-        "conditions": conditions,
-        "hostIP": status.host_ip,
-        "hostIPs": replaced(status.host_ips.iter().flatten().map(|each| json!({"ip": each.ip})).collect()),
-        "podIP": status.pod_ip,
-        "podIPs": replaced(status.pod_ips.iter().flatten().map(|each| json!({"ip": each.ip})).collect()),
-        "startTime": status.start_time,
-        "qosClass": status.qos_class,
-        "observedGeneration": status.observed_generation,
-        "containerStatuses": status.container_statuses,
-        "initContainerStatuses": status.init_container_statuses,
-        "ephemeralContainerStatuses": status.ephemeral_container_statuses,
-        "resources": status.resources,
-        "allocatedResources": status.allocated_resources,
-    })
+
+    fn status(phase: &str, state: Value) -> PodStatus {
+        let containers = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+        serde_json::from_value(json!({"phase": phase, "containerStatuses": containers}))
+            .expect("the status is well formed")
+    }
+
+    /// A writer at work, and the phases that it writes.
+    fn writing() -> (Writer, mpsc::UnboundedReceiver<String>) {
+        let (told, written) = mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let told = told.clone();
+            async move {
+                assert_eq!(request.uri().path(), "/api/v1/namespaces/ns/pods/p/status");
+                let body = request.into_body().collect().await.expect("it has a body").to_bytes();
+                let patch: Value = serde_json::from_slice(&body).expect("it is JSON");
+                assert_eq!(patch["metadata"]["uid"], "u");
+                told.send(patch["status"]["phase"].as_str().expect("a phase").to_string()).expect("heard");
+                let answer = kube::client::Body::from(b"{}".to_vec());
+                Ok::<_, std::convert::Infallible>(http::Response::new(answer))
+            }
+        });
+        let writer = Writer::new(Some(kube::Client::new(service, "default")));
+        let running = writer.clone();
+        tokio::spawn(async move { running.run().await });
+        (writer, written)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beginning_is_told_with_what_follows_or_after_a_moment() {
+        let (writer, mut written) = writing();
+        let beginning = status("Pending", json!({"waiting": {"reason": "ContainerCreating"}}));
+        assert!(writer.set("u", Some(&pod()), &beginning));
+        assert!(!writer.set("u", Some(&pod()), &beginning), "that is no news");
+        let before = Instant::now();
+        writer.set("u", Some(&pod()), &status("Running", json!({"running": {}})));
+        assert_eq!(written.recv().await.as_deref(), Some("Running"));
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        writer.written("u").await;
+        assert!(written.is_empty(), "one write says all");
+
+        writer.set("u", Some(&pod()), &beginning);
+        assert_eq!(written.recv().await.as_deref(), Some("Pending"));
+        assert_eq!(before.elapsed(), BEGINNING);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_a_status_waits_no_longer_than_its_write() {
+        let (writer, mut written) = writing();
+        writer.set(
+            "u",
+            Some(&pod()),
+            &status("Pending", json!({"waiting": {"reason": "ContainerCreating"}})),
+        );
+        let before = Instant::now();
+        writer.written("u").await;
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        assert_eq!(written.recv().await.as_deref(), Some("Pending"));
+    }
 }
