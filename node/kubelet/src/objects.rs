@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferry_client::informer::Object;
@@ -41,6 +42,9 @@ pub struct Watched<K> {
 
 struct Entry<K> {
     users: Arc<Mutex<HashSet<String>>>,
+    /// Whether anybody was told of the object, or that it did not come. Until then its users wait, and need no
+    /// waking when it does.
+    told: Arc<AtomicBool>,
     informer: Informer<K>,
     stop: CancellationToken,
 }
@@ -86,18 +90,26 @@ where
         let fields = Some(format!("metadata.name={}", key.name));
         let informer = informers.in_namespace(&key.namespace, Selection { fields, labels: None });
         let users: Arc<Mutex<HashSet<String>>> = Arc::default();
-        let (wake, woken) = (self.wake.clone(), users.clone());
-        informer.handle(move |_| wake(&woken.lock()));
-        Entry { users, informer, stop }
+        let told: Arc<AtomicBool> = Arc::default();
+        let (wake, woken, is_told) = (self.wake.clone(), users.clone(), told.clone());
+        informer.handle(move |_| {
+            if is_told.load(Ordering::SeqCst) {
+                wake(&woken.lock());
+            }
+        });
+        Entry { users, told, informer, stop }
     }
 
     /// The object, or `None` if it does not exist.
     pub async fn get(&self, key: &NamespacedName) -> Result<Option<Arc<K>>, Error> {
-        let informer = self.entries.lock().get(key).map(|entry| entry.informer.clone());
-        let Some(informer) = informer else {
+        let entry = self.entries.lock().get(key).map(|entry| (entry.informer.clone(), entry.told.clone()));
+        let Some((informer, told)) = entry else {
             return Err(Error::NotReferenced { kind: self.kind, key: key.clone() });
         };
-        if tokio::time::timeout(FIRST_READ, informer.synced()).await.is_err() {
+        let came = informer.has_synced() || tokio::time::timeout(FIRST_READ, informer.synced()).await.is_ok();
+        // before it is read: a change that finds this unset is in what is read
+        told.store(true, Ordering::SeqCst);
+        if !came {
             return Err(Error::Timeout { kind: self.kind, key: key.clone() });
         }
         Ok(informer.get(key))

@@ -379,14 +379,7 @@ async fn rotate_logs(context: &Context) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let rotated = logs::rotate::rotate_all(
-            &context.runtime,
-            config.container_log_max_size,
-            config.container_log_max_files,
-        )
-        .await;
-        if let Err(error) = rotated {
-            tracing::debug!(%error, "logs not rotated");
-        }
+        let (max_size, max_files) = (config.container_log_max_size, config.container_log_max_files);
+        logs::rotate::rotate_all(&context.runtime, context.seen.logs(), max_size, max_files).await;
     }
 }

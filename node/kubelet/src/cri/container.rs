@@ -281,8 +281,7 @@ pub struct Container {
     pub created_at: i64,
     #[prost(map = "string, string", tag = "8")]
     pub labels: HashMap<String, String>,
-    #[prost(map = "string, string", tag = "9")]
-    pub annotations: HashMap<String, String>,
+    // annotations (9) are passed over: nobody reads them in a list, and every list has them all
     #[prost(string, tag = "10")]
     pub image_id: String,
 }

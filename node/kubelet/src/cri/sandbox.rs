@@ -276,8 +276,7 @@ pub struct PodSandbox {
     pub created_at: i64,
     #[prost(map = "string, string", tag = "5")]
     pub labels: HashMap<String, String>,
-    #[prost(map = "string, string", tag = "6")]
-    pub annotations: HashMap<String, String>,
+    // annotations (6) are passed over, as with containers
     #[prost(string, tag = "7")]
     pub runtime_handler: String,
 }

@@ -24,7 +24,11 @@ struct Image {
 #[derive(Debug, Default)]
 pub struct ImageCollector {
     seen: BTreeMap<String, (Instant, Instant)>,
+    looked_at: Option<Instant>,
 }
+
+/// While there is space, which images are used is looked up this often.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
 impl ImageCollector {
     /// Looks at what is in use, and frees space when there is too little. Says whether any was freed.
@@ -40,6 +44,11 @@ impl ImageCollector {
         let Some(disk) = disk.filter(|disk| disk.capacity > 0) else { return Ok(false) };
         let used_percent = 100 - disk.available * 100 / disk.capacity;
         let is_full = used_percent >= i64::from(config.image_gc_high_threshold_percent);
+        let is_due = self.looked_at.is_none_or(|looked| now.duration_since(looked) >= LOOK_PERIOD);
+        if !is_full && !is_disk_short && !is_due {
+            return Ok(false);
+        }
+        self.looked_at = Some(now);
         let listed_at = Timestamp::now();
         let known = self.seen.len();
         let images = self.images(context, now).await?;

@@ -10,22 +10,24 @@ use flate2::write::GzEncoder;
 
 use crate::cri;
 
-/// Rotates the logs of running containers that are larger than `max_size`,
+/// The log of a running container, by the container's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub container: String,
+    pub path: PathBuf,
+}
+
+/// Rotates those logs of running containers that are larger than `max_size`,
 /// keeping `max_files` of each.
-pub async fn rotate_all(runtime: &cri::Client, max_size: u64, max_files: u32) -> Result<(), cri::Error> {
-    let state = Some(cri::ContainerStateValue { state: cri::ContainerState::ContainerRunning as i32 });
-    let filter = cri::ContainerFilter { state, ..Default::default() };
-    for container in runtime.list_containers(Some(filter)).await? {
-        let Some(status) = runtime.container_status(&container.id).await? else { continue };
-        let log = PathBuf::from(&status.log_path);
-        if fs::metadata(&log).map_or(true, |metadata| metadata.len() < max_size) {
+pub async fn rotate_all(runtime: &cri::Client, logs: Vec<Log>, max_size: u64, max_files: u32) {
+    for log in logs {
+        if fs::metadata(&log.path).map_or(true, |metadata| metadata.len() < max_size) {
             continue;
         }
-        if let Err(error) = rotate(runtime, &container.id, &log, max_files).await {
-            tracing::warn!(log = %log.display(), %error, "log not rotated");
+        if let Err(error) = rotate(runtime, &log.container, &log.path, max_files).await {
+            tracing::warn!(log = %log.path.display(), %error, "log not rotated");
         }
     }
-    Ok(())
 }
 
 async fn rotate(runtime: &cri::Client, container: &str, log: &Path, max_files: u32) -> Result<(), String> {

@@ -4,8 +4,8 @@
 //! events, where its CRI is too old for those; a list every second where
 //! there is neither. With events a slow list remains, for what they missed.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
@@ -16,6 +16,7 @@ use super::labels;
 use super::view::{self, PodRuntime, State};
 use crate::cri;
 use crate::images::containerd;
+use crate::logs::rotate::Log;
 
 const RELIST_ALONE: Duration = Duration::from_secs(1);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(10);
@@ -28,11 +29,19 @@ const SETTLE_TRIES: usize = 200;
 /// happened.
 type Summary = Vec<(String, State)>;
 
+#[derive(Default)]
+struct Known {
+    summary: Summary,
+    logs: Vec<Log>,
+}
+
 /// What each pod's worker knows of its sandboxes and containers: a list that
 /// says the same is no news to it. Cloning shares.
 #[derive(Clone, Default)]
 pub struct Seen {
-    pods: Arc<Mutex<HashMap<String, Summary>>>,
+    pods: Arc<Mutex<HashMap<String, Known>>>,
+    /// Whose sandboxes and containers the first list showed. Whatever came later a worker made.
+    found: Arc<OnceLock<HashSet<String>>>,
 }
 
 impl Seen {
@@ -44,11 +53,24 @@ impl Seen {
         let containers = runtime.containers.iter().map(|each| (each.id.clone(), each.state));
         let mut summary: Summary = sandboxes.chain(containers).collect();
         summary.sort();
-        self.pods.lock().insert(uid.into(), summary);
+        let log = |each: &view::Container| Log { container: each.id.clone(), path: each.log_path.clone() };
+        let logs = runtime.running().map(log).collect();
+        self.pods.lock().insert(uid.into(), Known { summary, logs });
+    }
+
+    /// The logs of all containers that run.
+    pub fn logs(&self) -> Vec<Log> {
+        self.pods.lock().values().flat_map(|known| known.logs.iter().cloned()).collect()
     }
 
     pub fn forget(&self, uid: &str) {
         self.pods.lock().remove(uid);
+    }
+
+    /// Whether the runtime has nothing of a pod, for certain and without being asked: neither did it when this
+    /// kubelet began, nor has a worker looked since, as each does before it makes anything.
+    pub fn is_untouched(&self, uid: &str) -> bool {
+        self.found.get().is_some_and(|found| !found.contains(uid)) && !self.pods.lock().contains_key(uid)
     }
 
     /// Pods of whom the runtime has something else than their worker knows.
@@ -56,8 +78,9 @@ impl Seen {
         let pods = self.pods.lock();
         let none = Summary::new();
         let uids: BTreeSet<&String> = pods.keys().chain(current.keys()).collect();
-        let differs =
-            |uid: &&&String| pods.get(**uid).unwrap_or(&none) != current.get(**uid).unwrap_or(&none);
+        let differs = |uid: &&&String| {
+            pods.get(**uid).map_or(&none, |known| &known.summary) != current.get(**uid).unwrap_or(&none)
+        };
         uids.iter().filter(differs).map(|uid| (*uid).clone()).collect()
     }
 }
@@ -100,6 +123,7 @@ pub async fn run(
         match summaries(&runtime).await {
             Ok(current) => {
                 healthy.send_if_modified(|state| std::mem::replace(state, Ok(())).is_err());
+                seen.found.get_or_init(|| current.keys().cloned().collect());
                 seen.outdated(&current).iter().for_each(|uid| wake(uid));
             }
             Err(error) => {
@@ -254,6 +278,17 @@ mod tests {
         assert_eq!(seen.outdated(&HashMap::new()), ["known"]);
         seen.forget("known");
         assert_eq!(seen.outdated(&list(State::Running)), ["known"], "somebody may want to know of it");
+    }
+
+    #[test]
+    fn a_pod_is_untouched_until_the_runtime_has_it_or_a_worker_looks() {
+        let seen = Seen::default();
+        assert!(!seen.is_untouched("new"), "nothing was listed yet");
+        seen.found.get_or_init(|| HashSet::from(["of a former kubelet".to_string()]));
+        assert!(seen.is_untouched("new"));
+        assert!(!seen.is_untouched("of a former kubelet"));
+        seen.note("new", &PodRuntime::default());
+        assert!(!seen.is_untouched("new"));
     }
 
     type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::convert::Infallible>;

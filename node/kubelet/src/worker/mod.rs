@@ -302,6 +302,10 @@ impl Worker {
 
     /// Everything the runtime has of the pod.
     async fn runtime(&mut self) -> Result<PodRuntime, sync::Error> {
+        // a static pod that comes back has the uid it had
+        if self.context.seen.is_untouched(&self.uid) && !pod::is_static(&self.orders.borrow().pod) {
+            return Ok(self.see(PodRuntime::default()));
+        }
         let runtime = runtime::pod(&self.context.runtime, &self.uid).await?;
         Ok(self.see(runtime))
     }
