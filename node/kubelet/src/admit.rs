@@ -2,19 +2,27 @@
 //! an older node, or was not asked at all.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 
 use crate::node::capacity::Capacity;
 use crate::node::status::Pressure;
 use crate::pod;
-use crate::resources::{QosClass, Side, pod_amounts, qos_class};
+use crate::resources::{Asks, QosClass};
 use crate::status::Ending;
 
 /// The reason of a pod that the node's labels keep out. They may have changed a moment ago, so whoever rejects for it
 /// first reads the node anew.
 pub const NODE_AFFINITY: &str = "NodeAffinity";
 const REJECTED: &str = "Pod was rejected: ";
+
+/// A pod beside others, with what was granted to it.
+#[derive(Clone)]
+pub struct Placed {
+    pub pod: Arc<Pod>,
+    pub asks: Arc<Asks>,
+}
 
 pub struct NodeFacts<'a> {
     pub allocatable: Capacity,
@@ -25,18 +33,14 @@ pub struct NodeFacts<'a> {
 }
 
 /// `Ok`, or why the pod fails here. `others` are the pods that run already.
-pub fn admit<'a>(
-    pod: &Pod,
-    others: impl Iterator<Item = &'a Pod> + Clone,
-    facts: &NodeFacts<'_>,
-) -> Result<(), Ending> {
-    pressure(pod, facts)?;
+pub fn admit(pod: &Pod, asks: &Asks, others: &[Placed], facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    pressure(pod, asks, facts)?;
     operating_system(pod)?;
     sysctls(pod, facts)?;
     apparmor(pod, facts)?;
     affinity(pod, facts)?;
-    host_ports(pod, others.clone())?;
-    resources(pod, others, facts)
+    host_ports(pod, others)?;
+    resources(asks, others, facts)
 }
 
 fn rejected(reason: &str, message: String) -> Ending {
@@ -59,11 +63,11 @@ fn operating_system(pod: &Pod) -> Result<(), Ending> {
 }
 
 /// Under pressure a node takes on no more of what it would evict first.
-fn pressure(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+fn pressure(pod: &Pod, asks: &Asks, facts: &NodeFacts<'_>) -> Result<(), Ending> {
     if pod::is_critical(pod) {
         return Ok(());
     }
-    let why = match (facts.pressure, qos_class(pod)) {
+    let why = match (facts.pressure, asks.class) {
         (Pressure { disk: true, .. }, _) => "DiskPressure",
         (Pressure { pids: true, .. }, _) => "PIDPressure",
         (Pressure { memory: true, .. }, QosClass::BestEffort) if !tolerates_memory_pressure(pod) => {
@@ -200,7 +204,7 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<(), Ending> {
+fn host_ports(pod: &Pod, others: &[Placed]) -> Result<(), Ending> {
     let ports = |pod: &Pod| -> BTreeSet<(String, i32, String)> {
         let containers = pod::containers(pod);
         let ports = containers.iter().flat_map(|each| each.container.ports.iter().flatten());
@@ -217,7 +221,7 @@ fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<()
         return Ok(());
     }
     let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
-    for taken in others.flat_map(ports) {
+    for taken in others.iter().flat_map(|other| ports(&other.pod)) {
         let clash = wanted.iter().any(|(protocol, port, ip)| {
             *protocol == taken.0 && *port == taken.1 && (*ip == taken.2 || any(ip) || any(&taken.2))
         });
@@ -232,12 +236,8 @@ fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<()
     Ok(())
 }
 
-fn resources<'a>(
-    pod: &Pod,
-    others: impl Iterator<Item = &'a Pod> + Clone,
-    facts: &NodeFacts<'_>,
-) -> Result<(), Ending> {
-    let count = others.clone().count() as i64;
+fn resources(asks: &Asks, others: &[Placed], facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let count = others.len() as i64;
     if count + 1 > facts.allocatable.pods {
         let message = format!(
             "Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {}",
@@ -245,21 +245,16 @@ fn resources<'a>(
         );
         return Err(rejected("OutOfpods", message));
     }
-    let wanted = pod_amounts(pod, Side::Requests);
-    if wanted.values().all(|amount| *amount == 0) {
-        return Ok(());
-    }
-    let taken: Vec<_> = others.map(|other| pod_amounts(other, Side::Requests)).collect();
     for (resource, capacity) in [
         ("cpu", facts.allocatable.milli_cpu),
         ("memory", facts.allocatable.memory),
         ("ephemeral-storage", facts.allocatable.ephemeral_storage),
     ] {
-        let requested = wanted.get(resource).copied().unwrap_or(0);
+        let requested = asks.request(resource);
         if requested == 0 {
             continue;
         }
-        let used: i64 = taken.iter().filter_map(|amounts| amounts.get(resource)).sum();
+        let used: i64 = others.iter().map(|other| other.asks.request(resource)).sum();
         if used + requested > capacity {
             let message = format!(
                 "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -295,7 +290,9 @@ mod tests {
             allowed_unsafe_sysctls: &["kernel.msg*".to_string()],
             has_apparmor: false,
         };
-        let reason = admit(wanted, others.iter(), &facts).err().map(|ending| ending.reason);
+        let placed = |pod: &Pod| Placed { pod: Arc::new(pod.clone()), asks: Arc::new(Asks::of(pod)) };
+        let others: Vec<Placed> = others.iter().map(placed).collect();
+        let reason = admit(wanted, &Asks::of(wanted), &others, &facts).err().map(|ending| ending.reason);
         assert_eq!(reason.as_deref(), expected);
     }
 

@@ -8,14 +8,14 @@
 //! └─ besteffort/podUID
 //! ```
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use ferry_linux::cgroup::{self, Hierarchy, Limits, MIN_SHARES, Path, Refused, Usage};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::config::CgroupDriver;
 use crate::pod;
-use crate::resources::{QosClass, Side, pod_amounts, pod_limits, qos_class};
+use crate::resources::{QosClass, pod_limits, qos_class};
 
 pub struct PodCgroups {
     /// `None` where the machine has no cgroups: pods run unbounded.
@@ -24,6 +24,8 @@ pub struct PodCgroups {
     root: String,
     pids_limit: Option<i64>,
     cfs_quota: bool,
+    /// What burstable pods were weighed with last; none yet when negative.
+    weighed: AtomicI64,
     said: AtomicBool,
 }
 
@@ -42,6 +44,7 @@ impl PodCgroups {
             root: root.trim_matches('/').to_string(),
             pids_limit,
             cfs_quota,
+            weighed: AtomicI64::new(-1),
             said: AtomicBool::new(false),
         }
     }
@@ -72,13 +75,13 @@ impl PodCgroups {
     }
 
     /// Burstable pods together weigh what they asked for together.
-    pub fn weigh_burstable<'a>(&self, pods: impl Iterator<Item = &'a Pod>) {
+    pub fn weigh_burstable(&self, milli_cpu: i64) {
         let Some(hierarchy) = &self.hierarchy else { return };
-        let milli: i64 = pods
-            .filter(|pod| qos_class(pod) == QosClass::Burstable)
-            .map(|pod| pod_amounts(pod, Side::Requests).get("cpu").copied().unwrap_or(0))
-            .sum();
-        let shares = cgroup::shares_for_milli_cpu(milli.max(0) as u64);
+        let milli_cpu = milli_cpu.max(0);
+        if self.weighed.swap(milli_cpu, Ordering::Relaxed) == milli_cpu {
+            return;
+        }
+        let shares = cgroup::shares_for_milli_cpu(milli_cpu as u64);
         let limits = Limits { cpu_shares: Some(shares), ..Limits::default() };
         self.say_once(hierarchy.apply(&self.path(&["burstable"]), &limits));
     }

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{self, NODE_AFFINITY, NodeFacts, admit};
+use crate::admit::{self, NODE_AFFINITY, NodeFacts, Placed, admit};
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
 use crate::resize::{self, Pending};
-use crate::resources::{QosClass, qos_class};
+use crate::resources::{Asks, QosClass};
 use crate::status::Ending;
 use crate::status::patch::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
@@ -73,7 +73,7 @@ impl Pods {
                 || pod::is_terminal(pod::status(&pod).phase.as_deref());
             entry.orders.send_if_modified(|orders| {
                 let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
-                orders.pod = granted;
+                orders.grant(granted);
                 orders.wanted = pending.is_some().then(|| pod.clone());
                 orders.pending_resize = pending;
                 orders.wakes += u64::from(is_news);
@@ -81,14 +81,15 @@ impl Pods {
             });
             if makes_room {
                 self.shared.grant_deferred(&entries);
-                drop(entries);
-                self.shared.weigh(&pod);
+                self.shared.weigh(&entries);
             }
             return;
         }
         // what a former kubelet granted holds until something else is
-        let mut orders = Orders::new(Arc::new(resize::as_shown(&pod)));
-        (orders.pod, orders.pending_resize) = self.shared.grant(&pod, &orders, &entries);
+        let mut orders = Orders::new(resize::as_shown(&pod));
+        let (granted, pending) = self.shared.grant(&pod, &orders, &entries);
+        orders.grant(granted);
+        orders.pending_resize = pending;
         orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
         orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
         // On the informer's task, whose own span is about reading and not recorded.
@@ -98,7 +99,7 @@ impl Pods {
             span.caused_by(revision);
         }
         let mut doubted = None;
-        match self.shared.check(&pod, &entries) {
+        match self.shared.check(&pod, &orders.asks, &entries) {
             Err(ending) if ending.reason == NODE_AFFINITY => doubted = Some(ending),
             Err(ending) => {
                 span.fail(&ending.message);
@@ -118,8 +119,9 @@ impl Pods {
         let done = CancellationToken::new();
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
         entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
+        self.shared.weigh(&entries);
         drop(entries);
-        let (shared, new) = (self.shared.clone(), pod.clone());
+        let shared = self.shared.clone();
         self.shared.workers.spawn(async move {
             let work = async {
                 for predecessor in before {
@@ -140,12 +142,10 @@ impl Pods {
                     let mut entries = shared.entries.lock();
                     entries.remove(&uid);
                     shared.grant_deferred(&entries);
-                    drop(entries);
-                    shared.weigh(&pod);
+                    shared.weigh(&entries);
                 }
             }
         });
-        self.shared.weigh(&new);
     }
 
     /// A pod is gone from its source.
@@ -217,7 +217,9 @@ impl Pods {
 
     /// Pods that use the node's resources.
     pub fn active(&self) -> Vec<Arc<Pod>> {
-        self.shared.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect()
+        let entries = self.shared.entries.lock();
+        let placed = entries.values().filter_map(|entry| active(&entry.orders.borrow()));
+        placed.map(|placed| placed.pod).collect()
     }
 
     pub fn is_known(&self, uid: &str) -> bool {
@@ -244,14 +246,12 @@ impl Pods {
 
 impl Shared {
     /// A pod that runs already stays, whatever the node now thinks of it.
-    fn check(&self, pod: &Pod, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
+    fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
         let phase = pod::status(pod).phase.as_deref();
         let has_run = phase == Some("Running") || pod::is_terminal(phase);
         if has_run || pod.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let others = entries.iter().filter(|(uid, _)| *uid != pod::uid(pod));
-        let others: Vec<Arc<Pod>> = others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect();
         let node = self.node.seen.borrow().clone();
         let facts = NodeFacts {
             allocatable: self.node.allocatable,
@@ -260,7 +260,7 @@ impl Shared {
             allowed_unsafe_sysctls: &self.context.config.allowed_unsafe_sysctls,
             has_apparmor: self.has_apparmor,
         };
-        admit(pod, others.iter().map(AsRef::as_ref), &facts)
+        admit(pod, asks, &beside(pod::uid(pod), entries), &facts)
     }
 
     /// Judges by the node as the API has it now a pod that did not fit the node as it was seen last. `ending` holds
@@ -279,7 +279,7 @@ impl Shared {
             }
             Err(_) => return Err(ending),
         }
-        self.check(pod, &self.entries.lock())
+        self.check(pod, &Asks::of(pod), &self.entries.lock())
     }
 
     fn tell_rejected(&self, pod: &Pod, ending: &Ending) {
@@ -299,14 +299,8 @@ impl Shared {
             return (pod.clone(), None);
         }
         let uid = pod::uid(pod);
-        let others: Vec<Arc<Pod>> = entries
-            .iter()
-            .filter(|(other, _)| *other != uid)
-            .filter_map(|(_, entry)| active(&entry.orders.borrow()))
-            .collect();
-        let others = others.iter().map(AsRef::as_ref);
-        let pending = match resize::decide(pod, others, self.node.allocatable, self.context.cpus.has_own(uid))
-        {
+        let (others, has_own_cpus) = (beside(uid, entries), self.context.cpus.has_own(uid));
+        let pending = match resize::decide(pod, &others, self.node.allocatable, has_own_cpus) {
             Ok(()) => {
                 let note = "Pod resize started".to_string();
                 self.context.events.event(&**pod, EventType::Normal, "ResizeStarted", "Resizing", note);
@@ -330,7 +324,7 @@ impl Shared {
             let (granted, pending) = self.grant(wanted, &before, entries);
             if pending.is_none() {
                 entry.orders.send_modify(|orders| {
-                    orders.pod = granted;
+                    orders.grant(granted);
                     orders.pending_resize = None;
                     orders.wanted = None;
                     orders.wakes += 1;
@@ -339,47 +333,46 @@ impl Shared {
         }
     }
 
-    /// A pod came, went or changed: what burstable pods weigh together follows, if it is one of them.
-    fn weigh(&self, changed: &Pod) {
-        if qos_class(changed) != QosClass::Burstable {
-            return;
-        }
-        let pods: Vec<Arc<Pod>> =
-            self.entries.lock().values().filter_map(|entry| active(&entry.orders.borrow())).collect();
-        self.context.cgroups.weigh_burstable(pods.iter().map(AsRef::as_ref));
+    /// A pod came, went or changed: what burstable pods weigh together follows.
+    fn weigh(&self, entries: &HashMap<String, Entry>) {
+        let placed = entries.values().filter_map(|entry| active(&entry.orders.borrow()));
+        let burstable = placed.filter(|placed| placed.asks.class == QosClass::Burstable);
+        self.context.cgroups.weigh_burstable(burstable.map(|placed| placed.asks.request("cpu")).sum());
     }
 }
 
 /// Whether a new version of a pod is news to its worker. Most are echoes of
 /// the statuses that it wrote itself, and cost a look at the runtime each.
 fn is_news(before: &Pod, after: &Pod) -> bool {
-    let head = |pod: &Pod| {
-        let metadata = &pod.metadata;
-        (
-            metadata.labels.clone(),
-            metadata.annotations.clone(),
-            metadata.deletion_timestamp.clone(),
-            metadata.deletion_grace_period_seconds,
-        )
-    };
+    let (old, new) = (&before.metadata, &after.metadata);
+    let is_same_head = old.labels == new.labels
+        && old.annotations == new.annotations
+        && old.deletion_timestamp == new.deletion_timestamp
+        && old.deletion_grace_period_seconds == new.deletion_grace_period_seconds;
     // readiness gates are conditions that others set
-    let of_others = |pod: &Pod| -> Vec<(String, String)> {
+    fn of_others(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
         let conditions = pod::status(pod).conditions.iter().flatten();
         let of_others = conditions.filter(|condition| !OWN_CONDITIONS.contains(&condition.type_.as_str()));
-        of_others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
-    };
+        of_others.map(|condition| (condition.type_.as_str(), condition.status.as_str()))
+    }
     // others may end a pod, but not begin it
     let is_ended = |pod: &Pod| pod::is_terminal(pod::status(pod).phase.as_deref());
     before.spec != after.spec
-        || head(before) != head(after)
+        || !is_same_head
         || is_ended(before) != is_ended(after)
-        || of_others(before) != of_others(after)
+        || !of_others(before).eq(of_others(after))
 }
 
-fn active(orders: &Orders) -> Option<Arc<Pod>> {
+/// Pods that use the node's resources, without the one of this uid.
+fn beside(uid: &str, entries: &HashMap<String, Entry>) -> Vec<Placed> {
+    let others = entries.iter().filter(|(other, _)| *other != uid);
+    others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect()
+}
+
+fn active(orders: &Orders) -> Option<Placed> {
     let ended =
         orders.gone || orders.ending.is_some() || pod::is_terminal(pod::status(&orders.pod).phase.as_deref());
-    (!ended).then(|| orders.pod.clone())
+    (!ended).then(|| Placed { pod: orders.pod.clone(), asks: orders.asks.clone() })
 }
 
 #[cfg(test)]
@@ -433,7 +426,8 @@ mod tests {
         parts.node.follow(Arc::new(seen));
 
         let shared = &parts.pods.shared;
-        let doubted = shared.check(pod, &shared.entries.lock()).expect_err("as it was last seen");
+        let doubted =
+            shared.check(pod, &Asks::of(pod), &shared.entries.lock()).expect_err("as it was last seen");
         assert_eq!(doubted.reason, NODE_AFFINITY);
         let rejected = shared.check_again(pod, doubted).await.err();
         if let Some(hierarchy) = parts.context.cgroups.hierarchy() {

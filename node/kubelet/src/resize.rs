@@ -5,8 +5,11 @@
 //! asks for; [`decide`] says whether a wish is granted. What a former kubelet
 //! had granted is read off the status it wrote, so nothing else is kept.
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
+
+use crate::admit::Placed;
 use crate::node::capacity::Capacity;
 use crate::pod;
 use crate::resources::{Side, container_amounts, pod_amounts};
@@ -66,8 +69,16 @@ pub fn with_resources_of(pod: &Pod, granted: &Pod) -> Pod {
 }
 
 /// `pod` as its status says that it runs: what was granted to it last.
-pub fn as_shown(pod: &Pod) -> Pod {
+pub fn as_shown(pod: &Arc<Pod>) -> Arc<Pod> {
     let status = pod::status(pod);
+    let has_run = |status: &PodStatus| {
+        status.resources.is_some()
+            || status.container_statuses.is_some()
+            || status.init_container_statuses.is_some()
+    };
+    if !has_run(status) {
+        return pod.clone();
+    }
     let mut shown = with_container_resources(pod, |name| {
         let status = pod::container_status(status, name)?;
         status.resources.clone().map(Some)
@@ -75,7 +86,7 @@ pub fn as_shown(pod: &Pod) -> Pod {
     if let (Some(spec), Some(resources)) = (&mut shown.spec, &status.resources) {
         spec.resources = Some(resources.clone());
     }
-    shown
+    Arc::new(shown)
 }
 
 /// `None` leaves a container what it has.
@@ -93,9 +104,9 @@ fn with_container_resources(pod: &Pod, of: impl Fn(&str) -> Option<Option<Resour
 
 /// Whether the node gives a pod what it now asks for. `others` are the pods
 /// beside it, with what was granted to them.
-pub fn decide<'a>(
+pub fn decide(
     wanted: &Pod,
-    others: impl Iterator<Item = &'a Pod> + Clone,
+    others: &[Placed],
     allocatable: Capacity,
     has_own_cpus: bool,
 ) -> Result<(), Pending> {
@@ -114,8 +125,7 @@ pub fn decide<'a>(
                 "Node didn't have enough capacity: {resource}, requested: {requested}, capacity: {capacity}"
             ));
         }
-        let of_pod = |pod: &Pod| pod_amounts(pod, Side::Requests).get(resource).copied().unwrap_or(0);
-        let used: i64 = others.clone().map(of_pod).sum();
+        let used: i64 = others.iter().map(|other| other.asks.request(resource)).sum();
         if used + requested > capacity {
             let message = format!(
                 "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -142,6 +152,7 @@ pub fn needs_restart(container: &Container, now: Option<&ResourceRequirements>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resources::Asks;
     use serde_json::{Value, json};
 
     fn pod(containers: Value, status: Value) -> Pod {
@@ -157,9 +168,10 @@ mod tests {
     fn a_wish_is_granted_deferred_or_refused() {
         let allocatable = Capacity { milli_cpu: 2000, memory: 1 << 30, ..Capacity::default() };
         let check = |cpu: &str, other: &str, has_own_cpus: bool, expected: Option<Reason>| {
-            let others = [asking(other)];
-            let decided = decide(&asking(cpu), others.iter(), allocatable, has_own_cpus);
-            assert_eq!(decided.err().map(|pending| pending.reason), expected, "{cpu} beside {other}");
+            let other = asking(other);
+            let others = [Placed { asks: Arc::new(Asks::of(&other)), pod: Arc::new(other) }];
+            let decided = decide(&asking(cpu), &others, allocatable, has_own_cpus);
+            assert_eq!(decided.err().map(|pending| pending.reason), expected, "{cpu}");
         };
         check("1", "1", false, None);
         check("1100m", "1", false, Some(Reason::Deferred));
@@ -173,8 +185,8 @@ mod tests {
             "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
             "resources": {"requests": {"cpu": "100m"}},
         }]});
-        let wanted =
-            pod(json!([{"name": "c", "resources": {"requests": {"cpu": "200m"}}}, {"name": "d"}]), running);
+        let containers = json!([{"name": "c", "resources": {"requests": {"cpu": "200m"}}}, {"name": "d"}]);
+        let wanted = Arc::new(pod(containers, running));
         let granted = as_shown(&wanted);
         assert!(!is_same(&wanted, &granted));
         assert!(is_same(&with_resources_of(&wanted, &granted), &granted));

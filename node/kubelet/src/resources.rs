@@ -31,6 +31,23 @@ impl QosClass {
 /// Milli-CPUs for "cpu", whole units for everything else.
 pub type Amounts = BTreeMap<String, i64>;
 
+/// What a pod asks of its node. Worked out once: whoever comes later is weighed against all who are there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asks {
+    pub class: QosClass,
+    pub requests: Amounts,
+}
+
+impl Asks {
+    pub fn of(pod: &Pod) -> Self {
+        Self { class: qos_class(pod), requests: pod_amounts(pod, Side::Requests) }
+    }
+
+    pub fn request(&self, resource: &str) -> i64 {
+        self.requests.get(resource).copied().unwrap_or(0)
+    }
+}
+
 #[derive(Clone, Copy)]
 pub enum Side {
     Requests,

@@ -42,7 +42,8 @@ use crate::context::Context;
 use crate::logs;
 use crate::pod;
 use crate::probes::Probes;
-use crate::resize::Pending;
+use crate::resize::{Pending, is_same};
+use crate::resources::Asks;
 use crate::runtime;
 use crate::runtime::view::{PodRuntime, State};
 use crate::status::containers::{Readiness, StartFailure};
@@ -53,6 +54,8 @@ use crate::status::{self, Ending};
 pub struct Orders {
     /// With the resources granted to it.
     pub pod: Arc<Pod>,
+    /// What that asks of the node.
+    pub asks: Arc<Asks>,
     /// The API's copy of a static pod.
     pub mirror: Option<Arc<Pod>>,
     /// The pod is no longer in its source.
@@ -71,6 +74,7 @@ pub struct Orders {
 impl Orders {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
+            asks: Arc::new(Asks::of(&pod)),
             pod,
             mirror: None,
             gone: false,
@@ -80,6 +84,14 @@ impl Orders {
             wanted: None,
             wakes: 0,
         }
+    }
+
+    /// The pod is granted what it has in this version of it.
+    pub fn grant(&mut self, pod: Arc<Pod>) {
+        if !is_same(&pod, &self.pod) {
+            self.asks = Arc::new(Asks::of(&pod));
+        }
+        self.pod = pod;
     }
 
     fn is_deleted(&self) -> bool {
