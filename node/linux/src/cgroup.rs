@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path as FsPath, PathBuf};
 
 /// Where the kernel schedules CPU time by default: 100 ms.
@@ -165,7 +165,7 @@ impl Hierarchy {
             Self::V1 { controllers, .. } => {
                 for (controller, mount) in controllers {
                     let directory = path.below(mount);
-                    fs::create_dir_all(&directory).map_err(create)?;
+                    create_below(&directory).map_err(create)?;
                     if controller == "cpuset" {
                         inherit_cpuset(mount, &directory).map_err(create)?;
                     }
@@ -354,51 +354,78 @@ fn unlimited_or(value: i64) -> String {
     if value < 0 { "max".into() } else { value.to_string() }
 }
 
+/// Makes a group; that it is there already is the usual case of the second time, and told by one call.
+fn create_below(directory: &FsPath) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
+        made => made,
+    }
+}
+
 /// A version 1 cpuset group is empty until told its CPUs, and takes no
 /// process until then. Each level inherits from the one above.
 fn inherit_cpuset(mount: &FsPath, directory: &FsPath) -> io::Result<()> {
-    let Ok(relative) = directory.strip_prefix(mount) else { return Ok(()) };
-    let mut parent = mount.to_path_buf();
-    for component in relative.components() {
-        let child = parent.join(component);
-        for file in ["cpuset.cpus", "cpuset.mems"] {
-            if fs::read_to_string(child.join(file))?.trim().is_empty() {
-                fs::write(child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
-            }
-        }
-        parent = child;
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        inherited(mount, directory, file)?;
     }
     Ok(())
 }
 
+/// A group's value, taken from the level above where it has none. A level that has one has it from all above.
+fn inherited(mount: &FsPath, directory: &FsPath, file: &str) -> io::Result<String> {
+    let own = read_value(&directory.join(file))?;
+    let parent = directory.parent().filter(|_| own.is_empty() && directory != mount);
+    let Some(parent) = parent else { return Ok(own) };
+    let value = inherited(mount, parent, file)?;
+    fs::write(directory.join(file), &value)?;
+    Ok(value)
+}
+
 /// A version 2 group has the controllers its parent hands down.
 fn create_unified(root: &FsPath, path: &Path) -> io::Result<()> {
-    let available = fs::read_to_string(root.join("cgroup.controllers"))?;
+    let available = read_value(&root.join("cgroup.controllers"))?;
     let mut directory = root.to_path_buf();
     for component in path.as_str().split('/').filter(|part| !part.is_empty()) {
-        for controller in available.split_whitespace().filter(|name| POD_CONTROLLERS.contains(name)) {
+        let file = directory.join("cgroup.subtree_control");
+        let handed_down = read_value(&file)?;
+        let is_missing = |name: &&str| !handed_down.split_whitespace().any(|each| each == *name);
+        let wanted = available.split_whitespace().filter(|name| POD_CONTROLLERS.contains(name));
+        for controller in wanted.filter(is_missing) {
             // one by one, so that a controller that cannot be handed down takes no other with it
-            if let Err(error) = fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"))
-            {
+            if let Err(error) = fs::write(&file, format!("+{controller}")) {
                 tracing::debug!(%error, controller, directory = %directory.display(), "controller not handed down");
             }
         }
         directory.push(component);
-        if !directory.exists() {
-            fs::create_dir(&directory)?;
-        }
+        create_below(&directory)?;
     }
     Ok(())
 }
 
 fn write_if_different(file: PathBuf, value: String) -> Option<Refused> {
-    if fs::read_to_string(&file).is_ok_and(|current| current.trim() == value) {
+    if read_value(&file).is_ok_and(|current| current == value) {
         return None;
     }
     match fs::write(&file, &value) {
         Ok(()) => None,
         Err(error) => Some(Refused { file, value, error: error.to_string() }),
     }
+}
+
+/// The value in a file of a single one. The kernel tells no size of it beforehand, and gives all of it at once.
+fn read_value(file: &FsPath) -> io::Result<String> {
+    let mut buffer = [0; 4096];
+    let length = fs::File::open(file)?.read(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).trim().to_string())
+}
+
+/// The whole of a file of the kernel's, whose size it does not tell: a page at a time.
+fn read_text(file: &FsPath) -> io::Result<String> {
+    let mut text = Vec::with_capacity(4096);
+    // without a bound in between, the file would be asked for its size first
+    fs::File::open(file)?.take(u64::MAX).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Depth first: a group with children cannot go.
@@ -434,15 +461,15 @@ fn subdirectories(directory: &FsPath) -> impl Iterator<Item = PathBuf> {
 }
 
 fn read_number(file: &FsPath) -> Result<u64, Error> {
-    let text = fs::read_to_string(file).map_err(|source| Error::Read { file: file.into(), source })?;
-    text.trim().parse().map_err(|error| Error::Read {
+    let text = read_value(file).map_err(|source| Error::Read { file: file.into(), source })?;
+    text.parse().map_err(|error| Error::Read {
         file: file.into(),
         source: io::Error::new(io::ErrorKind::InvalidData, error),
     })
 }
 
 fn read_table(file: &FsPath) -> Result<BTreeMap<String, u64>, Error> {
-    let text = fs::read_to_string(file).map_err(|source| Error::Read { file: file.into(), source })?;
+    let text = read_text(file).map_err(|source| Error::Read { file: file.into(), source })?;
     Ok(text
         .lines()
         .filter_map(|line| {
