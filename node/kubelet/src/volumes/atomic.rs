@@ -41,7 +41,7 @@ pub fn write(directory: &Path, payload: &Payload, group: Option<u32>) -> io::Res
     if let Some(current) = &current
         && holds(current, payload)?
     {
-        publish(directory, payload)?;
+        publish(directory, payload, None)?;
         return Ok(false);
     }
     let stamp = jiff::Timestamp::now().strftime("..%Y_%m_%d_%H_%M_%S.%f").to_string();
@@ -50,7 +50,7 @@ pub fn write(directory: &Path, payload: &Payload, group: Option<u32>) -> io::Res
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
     for (path, file) in payload {
         let target = fresh.join(path);
-        if let Some(parent) = target.parent() {
+        if let Some(parent) = target.parent().filter(|parent| *parent != fresh) {
             fs::create_dir_all(parent)?;
         }
         fs::write(&target, &file.data)?;
@@ -61,14 +61,9 @@ pub fn write(directory: &Path, payload: &Payload, group: Option<u32>) -> io::Res
         }
     }
     let link = directory.join(DATA_NEW);
-    match fs::remove_file(&link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    symlink(&stamp, &link)?;
+    put_link(Path::new(&stamp), &link)?;
     fs::rename(&link, directory.join(DATA))?;
-    publish(directory, payload)?;
-    remove_old(directory, &stamp)?;
+    publish(directory, payload, Some(&stamp))?;
     Ok(true)
 }
 
@@ -120,39 +115,38 @@ fn collect(root: &Path, below: &Path, files: &mut BTreeSet<String>) -> io::Resul
     Ok(())
 }
 
-/// The names users see, each a link through `..data`.
-fn publish(directory: &Path, payload: &Payload) -> io::Result<()> {
+/// Makes the names users see, each a link through `..data`, and removes those that are no longer wanted; with a
+/// new set of files, the older ones too.
+fn publish(directory: &Path, payload: &Payload, new: Option<&str>) -> io::Result<()> {
     let wanted: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     for name in &wanted {
-        let link = directory.join(name);
-        let target = Path::new(DATA).join(name);
-        match fs::read_link(&link) {
-            Ok(present) if present == target => {}
-            Ok(_) => {
-                fs::remove_file(&link)?;
-                symlink(&target, &link)?;
-            }
-            Err(_) => symlink(&target, &link)?,
-        }
+        put_link(&Path::new(DATA).join(name), &directory.join(name))?;
     }
     for entry in fs::read_dir(directory)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("..") && !wanted.contains(name.as_str()) {
-            fs::remove_file(directory.join(name))?;
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("..") {
+            if new.is_some_and(|new| name != new) && entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        } else if !wanted.contains(name.as_str()) {
+            fs::remove_file(entry.path())?;
         }
     }
     Ok(())
 }
 
-fn remove_old(directory: &Path, current: &str) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("..") && name != current && entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        }
+/// A link to the target, whatever was there.
+fn put_link(target: &Path, link: &Path) -> io::Result<()> {
+    match symlink(target, link) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
     }
-    Ok(())
+    if fs::read_link(link).is_ok_and(|present| present == target) {
+        return Ok(());
+    }
+    fs::remove_file(link)?;
+    symlink(target, link)
 }
 
 #[cfg(test)]

@@ -257,7 +257,12 @@ impl Volumes {
             }
             Ok(())
         };
-        blocking(write).await?;
+        // what is in memory waits for no disk, and another thread would cost more than the work
+        if in_memory {
+            write()?
+        } else {
+            blocking(write).await?
+        }
         Ok(Mounted { path, read_only: true })
     }
 
