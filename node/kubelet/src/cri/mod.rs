@@ -7,6 +7,7 @@
 //! not know.
 
 pub mod container;
+mod gathered;
 pub mod image;
 pub mod runtime;
 pub mod sandbox;
@@ -18,6 +19,8 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
+
+use gathered::Gathered;
 
 pub use container::*;
 pub use image::*;
@@ -342,7 +345,7 @@ pub(crate) fn unix_channel(endpoint: &str) -> Result<Channel, Error> {
             let path = path.clone();
             async move {
                 let socket = tokio::net::UnixStream::connect(path).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(socket))
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(Gathered::new(socket)))
             }
         }),
     );

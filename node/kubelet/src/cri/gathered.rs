@@ -1,0 +1,168 @@
+//! Gathers what the calls of one connection have to say, and writes it in one
+//! piece.
+//!
+//! A call is two or three frames of HTTP/2, and each is flushed on its own: as
+//! many system calls here, and as many times the runtime is woken for half a
+//! call. So the first flush only lets the tasks that are ready have their
+//! turn, whose frames then come along; the second writes.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Whoever gathered this much writes before it gathers more.
+const FULL: usize = 64 * 1024;
+
+pub struct Gathered<IO> {
+    io: IO,
+    gathered: BytesMut,
+    /// The others had their turn.
+    yielded: bool,
+}
+
+impl<IO> Gathered<IO> {
+    pub fn new(io: IO) -> Self {
+        Self { io, gathered: BytesMut::new(), yielded: false }
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> Gathered<IO> {
+    fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gathered.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.gathered))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.gathered.advance(written);
+        }
+        self.yielded = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.gathered.len() >= FULL {
+            ready!(self.poll_drain(context))?;
+        }
+        slices.iter().for_each(|slice| self.gathered.extend_from_slice(slice));
+        Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.gathered.is_empty() && !self.yielded {
+            self.yielded = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        ready!(self.poll_drain(context))?;
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(context))?;
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Gathered<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Counts the writes that reach it.
+    struct Counted<IO>(IO, Arc<AtomicUsize>);
+
+    impl<IO: AsyncWrite + Unpin> AsyncWrite for Counted<IO> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.0).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(context)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(context)
+        }
+    }
+
+    /// A connection as HTTP/2 drives it: whatever is queued is written, and then flushed.
+    #[tokio::test]
+    async fn frames_of_one_moment_are_one_write() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let writes = Arc::new(AtomicUsize::new(0));
+        let mut io = Gathered::new(Counted(near, writes.clone()));
+        let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+        let connection = tokio::spawn(async move {
+            std::future::poll_fn(|context| {
+                while let Poll::Ready(frame) = queued.poll_recv(context) {
+                    let Some(frame) = frame else { return Poll::Ready(()) };
+                    assert!(Pin::new(&mut io).poll_write(context, frame).is_ready());
+                }
+                let _ = Pin::new(&mut io).poll_flush(context);
+                Poll::Pending
+            })
+            .await;
+        });
+        queue.send(b"head").expect("the connection lives");
+        let body = queue.clone();
+        tokio::spawn(async move { body.send(b"body").expect("the connection lives") });
+        let mut read = [0; 8];
+        far.read_exact(&mut read).await.expect("all of it arrives");
+        assert_eq!(&read, b"headbody");
+        assert_eq!(writes.load(Ordering::Relaxed), 1);
+        drop(queue);
+        connection.await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn what_is_long_or_last_arrives_in_order() {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let mut io = Gathered::new(near);
+        let writing = tokio::spawn(async move {
+            for _ in 0..3 {
+                io.write_all(&vec![b'x'; FULL]).await.expect("gathered or written");
+            }
+            io.write_all(b"tail").await.expect("gathered");
+            io.shutdown().await.expect("written");
+        });
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.expect("all of it arrives");
+        assert_eq!(read.len(), 3 * FULL + 4);
+        assert!(read.ends_with(b"xtail"));
+        writing.await.expect("it ends");
+    }
+}
