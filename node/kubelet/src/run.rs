@@ -288,6 +288,10 @@ impl Parts {
         ));
 
         let manifests_changed = Arc::new(tokio::sync::Notify::new());
+        let manifests_read = CancellationToken::new();
+        if config.static_pod_path.is_none() {
+            manifests_read.cancel();
+        }
         if let Some(directory) = &config.static_pod_path {
             make_directory(directory)?;
             tasks.spawn(static_pods::run(
@@ -296,6 +300,7 @@ impl Parts {
                 config.file_check_frequency,
                 self.pods.clone(),
                 manifests_changed.clone(),
+                manifests_read.clone(),
                 shutdown.clone(),
             ));
         }
@@ -320,6 +325,7 @@ impl Parts {
                 if let Some(known) = known {
                     known.synced().await;
                 }
+                manifests_read.cancelled().await;
                 orphans::run(&context, &pods, ORPHAN_PERIOD).await;
             }),
         ));

@@ -42,6 +42,20 @@ pub struct Seen {
     pods: Arc<Mutex<HashMap<String, Known>>>,
     /// Whose sandboxes and containers the first list showed. Whatever came later a worker made.
     found: Arc<OnceLock<HashSet<String>>>,
+    /// Whose workers are at work.
+    busy: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Ends when dropped.
+pub struct Busy {
+    uid: String,
+    busy: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.busy.lock().remove(&self.uid);
+    }
 }
 
 impl Seen {
@@ -56,6 +70,13 @@ impl Seen {
         let log = |each: &view::Container| Log { container: each.id.clone(), path: each.log_path.clone() };
         let logs = runtime.running().map(log).collect();
         self.pods.lock().insert(uid.into(), Known { summary, logs });
+    }
+
+    /// The worker of a pod is at work: what a list shows of it meanwhile is half of what it makes, and no news. What
+    /// else happened the next list shows.
+    pub fn work(&self, uid: &str) -> Busy {
+        self.busy.lock().insert(uid.into());
+        Busy { uid: uid.into(), busy: self.busy.clone() }
     }
 
     /// The logs of all containers that run.
@@ -81,7 +102,8 @@ impl Seen {
         let differs = |uid: &&&String| {
             pods.get(**uid).map_or(&none, |known| &known.summary) != current.get(**uid).unwrap_or(&none)
         };
-        uids.iter().filter(differs).map(|uid| (*uid).clone()).collect()
+        let busy = self.busy.lock();
+        uids.iter().filter(differs).filter(|uid| !busy.contains(**uid)).map(|uid| (*uid).clone()).collect()
     }
 }
 
@@ -275,6 +297,10 @@ mod tests {
         let list = |state: State| HashMap::from([("known".to_string(), vec![("s".to_string(), state)])]);
         assert!(seen.outdated(&list(State::Running)).is_empty());
         assert_eq!(seen.outdated(&list(State::Exited)), ["known"]);
+        let at_work = seen.work("known");
+        assert!(seen.outdated(&list(State::Exited)).is_empty());
+        drop(at_work);
+        assert_eq!(seen.outdated(&list(State::Exited)), ["known"], "it did not see to it");
         assert_eq!(seen.outdated(&HashMap::new()), ["known"]);
         seen.forget("known");
         assert_eq!(seen.outdated(&list(State::Running)), ["known"], "somebody may want to know of it");

@@ -21,13 +21,14 @@ use crate::pods::Pods;
 /// Editors write in several steps; one look after the last is enough.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Keeps the node's static pods in step with the directory.
+/// Keeps the node's static pods in step with the directory. `read_once` is set when all of them are known.
 pub async fn run(
     directory: std::path::PathBuf,
     node_name: String,
     period: Duration,
     pods: Pods,
     changed: Arc<tokio::sync::Notify>,
+    read_once: CancellationToken,
     stop: CancellationToken,
 ) {
     let watched = watch(&directory).inspect_err(|error| {
@@ -52,6 +53,7 @@ pub async fn run(
                     }
                 }
                 known = current;
+                read_once.cancel();
                 if any {
                     changed.notify_one();
                 }

@@ -24,8 +24,10 @@ use crate::pod;
 const PARALLEL: usize = 16;
 const RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(30);
-/// How long it may stay untold that a pod begins.
+/// How long it may stay untold that a pod begins, and, once that is told, that it has its address: a start waits for
+/// others there, where many begin at once.
 const BEGINNING: Duration = Duration::from_millis(500);
+const BEGUN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Writer {
@@ -83,8 +85,7 @@ impl Writer {
                 return false;
             }
         };
-        let now = Instant::now();
-        let due = if begins(status) { now + BEGINNING } else { now };
+        let (now, begins) = (Instant::now(), begins(status));
         let mut pods = self.shared.pods.lock();
         if let Some(entry) = pods.get_mut(uid)
             && entry.api_uid == pod::uid(api)
@@ -92,8 +93,12 @@ impl Writer {
             if entry.wanted == wanted {
                 return false;
             }
-            let waits = *entry.written.borrow() < entry.version;
-            entry.due = if waits { entry.due.min(due) } else { due };
+            let is_told = *entry.written.borrow() == entry.version;
+            entry.due = match (begins, is_told) {
+                (false, _) => now,
+                (true, true) => now + BEGUN,
+                (true, false) => entry.due,
+            };
             entry.wanted = wanted;
             entry.version += 1;
             (entry.origin, entry.cause) = (origin, cause);
@@ -108,7 +113,7 @@ impl Writer {
                 api_uid: pod::uid(api).into(),
                 wanted,
                 version: 1,
-                due,
+                due: if begins { now + BEGINNING } else { now },
                 written: watch::Sender::new(u64::from(shown)),
                 busy: false,
                 origin,
@@ -297,9 +302,15 @@ mod tests {
         writer.written("u").await;
         assert!(written.is_empty(), "one write says all");
 
+        writer.forget("u");
         writer.set("u", Some(&pod()), &beginning);
         assert_eq!(written.recv().await.as_deref(), Some("Pending"));
         assert_eq!(before.elapsed(), BEGINNING);
+        writer.written("u").await;
+        let has_address = PodStatus { pod_ip: Some("10.0.0.1".into()), ..beginning };
+        writer.set("u", Some(&pod()), &has_address);
+        assert_eq!(written.recv().await.as_deref(), Some("Pending"));
+        assert_eq!(before.elapsed(), BEGINNING + BEGUN);
     }
 
     #[tokio::test(start_paused = true)]

@@ -89,6 +89,7 @@ impl Worker {
             span.caused_by(revision);
         }
         self.acted = false;
+        let _at_work = self.context.seen.work(&self.uid);
         let result = span.in_scope(self.sync_steps(orders)).await;
         match &result {
             Err(error) => {
