@@ -125,13 +125,21 @@ impl Writer {
         true
     }
 
+    /// What follows may take long: what is known is told now.
+    pub fn hurry(&self, uid: &str) {
+        if let Some(entry) = self.shared.pods.lock().get_mut(uid) {
+            entry.due = Instant::now();
+            self.shared.changed.notify_one();
+        }
+    }
+
     /// Waits until the latest status of a pod is in the API.
     pub async fn written(&self, uid: &str) {
-        let waiting = self.shared.pods.lock().get_mut(uid).map(|entry| {
-            entry.due = Instant::now();
-            (entry.version, entry.written.subscribe())
-        });
-        self.shared.changed.notify_one();
+        self.hurry(uid);
+        let waiting = {
+            let pods = self.shared.pods.lock();
+            pods.get(uid).map(|entry| (entry.version, entry.written.subscribe()))
+        };
         if let Some((version, mut written)) = waiting {
             // an error means the entry was forgotten: nothing to wait for
             let _ = written.wait_for(|written| *written >= version).await;

@@ -151,8 +151,10 @@ impl Worker {
         sandbox_config: &cri::PodSandboxConfig,
     ) -> Result<Present, Held> {
         let (name, image) = (&container.name, container.image.as_deref().unwrap_or_default());
-        let pulling =
-            || self.event(pod, name, EventType::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        let pulling = || {
+            self.context.writer.hurry(&self.uid);
+            self.event(pod, name, EventType::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        };
         let images = &self.context.images;
         let ensured = images.ensure(&self.uid, container, secrets, sandbox_config, "", pulling).await;
         let present = ensured.map_err(|failure| {
