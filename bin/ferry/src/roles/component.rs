@@ -69,8 +69,26 @@ pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Resu
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    run_on(&mut tokio::runtime::Builder::new_multi_thread(), component)
+}
+
+/// The same for one that mostly waits for answers: its tasks take turns on one thread, which saves the wake-ups between
+/// several (a third of the controllers' CPU) and the memory that each keeps.
+pub fn run_on_one_thread<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    run_on(tokio::runtime::Builder::new_multi_thread().worker_threads(1), component)
+}
+
+fn run_on<F, T>(
+    runtime: &mut tokio::runtime::Builder,
+    component: impl FnOnce(CancellationToken) -> F,
+) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    let runtime = runtime.enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();

@@ -37,7 +37,7 @@ pub struct Flags {
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
-    component::run(|shutdown| async move {
+    component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-controller-manager").await?;
         let config = flags.config()?;
         ferry_controllers::run(client, config, shutdown).await.context("run the controllers")
