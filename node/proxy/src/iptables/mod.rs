@@ -1,19 +1,22 @@
 //! Services as iptables chains, for hosts without nftables. The same frontends lead to the same endpoints.
 //!
 //! ```text
-//! PREROUTING, OUTPUT ─► SERVICES ─► N-… (a network's services) ─► S-… (pick and rewrite)
+//! PREROUTING, OUTPUT ─► SERVICES ─► N-…, P-… (a network's services: pick and rewrite)
+//!                          │          └─► S-… (what a service of its own needs: affinity, policies)
 //!                          └──────► NODEPORTS ─► M-… (masquerade), X-… (inside or outside)
 //! POSTROUTING ─► POSTROUTING' ─► HAIRPIN
-//! INPUT, FORWARD, OUTPUT ─► UNSERVED ─► U-…, FIREWALL
+//! INPUT, FORWARD, OUTPUT ─► UNSERVED ─► N-…, FIREWALL
 //! ```
 //!
 //! iptables has no maps: a packet is compared with one rule after the other. So services are gathered by the
-//! network their address is in (256 addresses), and a packet passes one rule for each network and one for each
-//! service in its own: with ten thousand services about 80 instead of ten thousand. For the same reason a change
-//! of one service writes a short chain again, not a long one.
+//! network their address is in (256 addresses, or 64 where there are many), and a packet passes one rule for each
+//! network and one for each service in its own: with ten thousand services about 80 instead of ten thousand. How they
+//! share rules there is told in [`networks`].
 //!
-//! Only chains that differ are written; `iptables-restore --noflush` replaces each as a whole.
+//! Only chains that differ are written; `iptables-restore --noflush` replaces each as a whole, and all of a table in
+//! one transaction of the kernel.
 
+mod networks;
 mod rules;
 mod table;
 #[cfg(test)]
@@ -25,7 +28,7 @@ use ferry_linux::net::names;
 
 use crate::{Family, Node, NodePorts};
 
-pub use rules::{Group, ServiceRules, Slot, rules_of};
+pub use rules::{Group, ServiceRules, Slot, Target, rules_of};
 pub use table::Table;
 
 /// The kernel's tables.
@@ -81,6 +84,17 @@ impl Settings {
     fn pod_cidrs(&self) -> impl Iterator<Item = ipnet::IpNet> {
         let cidrs = self.node.pod_cidrs.iter();
         cidrs.copied().filter(|cidr| Family::of(cidr.addr()) == self.family)
+    }
+
+    /// Marks what does not come from a pod.
+    fn mark_outside(&self) -> Vec<String> {
+        let mark = self.chain("MARK");
+        let cidrs: Vec<ipnet::IpNet> = self.pod_cidrs().collect();
+        match &cidrs[..] {
+            [] => vec![],
+            [cidr] => vec![format!("! -s {cidr} -j {mark}")],
+            _ => vec![format!("-j {}", self.chain("OUTSIDE"))],
+        }
     }
 }
 

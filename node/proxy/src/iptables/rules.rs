@@ -1,48 +1,28 @@
 //! What one service adds: chains of its own, and rules in the chains that all services share.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use ferry_linux::net::names;
 use ipnet::IpNet;
 
-use super::{Chains, Kind, Settings};
+use super::{Chains, Kind, Settings, networks};
 use crate::{
     Family,
-    service::{At, Frontend, ServicePort, Verdict},
+    service::{At, Frontend, Policy, ServicePort, Verdict},
 };
 
-/// A chain that services share: those of one network, or of one sort.
+/// Services that share chains: those of one network, or of one sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
-    /// Services whose address is in this network.
-    Network(IpNet),
+    /// Services whose address is in this part of a network.
+    Part(IpNet),
     NodePorts,
     /// This node's endpoints, to themselves: the answer must come back through the node.
     Hairpin,
     Firewall,
 }
 
-impl Group {
-    /// The network of 256 addresses that an address is in.
-    pub fn of(address: IpAddr) -> Self {
-        let prefix = if address.is_ipv4() { 24 } else { 120 };
-        Group::Network(IpNet::new(address, prefix).expect("both lengths fit their family").trunc())
-    }
-
-    pub fn chain(&self, kind: Kind, settings: &Settings) -> String {
-        let name = match (self, kind) {
-            (Group::Network(network), Kind::Nat) => format!("N-{}", names::hex(&network.to_string())),
-            (Group::Network(network), Kind::Filter) => format!("U-{}", names::hex(&network.to_string())),
-            (Group::NodePorts, Kind::Nat) => "NODEPORTS".into(),
-            (Group::NodePorts, Kind::Filter) => "UNSERVEDPORTS".into(),
-            (Group::Hairpin, _) => "HAIRPIN".into(),
-            (Group::Firewall, _) => "FIREWALL".into(),
-        };
-        settings.chain(&name)
-    }
-}
-
-/// A place in a shared chain, which one service at a time can have: what the rule matches.
+/// A place among those that share a chain, which one service at a time can have: what the rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     pub kind: Kind,
@@ -50,11 +30,19 @@ pub struct Slot {
     pub matched: String,
 }
 
+/// Where a slot leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The rest of the rule.
+    Rule(String),
+    /// To any of these, with nothing else to it: no affinity, no policy.
+    Endpoints(Vec<SocketAddr>),
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRules {
     pub chains: Chains,
-    /// Slots with the rest of their rule: where it leads.
-    pub slots: Vec<(Slot, String)>,
+    pub slots: Vec<(Slot, Target)>,
 }
 
 /// The rules of a service, all its ports together.
@@ -78,18 +66,19 @@ impl Builder<'_> {
     fn add(&mut self) {
         for endpoint in &self.port.endpoints.local {
             let ip = endpoint.ip();
-            self.slot(Kind::Nat, Group::Hairpin, format!("-s {ip} -d {ip}"), "-j MASQUERADE --random-fully");
+            let masquerade = "-j MASQUERADE --random-fully".to_owned();
+            self.slot(Kind::Nat, Group::Hairpin, format!("-s {ip} -d {ip}"), Target::Rule(masquerade));
         }
         for frontend in &self.port.frontends {
             let matched = matched(self.port, frontend);
             let group = match frontend.at {
-                At::ClusterIp(ip) | At::ExternalIp(ip) => Group::of(ip),
+                At::ClusterIp(ip) | At::ExternalIp(ip) => Group::Part(networks::part_of(ip)),
                 At::NodePort => Group::NodePorts,
             };
             let comment = format!("-m comment --comment \"{}\"", self.port.name);
             let unserved = |verdict: &str| {
                 let slot = Slot { kind: Kind::Filter, group, matched: matched.clone() };
-                (slot, format!("{comment} -j {verdict}"))
+                (slot, Target::Rule(format!("{comment} -j {verdict}")))
             };
             let port = self.port;
             let chain = match port.verdict(frontend) {
@@ -101,10 +90,14 @@ impl Builder<'_> {
                     self.rules.slots.push(unserved("DROP"));
                     continue;
                 }
+                Verdict::To(endpoints) if self.is_plain() => {
+                    self.slot(Kind::Nat, group, matched, Target::Endpoints(endpoints.to_vec()));
+                    continue;
+                }
                 Verdict::To(endpoints) if endpoints == port.endpoints.cluster => self.cluster(endpoints),
                 Verdict::To(endpoints) => {
                     let local = self.local(endpoints);
-                    let rules = self.mark_outside().into_iter().chain([format!("-j {local}")]);
+                    let rules = self.settings.mark_outside().into_iter().chain([format!("-j {local}")]);
                     self.chain("I", rules.collect())
                 }
                 Verdict::Masqueraded(endpoints) => {
@@ -121,15 +114,27 @@ impl Builder<'_> {
                     self.split(inside, outside)
                 }
             };
-            self.slot(Kind::Nat, group, matched, format!("{comment} -j {chain}"));
+            self.slot(Kind::Nat, group, matched, Target::Rule(format!("{comment} -j {chain}")));
             self.firewall(frontend);
         }
+    }
+
+    /// Whether it can share its chance with others. If it has more than its own address, a chain of its own is less:
+    /// all lead there.
+    fn is_plain(&self) -> bool {
+        let ServicePort { endpoints, affinity, frontends, .. } = self.port;
+        let at_own_address = |frontend: &Frontend| {
+            matches!(frontend.at, At::ClusterIp(_)) && frontend.policy == Policy::InternalCluster
+        };
+        affinity.is_none()
+            && endpoints.cluster.len() <= networks::MOST_CHOICES
+            && frontends.iter().all(at_own_address)
     }
 
     /// Any endpoint of the cluster. What comes from outside takes the node's address: its answer would not come
     /// back this way.
     fn cluster(&mut self, endpoints: &[SocketAddr]) -> String {
-        let mut rules = self.mark_outside();
+        let mut rules = self.settings.mark_outside();
         rules.extend(self.pick(endpoints));
         self.chain("S", rules)
     }
@@ -138,16 +143,6 @@ impl Builder<'_> {
     fn local(&mut self, endpoints: &[SocketAddr]) -> String {
         let rules = self.pick(endpoints);
         self.chain("L", rules)
-    }
-
-    fn mark_outside(&self) -> Vec<String> {
-        let mark = self.settings.chain("MARK");
-        let cidrs: Vec<IpNet> = self.settings.pod_cidrs().collect();
-        match &cidrs[..] {
-            [] => vec![],
-            [cidr] => vec![format!("! -s {cidr} -j {mark}")],
-            _ => vec![format!("-j {}", self.settings.chain("OUTSIDE"))],
-        }
     }
 
     /// One of these endpoints: the one the client has, or any.
@@ -166,13 +161,7 @@ impl Builder<'_> {
                 }
                 None => format!("-p {protocol} -j DNAT --to-destination {endpoint}"),
             };
-            let left = endpoints.len() - index;
-            choose.push(if left == 1 {
-                rewrite
-            } else {
-                let probability = 1.0 / left as f64;
-                format!("-m statistic --mode random --probability {probability:.10} {rewrite}")
-            });
+            choose.push(format!("{}{rewrite}", networks::chance(endpoints.len() - index)));
         }
         stay.extend(choose);
         stay
@@ -221,7 +210,7 @@ impl Builder<'_> {
             "-p {} -m conntrack --ctorigdst {ip} --ctorigdstport {}",
             self.port.protocol, frontend.port
         );
-        self.slot(Kind::Filter, Group::Firewall, matched, format!("-j {chain}"));
+        self.slot(Kind::Filter, Group::Firewall, matched, Target::Rule(format!("-j {chain}")));
     }
 
     fn chain(&mut self, letter: &str, rules: Vec<String>) -> String {
@@ -230,8 +219,8 @@ impl Builder<'_> {
         full
     }
 
-    fn slot(&mut self, kind: Kind, group: Group, matched: String, rest: impl Into<String>) {
-        self.rules.slots.push((Slot { kind, group, matched }, rest.into()));
+    fn slot(&mut self, kind: Kind, group: Group, matched: String, target: Target) {
+        self.rules.slots.push((Slot { kind, group, matched }, target));
     }
 }
 
@@ -273,14 +262,15 @@ pub(super) fn fixed(settings: &Settings) -> Chains {
 /// The first chain of each table: to the networks that have services, then to the node ports.
 pub(super) fn entrance(
     kind: Kind,
-    networks: impl Iterator<Item = IpNet>,
+    networks: impl IntoIterator<Item = IpNet>,
     settings: &Settings,
 ) -> ((Kind, String), Vec<String>) {
     let name = settings.chain(if kind == Kind::Nat { "SERVICES" } else { "UNSERVED" });
     let mut rules: Vec<String> = networks
-        .map(|network| format!("-d {network} -j {}", Group::Network(network).chain(kind, settings)))
+        .into_iter()
+        .map(|network| format!("-d {network} -j {}", networks::chain_of(network, settings)))
         .collect();
-    let node_ports = Group::NodePorts.chain(kind, settings);
+    let node_ports = settings.chain(node_ports_chain(kind));
     let loopback = match settings.family {
         _ if settings.node_ports.on_loopback(settings.family) => "",
         Family::V4 => "! -d 127.0.0.0/8 ",
@@ -295,4 +285,11 @@ pub(super) fn entrance(
         ),
     }
     ((kind, name), rules)
+}
+
+pub(super) fn node_ports_chain(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nat => "NODEPORTS",
+        Kind::Filter => "UNSERVEDPORTS",
+    }
 }

@@ -2,7 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Chains, Group, Kind, ServiceRules, Settings, Slot, difference, rules, rules_of, saved_chains};
+use ipnet::IpNet;
+
+use super::{
+    Chains, Group, Kind, ServiceRules, Settings, Slot, Target, difference,
+    networks::{self, Entries, network_of},
+    rules, rules_of, saved_chains,
+};
 use crate::{
     backend::Update,
     ledger::{Ledger, Owner},
@@ -12,9 +18,9 @@ use crate::{
 pub struct Table {
     settings: Settings,
     services: HashMap<String, (Owner, ServiceRules)>,
-    ledger: Ledger<Slot, String>,
-    /// The rules of each shared chain, in the order of what they match.
-    groups: BTreeMap<(Kind, Group), BTreeMap<String, String>>,
+    ledger: Ledger<Slot, Target>,
+    /// Who shares chains, in the order of what their rules match.
+    groups: BTreeMap<(Kind, Group), Entries>,
 }
 
 impl Table {
@@ -49,11 +55,11 @@ impl Table {
         for difference in differences {
             let group = self.groups.entry((difference.key.kind, difference.key.group)).or_default();
             match difference.after {
-                Some(rest) => drop(group.insert(difference.key.matched, rest)),
+                Some(target) => drop(group.insert(difference.key.matched, target)),
                 None => drop(group.remove(&difference.key.matched)),
             }
         }
-        self.groups.retain(|_, rules| !rules.is_empty());
+        self.groups.retain(|_, entries| !entries.is_empty());
         self.shared(&touched, &mut after);
         difference(&before, &after)
     }
@@ -76,25 +82,42 @@ impl Table {
         difference(&held, &all)
     }
 
-    /// These shared chains as they are now, and those that lead to them.
+    /// The chains that these share as they are now, and those that lead to them.
     fn shared(&self, touched: &BTreeSet<(Kind, Group)>, into: &mut Chains) {
-        for (kind, group) in touched.iter().copied() {
-            let rules = self.groups.get(&(kind, group));
-            if rules.is_none() && matches!(group, Group::Network(_)) {
-                continue;
+        let mut networks: BTreeSet<(Kind, IpNet)> = BTreeSet::new();
+        let none = Entries::new();
+        for key @ (kind, group) in touched {
+            let name = match group {
+                Group::Part(part) => {
+                    networks.insert((*kind, network_of(*part)));
+                    continue;
+                }
+                Group::NodePorts => rules::node_ports_chain(*kind),
+                Group::Hairpin => "HAIRPIN",
+                Group::Firewall => "FIREWALL",
+            };
+            let entries = self.groups.get(key).unwrap_or(&none);
+            networks::fill(*kind, &self.settings.chain(name), entries.iter(), &self.settings, into);
+        }
+        for (kind, network) in networks {
+            let parts: Vec<(IpNet, &Entries)> =
+                self.parts(kind).filter(|(part, _)| network.contains(part)).collect();
+            if !parts.is_empty() {
+                networks::chains_of(kind, network, &parts, &self.settings, into);
             }
-            let name = group.chain(kind, &self.settings);
-            let rules = rules.into_iter().flatten().map(|(matched, rest)| format!("{matched} {rest}"));
-            into.insert((kind, name), rules.collect());
         }
         for kind in Kind::ALL {
-            let networks = self.groups.keys().filter_map(|(of, group)| match group {
-                Group::Network(network) if *of == kind => Some(*network),
-                _ => None,
-            });
+            let networks: BTreeSet<IpNet> = self.parts(kind).map(|(part, _)| network_of(part)).collect();
             let (name, rules) = rules::entrance(kind, networks, &self.settings);
             into.insert(name, rules);
         }
+    }
+
+    fn parts(&self, kind: Kind) -> impl Iterator<Item = (IpNet, &Entries)> {
+        self.groups.iter().filter_map(move |((of, group), entries)| match group {
+            Group::Part(part) if *of == kind => Some((*part, entries)),
+            _ => None,
+        })
     }
 }
 
