@@ -317,6 +317,52 @@ fn concurrent_pods_share_one_bridge() {
     assert_eq!(host.rules(), "");
 }
 
+/// Pods whose DEL was lost: the runtime names those it still knows, and the others' addresses and ports are free.
+#[test]
+fn garbage_is_what_the_runtime_does_not_know() {
+    let host = Host::new();
+    let mut config = host.classic();
+    config["cniVersion"] = "1.1.0".into();
+    config["ipMasq"] = false.into();
+    config["ipam"]["ranges"] = json!([[{ "subnet": "10.200.9.0/29" }]]);
+    config["capabilities"] = json!({ "portMappings": true });
+    config["portMapDir"] = host.folder.path().join("portmap").to_str().into();
+    let with_port = |port: u16| {
+        let mut config = config.clone();
+        config["runtimeConfig"] = json!({ "portMappings": [
+            { "hostPort": port, "containerPort": 80, "protocol": "tcp" },
+        ]});
+        config
+    };
+    let pods: Vec<Namespace> = (0..5).map(|_| Namespace::create().unwrap()).collect();
+    for (n, pod) in pods.iter().enumerate() {
+        host.bridge("ADD", &format!("p{n}"), pod, &with_port(8000 + n as u16)).unwrap();
+    }
+    // Of eight addresses two have a meaning and one is the gateway's.
+    let late = Namespace::create().unwrap();
+    assert_eq!(code(host.bridge("ADD", "late", &late, &config)), 101);
+    assert_eq!(code(host.call(Plugin::Bridge, "STATUS", "", None, &config)), 50, "no address is left");
+
+    let mut known = config.clone();
+    known["cni.dev/valid-attachments"] =
+        json!([{ "containerID": "p1", "ifname": "eth0" }, { "containerID": "p3", "ifname": "eth0" }]);
+    host.call(Plugin::Bridge, "GC", "", None, &known).unwrap();
+    host.call(Plugin::Bridge, "STATUS", "", None, &config).unwrap();
+    let rules = host.rules();
+    let mapped: Vec<u16> = (8000..8005).filter(|port| rules.contains(&port.to_string())).collect();
+    assert_eq!(mapped, [8001, 8003], "{rules}");
+    host.bridge("ADD", "late", &late, &with_port(8000)).expect("an address and a port are free again");
+    host.call(Plugin::Bridge, "GC", "", None, &known).unwrap();
+    host.call(Plugin::Bridge, "GC", "", None, &config).expect("none is known");
+    assert_eq!(host.rules(), "");
+
+    // Before 1.1.0 there was neither command.
+    config["cniVersion"] = "1.0.0".into();
+    for command in ["GC", "STATUS"] {
+        assert_eq!(code(host.call(Plugin::Bridge, command, "", None, &config)), 1, "{command}");
+    }
+}
+
 #[test]
 fn both_families_work_side_by_side() {
     let host = Host::new();

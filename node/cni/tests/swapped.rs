@@ -3,8 +3,10 @@
 
 use std::{
     io::Write,
+    net::{TcpListener, TcpStream},
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use ferry_cni::plugin::{Plugin, run};
@@ -12,6 +14,7 @@ use ferry_linux::net::{Namespace, Netlink};
 use serde_json::{Value, json};
 
 const THEIRS: &str = "/usr/lib/cni";
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Whose {
@@ -28,6 +31,12 @@ impl Host {
     fn new() -> Self {
         assert!(Path::new(THEIRS).join("bridge").exists(), "containernetworking-plugins is needed");
         Host { namespace: Namespace::create().unwrap(), leases: tempfile::tempdir().unwrap() }
+    }
+
+    fn up(&self, link: &str) {
+        let mut netlink = Netlink::open_in(&self.namespace).unwrap();
+        let index = netlink.link_index(link).unwrap();
+        netlink.set_up(index).unwrap();
     }
 
     fn config(&self) -> Value {
@@ -50,6 +59,18 @@ impl Host {
     }
 
     fn call(&self, whose: Whose, command: &str, id: &str, pod: &Namespace, config: &Value) -> Value {
+        self.call_plugin(whose, "bridge", command, id, pod, config)
+    }
+
+    fn call_plugin(
+        &self,
+        whose: Whose,
+        plugin: &str,
+        command: &str,
+        id: &str,
+        pod: &Namespace,
+        config: &Value,
+    ) -> Value {
         let variables = [
             ("CNI_COMMAND", command.to_string()),
             ("CNI_CONTAINERID", id.to_string()),
@@ -66,10 +87,11 @@ impl Host {
                         variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
                     };
                     let mut output = Vec::new();
-                    (run(Plugin::Bridge, &environment, input.as_bytes(), &mut output) == 0, output)
+                    let ours = Plugin::named(plugin).unwrap();
+                    (run(ours, &environment, input.as_bytes(), &mut output) == 0, output)
                 }
                 Whose::Theirs => {
-                    let mut child = Command::new(Path::new(THEIRS).join("bridge"))
+                    let mut child = Command::new(Path::new(THEIRS).join(plugin))
                         .envs(variables.iter().cloned())
                         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
                         .stdin(Stdio::piped())
@@ -162,5 +184,49 @@ fn either_takes_over_from_the_other() {
         host.call(second, "DEL", "a", &a, &config);
         host.call(first, "DEL", "b", &b, &config);
         assert_eq!((host.ports(), host.leased()), (0, 0), "{first:?} then {second:?}");
+    }
+}
+
+/// In a chain of plugins either can stand for the other.
+#[test]
+fn host_ports_and_loopback_are_the_same() {
+    let outcome = |bridge, whose| {
+        let host = Host::new();
+        host.up("lo");
+        let pod = Namespace::create().unwrap();
+        let mut config = host.config();
+        config["ipam"]["ranges"] = json!([[{ "subnet": "10.201.0.0/24" }]]);
+        let before = host.call(bridge, "ADD", "a", &pod, &config);
+        let loopback = json!({ "cniVersion": "1.0.0", "name": "lo", "type": "loopback" });
+        host.call_plugin(whose, "loopback", "ADD", "a", &pod, &loopback);
+        let lo_is_up = Netlink::open_in(&pod).unwrap().link("lo").unwrap().unwrap().up;
+
+        let mapping = json!({
+            "cniVersion": "1.0.0", "name": "swapped", "type": "portmap", "prevResult": before,
+            "capabilities": { "portMappings": true }, "portMapDir": host.leases.path().join("portmap"),
+            "runtimeConfig": { "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }] },
+        });
+        let result = host.call_plugin(whose, "portmap", "ADD", "a", &pod, &mapping);
+        assert_eq!(result, before, "{whose:?}: a chained plugin hands on what it was given");
+        // Their CHECK looks for rules of IPv6 even where the pod has no such address.
+        if whose == Whose::Ours {
+            host.call_plugin(whose, "portmap", "CHECK", "a", &pod, &mapping);
+        }
+        let listener = pod.run(|| TcpListener::bind("10.201.0.2:80").unwrap()).unwrap();
+        let answers = |at: &str| {
+            host.namespace.run(|| TcpStream::connect_timeout(&at.parse().unwrap(), PATIENCE)).unwrap()
+        };
+        let met: Vec<bool> =
+            ["10.201.0.1:8080", "127.0.0.1:8080", "10.201.0.1:8081"].map(|at| answers(at).is_ok()).into();
+        drop(listener);
+        host.call_plugin(whose, "portmap", "DEL", "a", &pod, &mapping);
+        let after = answers("10.201.0.1:8080").is_ok();
+        host.call(bridge, "DEL", "a", &pod, &config);
+        (lo_is_up, met, after)
+    };
+    for bridge in [Whose::Ours, Whose::Theirs] {
+        let ours = outcome(bridge, Whose::Ours);
+        assert_eq!(ours, (true, vec![true, true, false], false), "behind {bridge:?} bridge");
+        assert_eq!(outcome(bridge, Whose::Theirs), ours, "behind {bridge:?} bridge");
     }
 }
