@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use crate::host::{ferry, run};
 use crate::images;
-use crate::segment::{Segment, address, welcomes};
+use crate::segment::{Segment, address, get, welcomes};
 
 #[test]
 fn a_host_and_its_cluster_share_one_network() {
@@ -31,6 +31,7 @@ fn a_host_and_its_cluster_share_one_network() {
     a_host_port_leads_to_its_pod(&cluster, &segment);
     the_host_keeps_what_it_listens_on(&cluster, &segment);
     node_ports_do_not_collide(&cluster);
+    a_balancer_is_told_whether_the_host_has_endpoints(&cluster, &segment);
     policies_are_kept(&cluster);
     a_firewall_that_drops_forwards_is_named(&cluster, &segment);
     nodes_that_overlap_are_named(&cluster);
@@ -88,11 +89,13 @@ fn nodes_that_overlap_are_named(cluster: &Cluster) {
 }
 
 /// A network of the user's own: a configuration as it has been written for years, which finds its plugins in Ferry.
+/// And services as iptables has them.
 #[test]
 fn a_users_own_network_is_left_alone() {
     let Some(binary) = ferry() else { return };
     let segment = Segment::new();
-    let mut cluster = Cluster::new(binary, &["--node-name", "one", "--network", "none"]);
+    let mut cluster =
+        Cluster::new(binary, &["--node-name", "one", "--network", "none", "--proxy-mode", "iptables"]);
     cluster.enter = segment.on("one");
     let name = format!("classic-{}", std::process::id());
     let leases = Leases(PathBuf::from("/var/lib/cni/networks").join(&name));
@@ -126,7 +129,11 @@ fn a_users_own_network_is_left_alone() {
     let links = run(Command::new(&enter[0]).args(&enter[1..]).args(["ip", "-o", "link"]));
     let links = String::from_utf8(links).unwrap();
     assert!(links.contains("cnio0") && !links.contains("-br0") && !links.contains("-vx0"), "{links}");
+    let rules = || run(Command::new(&enter[0]).args(&enter[1..]).arg("iptables-save"));
+    let has_ours = |rules: Vec<u8>| String::from_utf8(rules).unwrap().contains("FERRY-");
+    assert!(has_ours(rules()), "services are chains of iptables");
     cluster.down();
+    assert!(!has_ours(rules()), "and go with the cluster");
     assert!(!leases.0.join(&address).exists(), "given back");
     assert!(directory.join("10-bridge.conf").exists(), "the user's own file");
 }
@@ -189,6 +196,30 @@ fn node_ports_do_not_collide(cluster: &Cluster) {
     let second = door("second");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && said.contains("provided port is already allocated"), "{said}");
+}
+
+/// A balancer outside asks each host's health check port before it sends anything there.
+fn a_balancer_is_told_whether_the_host_has_endpoints(cluster: &Cluster, segment: &Segment) {
+    let spec = json!({
+        "type": "LoadBalancer", "externalTrafficPolicy": "Local", "selector": { "app": "web" },
+        "ports": [{ "port": 8082, "targetPort": 80 }],
+    });
+    let service =
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "local" }, "spec": spec });
+    apply(cluster, &service);
+    let port = cluster.kubectl(&["get", "service", "local", "-o", "jsonpath={.spec.healthCheckNodePort}"]);
+    let said = |status: &str, body: &str| {
+        let answer = get(&segment.outside(), &address(0), &port, "/healthz");
+        (answer.split(' ').nth(1) == Some(status) && answer.contains(body)).then_some(())
+    };
+    cluster.until("the host has one", || said("200", r#""localEndpoints":1"#));
+    let nobody = r#"{"spec":{"selector":{"app":"nobody"}}}"#;
+    cluster.kubectl(&["patch", "service", "local", "-p", nobody]);
+    cluster.until("the host has none", || said("503", r#""localEndpoints":0"#));
+    cluster.kubectl(&["delete", "service", "local"]);
+    cluster.until("nobody listens there any more", || {
+        get(&segment.outside(), &address(0), &port, "/healthz").is_empty().then_some(())
+    });
 }
 
 /// Closed to all, opened to one, and open again; and a pod that may not speak.

@@ -91,10 +91,14 @@ pub fn address(index: usize) -> String {
 
 /// Whether nginx answers there.
 pub fn welcomes(enter: &[String], host: &str, port: &str) -> Option<()> {
+    get(enter, host, port, "/").contains(WELCOME).then_some(())
+}
+
+/// What an HTTP server answers, head and body; nothing where none does.
+pub fn get(enter: &[String], host: &str, port: &str, path: &str) -> String {
     let script =
-        format!("exec 3<>/dev/tcp/{host}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3");
-    let answer = bash(enter, &script);
-    String::from_utf8_lossy(&answer).contains(WELCOME).then_some(())
+        format!("exec 3<>/dev/tcp/{host}/{port} && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3");
+    String::from_utf8_lossy(&bash(enter, &script)).into_owned()
 }
 
 /// What a script printed on a host, within a moment.
