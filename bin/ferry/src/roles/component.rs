@@ -73,7 +73,7 @@ where
 }
 
 /// The same for one that mostly waits for answers: its tasks take turns on one thread, which saves the wake-ups between
-/// several (a third of the controllers' CPU) and the memory that each keeps.
+/// several (an eighth of the controllers' CPU) and the memory that each keeps.
 pub fn run_on_one_thread<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
