@@ -6,7 +6,8 @@
 //!
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
-//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`discovery`] and [`openapi`] tell clients
+//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] is for text that came through there
+//! before: what is stored. [`discovery`] and [`openapi`] tell clients
 //! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share, and
 //! [`quota`] what objects cost.
 

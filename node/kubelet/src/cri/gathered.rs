@@ -5,6 +5,10 @@
 //! many system calls here, and as many times the runtime is woken for half a
 //! call. So the first flush only lets the tasks that are ready have their
 //! turn, whose frames then come along; the second writes.
+//!
+//! The API server gathers on its side over many flushes, since one event is
+//! a frame for each of hundreds of streams, and has its connection driven for
+//! it. A call's few frames need no more than this.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

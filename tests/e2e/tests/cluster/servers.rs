@@ -157,9 +157,11 @@ fn three_servers_on_three_members() {
     // Whoever does not know the token does not become a server.
     let mut stranger = cluster.ferry();
     stranger.args(["server", "--datastore-endpoint", &endpoints, "--server-token", "wrong", "--data-dir"]);
-    let refused = stranger.arg(cluster.directory.path().join("stranger")).output().unwrap();
+    let its_data = cluster.directory.path().join("stranger");
+    let refused = stranger.arg(&its_data).output().unwrap();
     let why = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && why.contains("another server token"), "{why}");
+    run(cluster.ferry().args(["down", "--purge", "--data-dir"]).arg(&its_data));
 
     let mut servers = [1, 2].map(|index| Server::new(&cluster, &segment, index, &token));
     known_servers(&cluster, "198.51.100.1 198.51.100.2 198.51.100.3");
