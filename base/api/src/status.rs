@@ -245,6 +245,10 @@ impl Status {
         self
     }
 
+    pub fn is_already_exists(&self) -> bool {
+        self.reason == "AlreadyExists"
+    }
+
     pub fn is_failure(&self) -> bool {
         self.status == "Failure"
     }

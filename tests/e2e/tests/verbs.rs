@@ -224,6 +224,28 @@ async fn apply_merges_owns_and_conflicts() {
 }
 
 #[tokio::test]
+async fn of_those_that_apply_a_new_object_at_once_none_is_refused() {
+    let server = TestServer::start().await;
+    for round in 0..20 {
+        let name = format!("a{round}");
+        let apply = (0..4).map(|manager| {
+            let (server, name) = (&server, &name);
+            async move {
+                let mut own = config_map(name, "1");
+                own["data"] = json!({format!("of-{manager}"): "1"});
+                let path = format!("{MAPS}/{name}?fieldManager=manager-{manager}");
+                server.patch(&path, "apply", &own).await.code
+            }
+        });
+        let mut answers = futures::future::join_all(apply).await;
+        answers.sort_unstable();
+        assert_eq!(answers, [200, 200, 200, 201], "{name}");
+        let object = server.get(&format!("{MAPS}/{name}")).await.expect(200);
+        assert_eq!(object["data"].as_object().map(serde_json::Map::len), Some(4), "{object:#}");
+    }
+}
+
+#[tokio::test]
 async fn an_applied_scale_owns_the_replicas_and_nothing_else() {
     let server = TestServer::start().await;
     let deployments = "/apis/apps/v1/namespaces/default/deployments";

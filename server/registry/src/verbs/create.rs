@@ -87,8 +87,8 @@ impl Registry {
         }
     }
 
-    /// Commits, and waits until the caches have it: whoever reads after the answer sees the write. `written` is the object
-    /// that the transaction puts.
+    /// Commits, and waits until the caches have it, or what was in its way: whoever reads after the answer sees the write.
+    /// `written` is the object that the transaction puts.
     pub(super) async fn commit(
         &self,
         call: &Call<'_>,
@@ -107,7 +107,12 @@ impl Registry {
         };
         let committed = span.in_scope(self.store.commit(txn)).await.inspect_err(|error| {
             span.fail(error);
-        })?;
+        });
+        if let Err(Error::Conflict { .. }) = &committed {
+            // Whoever looks again must find what was in the way; another server's write may not have come here yet.
+            self.log.fresh().await?;
+        }
+        let committed = committed?;
         span.committed(committed.revision.0);
         let delivery = span.enter(|| ferry_trace::span("watch.cache"));
         delivery.instrument(self.log.reached(committed.revision)).await;

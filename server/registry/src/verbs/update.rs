@@ -42,7 +42,11 @@ impl Registry {
                 if !object.resource_version().is_empty() {
                     return Err(call.not_found());
                 }
-                return Ok((self.create(call, object, change.tracked).await?, true));
+                match self.create(call, object, change.tracked).await {
+                    // Someone created it in between: then it is to be changed.
+                    Err(status) if status.is_already_exists() && call.current().is_some() => continue,
+                    created => return Ok((created?, true)),
+                }
             };
             match self.try_update(call, &change, &entry).await? {
                 Some(answer) => {
