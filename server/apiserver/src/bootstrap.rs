@@ -23,6 +23,9 @@ pub struct Trust {
     pub front_proxy_ca_pem: String,
 }
 
+/// How often something is written again when another server was quicker.
+const TRIES: usize = 8;
+
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
 /// What the cluster's own pods may ask for; higher than anything a user may define.
@@ -67,17 +70,17 @@ impl Bootstrap {
     /// Tells whom to believe; again whenever that changed.
     pub async fn announce(&self, client: &Client) -> Result<(), kube::Error> {
         let _span = ferry_trace::span("apiserver.announce");
-        let trust = json!({"data": self.trust()});
-        ensure(
-            client,
-            "",
-            "v1",
-            "ConfigMap",
-            Some("kube-system"),
-            "extension-apiserver-authentication",
-            trust,
-        )
-        .await
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let trust = json!({"data": self.trust()});
+            let name = "extension-apiserver-authentication";
+            match ensure(client, "", "v1", "ConfigMap", Some("kube-system"), name, trust).await {
+                // Another server that starts says the same.
+                Err(error) if tries < TRIES && ferry_client::error::is_conflict(&error) => {}
+                announced => return announced,
+            }
+        }
     }
 
     /// What extension API servers and other components need to know to believe our callers.

@@ -20,6 +20,8 @@ const LEASES: &str = "/registry/masterleases/";
 const LEASE: Duration = Duration::from_secs(15);
 /// One renewal may be lost.
 const RENEWAL: Duration = Duration::from_secs(6);
+/// How often the endpoints are written again when another server was quicker.
+const TRIES: usize = 8;
 
 pub struct ServerAddresses {
     own: RwLock<SocketAddr>,
@@ -45,13 +47,12 @@ impl ServerAddresses {
         let span = ferry_trace::span("apiserver.addresses");
         let publish = async {
             let own = *self.own.read();
-            let mut addresses = BTreeSet::from([own.ip()]);
-            if let Some(store) = &self.store {
-                let put = Operation::Put { key: key(own.ip()), value: lease(own), ttl: Some(LEASE) };
-                commit(&**store, put).await?;
-                addresses.extend(alive(&**store).await?);
-            }
-            write(client, &addresses, own.port()).await
+            let Some(store) = &self.store else {
+                return write(client, &BTreeSet::from([own.ip()]), own.port()).await;
+            };
+            let put = Operation::Put { key: key(own.ip()), value: lease(own), ttl: Some(LEASE) };
+            commit(&**store, put).await?;
+            write_alive(client, &**store, own.port()).await
         };
         span.in_scope(publish).await
     }
@@ -84,14 +85,35 @@ impl ServerAddresses {
         let withdrawn = async {
             let own = *self.own.read();
             commit(&*store, Operation::Delete { key: key(own.ip()) }).await?;
-            let others = alive(&*store).await?;
-            // With nobody left there is nobody to ask instead.
-            if others.is_empty() { Ok(()) } else { write(&client, &others, own.port()).await }
+            write_alive(&client, &*store, own.port()).await
         };
         if let Err(error) = withdrawn.await {
             tracing::warn!(%error, "this server could not take itself off the cluster's endpoints");
         }
     }
+}
+
+/// Writes those that are alive, as often as it takes until that is what was written: servers that start together write at
+/// the same time, and none of them may be left out.
+async fn write_alive(client: &Client, store: &dyn Store, port: u16) -> Result<(), Error> {
+    let mut found = alive(store).await?;
+    for _ in 0..TRIES {
+        // With nobody left there is nobody to ask instead.
+        if found.is_empty() {
+            break;
+        }
+        let quicker = match write(client, &found, port).await {
+            Err(Error::Api(error)) if ferry_client::error::is_conflict(&error) => true,
+            written => written.map(|()| false)?,
+        };
+        let now = alive(store).await?;
+        if !quicker && now == found {
+            break;
+        }
+        found = now;
+    }
+    // What is still not so is mended by the next renewal.
+    Ok(())
 }
 
 async fn write(client: &Client, addresses: &BTreeSet<IpAddr>, port: u16) -> Result<(), Error> {
