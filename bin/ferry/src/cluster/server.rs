@@ -17,6 +17,7 @@ use ferry_store::Store;
 use tokio_util::task::TaskTracker;
 
 use super::address::{self, End};
+use super::control_plane::Instance;
 use super::facts::Facts;
 use super::layout::Layout;
 use super::node::{Clients, Keys, Node};
@@ -95,6 +96,7 @@ async fn start(
     let facts = agree(&options, &layout, &*store).await?;
     let ranges = facts.ranges.clone();
     let node_options = options.node.clone();
+    let instance = Instance { name: &name, address, shares_store: options.api.shares_store() };
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
         cluster_domain: facts.domain.clone(),
@@ -108,7 +110,7 @@ async fn start(
         let running = apiserver::start_server(flags, store).await?;
         parts.running("apiserver", running.url.clone());
         parts.update(|now| now.url.clone_from(&running.url));
-        control_plane::start(&running, &facts, &name, parts, &tasks, shutdown).await?;
+        control_plane::start(&running, &facts, &instance, parts, &tasks, shutdown).await?;
         anyhow::Ok(running)
     };
     let runtime = async {
