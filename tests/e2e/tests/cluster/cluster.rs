@@ -133,13 +133,29 @@ impl Cluster {
                 let show =
                     |words: &[&str]| String::from_utf8_lossy(&self.try_kubectl(words).stdout).into_owned();
                 panic!(
-                    "never: {what}\n{}\n{}",
+                    "never: {what}\n{}\n{}\n{}",
                     show(&["get", "pods,services", "-A", "-o", "wide"]),
-                    show(&["get", "events", "-A"])
+                    show(&["get", "events", "-A"]),
+                    self.ends_of_logs(),
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// What each program of this test said last.
+    fn ends_of_logs(&self) -> String {
+        let mut ends = String::new();
+        for directory in [self.directory.path(), &self.data_dir()] {
+            let files = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path());
+            for file in files.filter(|file| file.extension().is_some_and(|is| is == "log")) {
+                let log = std::fs::read_to_string(&file).unwrap_or_else(|error| error.to_string());
+                let lines: Vec<&str> = log.lines().collect();
+                let last = &lines[lines.len().saturating_sub(20)..];
+                ends.push_str(&format!("{}:\n{}\n\n", file.display(), last.join("\n")));
+            }
+        }
+        ends
     }
 
     /// Whether nginx answers a pod under this name or address.

@@ -172,6 +172,20 @@ fn three_servers_on_three_members() {
         });
     }
 
+    // Of three that could, one does the work.
+    for lease in ["kube-controller-manager", "kube-scheduler"] {
+        let path = "jsonpath={.spec.holderIdentity}";
+        let holder = cluster.kubectl(&["get", "lease", "-n", "kube-system", lease, "-o", path]);
+        assert_eq!(holder, "one_198.51.100.1", "{lease}");
+    }
+    let reasons = "jsonpath={.items[?(@.reason==\"RegisteredNode\")].involvedObject.name}";
+    cluster.until("each node was registered once", || {
+        let registered = cluster.kubectl(&["get", "events", "-o", reasons]);
+        let mut nodes: Vec<&str> = registered.split_whitespace().collect();
+        nodes.sort_unstable();
+        (nodes == ["one", "three", "two"]).then_some(())
+    });
+
     let mut writer = Writer { cluster: &cluster, acknowledged: Vec::new() };
     writer.write(6);
     for (index, host) in HOSTS.iter().enumerate() {
