@@ -77,8 +77,22 @@ impl Request<'_> {
     }
 }
 
+/// When plugins are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Mutate,
+    /// Of those that change things, when there is nothing to change.
+    Before,
+    Validate,
+    /// After all others: for writes that go together with the object's.
+    Charge,
+}
+
 #[async_trait]
 pub trait Plugin: Send + Sync {
+    /// The phases this plugin has a part in, each of which has its method below. Asked once, when the chain is made.
+    fn phases(&self) -> &'static [Phase];
+
     /// Most plugins look at few kinds; this is asked before anything is boxed.
     fn handles(&self, request: &Request<'_>) -> bool;
 
@@ -112,11 +126,6 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// This plugin does nothing but charge for writes. Asked once, when the chain is made.
-    fn charges(&self) -> bool {
-        false
-    }
-
     /// What has to be written together with the object. Everything else has been judged by now.
     async fn charge(
         &self,
@@ -128,13 +137,17 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// The plugins of one server, in the table's order.
+/// The plugins of one server, in the table's order: those of each phase.
 #[derive(Default, Clone)]
 pub struct Chain {
-    plugins: Vec<(&'static str, Arc<dyn Plugin>)>,
-    /// Those that judge nothing but charge for the write, after all others.
-    charging: Vec<(&'static str, Arc<dyn Plugin>)>,
+    names: Vec<&'static str>,
+    mutating: Plugins,
+    before: Plugins,
+    validating: Plugins,
+    charging: Plugins,
 }
+
+type Plugins = Vec<(&'static str, Arc<dyn Plugin>)>;
 
 impl Chain {
     /// The default plugins, with those enabled and without those disabled by name.
@@ -162,19 +175,29 @@ impl Chain {
             return Err(BadConfiguration(why));
         }
         let enabled = |row: &&plugins::Row| (row.by_default && !is_in(disable, row)) || is_in(enable, row);
-        let plugins: Vec<(&'static str, Arc<dyn Plugin>)> = plugins::TABLE
-            .iter()
-            .filter(enabled)
-            .map(|row| Ok((row.name, row.make(context)?)))
-            .collect::<Result<_, BadConfiguration>>()?;
-        let (charging, plugins): (Vec<_>, Vec<_>) =
-            plugins.into_iter().partition(|(_, plugin)| plugin.charges());
-        Ok(Chain { plugins, charging })
+        let mut chain = Chain::default();
+        for row in plugins::TABLE.iter().filter(enabled) {
+            let plugin = row.make(context)?;
+            chain.names.push(row.name);
+            for phase in plugin.phases() {
+                chain.of(*phase).push((row.name, plugin.clone()));
+            }
+        }
+        Ok(chain)
     }
 
     /// Is this plugin part of the chain?
     pub fn has(&self, name: &str) -> bool {
-        self.plugins.iter().chain(&self.charging).any(|(known, _)| *known == name)
+        self.names.contains(&name)
+    }
+
+    fn of(&mut self, phase: Phase) -> &mut Plugins {
+        match phase {
+            Phase::Mutate => &mut self.mutating,
+            Phase::Before => &mut self.before,
+            Phase::Validate => &mut self.validating,
+            Phase::Charge => &mut self.charging,
+        }
     }
 
     /// What someone outside changed, the plugins look at once more.
@@ -197,7 +220,7 @@ impl Chain {
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        for (name, plugin) in &self.plugins {
+        for (name, plugin) in &self.mutating {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.mutate");
                 span.set("plugin", *name);
@@ -217,7 +240,7 @@ impl Chain {
         if matches!(request.operation, Operation::Delete | Operation::Connect) {
             self.before(request, object, old).await?;
         }
-        for (name, plugin) in &self.plugins {
+        for (name, plugin) in &self.validating {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.validate");
                 span.set("plugin", *name);
@@ -259,7 +282,7 @@ impl Chain {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        for (_, plugin) in &self.plugins {
+        for (_, plugin) in &self.before {
             if plugin.handles(request) {
                 plugin.before(request, object, old).await?;
             }

@@ -17,7 +17,7 @@ use ferry_registry::verbs::initialize::pending;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::plugins;
 use crate::webhook::rules::{Asked, Rule};
 
@@ -48,6 +48,10 @@ struct Initializer {
 
 #[async_trait]
 impl Plugin for Initializers {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         self.registry.settings.initializers
             && request.object_kind.is_none()

@@ -8,7 +8,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 pub fn make_admit(_: &Context) -> Arc<dyn Plugin> {
     Arc::new(AlwaysAdmit)
@@ -18,6 +18,10 @@ struct AlwaysAdmit;
 
 #[async_trait]
 impl Plugin for AlwaysAdmit {
+    fn phases(&self) -> &'static [Phase] {
+        &[]
+    }
+
     fn handles(&self, _request: &Request<'_>) -> bool {
         false
     }
@@ -31,6 +35,10 @@ struct AlwaysDeny;
 
 #[async_trait]
 impl Plugin for AlwaysDeny {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, _request: &Request<'_>) -> bool {
         true
     }
@@ -56,6 +64,10 @@ const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContain
 
 #[async_trait]
 impl Plugin for AlwaysPullImages {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.kind.group.is_empty()
             && request.kind.plural == "pods"

@@ -10,7 +10,7 @@ use ferry_registry::verbs::Operation;
 
 use super::Context;
 use crate::certificate_request::subject_of;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
@@ -39,6 +39,10 @@ struct Approval {
 
 #[async_trait]
 impl Plugin for Approval {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Update && request.is_sub(GROUP, REQUESTS, "approval")
     }
@@ -67,6 +71,10 @@ struct Signing {
 
 #[async_trait]
 impl Plugin for Signing {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Update && request.is_sub(GROUP, REQUESTS, "status")
     }
@@ -98,6 +106,10 @@ struct Attest {
 
 #[async_trait]
 impl Plugin for Attest {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete && request.is_for(GROUP, "clustertrustbundles")
     }
@@ -135,6 +147,10 @@ struct SubjectRestriction;
 
 #[async_trait]
 impl Plugin for SubjectRestriction {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Create && request.is_for(GROUP, REQUESTS)
     }

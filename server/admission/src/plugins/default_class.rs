@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 pub fn make_storage(context: &Context) -> Arc<dyn Plugin> {
     Arc::new(DefaultClass {
@@ -48,6 +48,10 @@ struct DefaultClass {
 
 #[async_trait]
 impl Plugin for DefaultClass {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Create && request.is_for(self.of.0, self.of.1)
     }

@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const SECONDS: i64 = 300;
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -22,6 +22,10 @@ struct DefaultTolerationSeconds;
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.is_for("", "pods") && request.operation != Operation::Delete
     }

@@ -10,7 +10,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 pub fn make(_: &Context) -> Arc<dyn Plugin> {
     Arc::new(DenyServiceExternalIps)
@@ -20,6 +20,10 @@ struct DenyServiceExternalIps;
 
 #[async_trait]
 impl Plugin for DenyServiceExternalIps {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete && request.is_for("", "services")
     }

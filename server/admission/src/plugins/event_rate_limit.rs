@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::BadConfiguration;
 
 const CACHE_SIZE: usize = 4096;
@@ -50,6 +50,10 @@ struct EventRateLimit {
 
 #[async_trait]
 impl Plugin for EventRateLimit {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete && !request.dry_run && &*request.kind.kind == "Event"
     }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::{BadConfiguration, Configuration};
 use crate::usage_history::{Past, Usage, UsageHistory};
 
@@ -72,6 +72,10 @@ struct InitialResources {
 
 #[async_trait]
 impl Plugin for InitialResources {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Create && request.is_for("", "pods")
     }

@@ -8,7 +8,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -20,6 +20,10 @@ struct LimitPodHardAntiAffinityTopology;
 
 #[async_trait]
 impl Plugin for LimitPodHardAntiAffinityTopology {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete && request.is_for("", "pods")
     }

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use serde_json::{Map, Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::in_namespace;
 
 /// Tells what was set here.
@@ -42,6 +42,10 @@ impl LimitRanger {
 
 #[async_trait]
 impl Plugin for LimitRanger {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         match request.operation {
             Operation::Create => request.is_for("", "pods") || request.is_for("", "persistentvolumeclaims"),

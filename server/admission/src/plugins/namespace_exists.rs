@@ -7,7 +7,7 @@ use ferry_api::{GroupResource, Object, Status};
 use ferry_registry::Registry;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 pub fn make(context: &Context) -> Arc<dyn Plugin> {
@@ -20,6 +20,10 @@ struct NamespaceExists {
 
 #[async_trait]
 impl Plugin for NamespaceExists {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         !request.namespace.is_empty() && request.kind.is_namespaced()
     }

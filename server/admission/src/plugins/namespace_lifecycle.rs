@@ -10,7 +10,7 @@ use ferry_registry::verbs::Operation;
 use ferry_registry::{Registry, Resource};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
@@ -32,6 +32,10 @@ impl NamespaceLifecycle {
 
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         match request.operation {
             Operation::Delete => request.is_for("", "namespaces"),

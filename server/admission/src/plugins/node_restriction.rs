@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Context;
 use crate::certificate_request::subject_of;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -49,6 +49,10 @@ struct NodeRestriction {
 
 #[async_trait]
 impl Plugin for NodeRestriction {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         node_name(request.user).is_some()
     }

@@ -11,7 +11,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 pub fn make(context: &Context) -> Arc<dyn Plugin> {
     Arc::new(OwnerReferences {
@@ -27,6 +27,10 @@ struct OwnerReferences {
 
 #[async_trait]
 impl Plugin for OwnerReferences {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete && !request.is_sub("", "pods", "status")
     }

@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -24,6 +24,10 @@ struct PersistentVolumeClaimResize {
 
 #[async_trait]
 impl Plugin for PersistentVolumeClaimResize {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Update && request.is_for("", "persistentvolumeclaims")
     }

@@ -11,7 +11,7 @@ use ferry_registry::verbs::Operation;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 pub fn make(context: &Context) -> Arc<dyn Plugin> {
@@ -24,6 +24,10 @@ struct PodResizeValidator {
 
 #[async_trait]
 impl Plugin for PodResizeValidator {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Update && request.is_sub("", "pods", "resize")
     }

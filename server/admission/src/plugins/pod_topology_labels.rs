@@ -8,7 +8,7 @@ use ferry_registry::Registry;
 use ferry_registry::verbs::Operation;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::entry;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
@@ -23,6 +23,10 @@ struct PodTopologyLabels {
 
 #[async_trait]
 impl Plugin for PodTopologyLabels {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Create
             && (request.is_for("", "pods") || request.is_sub("", "pods", "binding"))

@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 const GROUP: &str = "scheduling.k8s.io";
@@ -78,6 +78,10 @@ impl Priority {
 
 #[async_trait]
 impl Plugin for Priority {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         let is_class = request.is_for(GROUP, PLURAL);
         request.operation != Operation::Delete && (is_class || request.is_for("", "pods"))

@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::BadConfiguration;
 use crate::lookup::in_namespace;
 
@@ -82,8 +82,8 @@ struct ResourceQuota {
 
 #[async_trait]
 impl Plugin for ResourceQuota {
-    fn charges(&self) -> bool {
-        true
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Charge]
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {

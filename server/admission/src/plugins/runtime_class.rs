@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
 pub fn make(context: &Context) -> Arc<dyn Plugin> {
@@ -34,6 +34,10 @@ impl RuntimeClass {
 
 #[async_trait]
 impl Plugin for RuntimeClass {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.is_for("", "pods") && request.operation == Operation::Create
     }

@@ -12,7 +12,7 @@ use ferry_registry::verbs::list::Freshness;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const DEFAULT: &str = "default";
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -65,6 +65,10 @@ impl ServiceAccount {
 
 #[async_trait]
 impl Plugin for ServiceAccount {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         match request.operation {
             Operation::Create => request.is_for("", "pods"),

@@ -9,7 +9,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 pub fn make(_: &Context) -> Arc<dyn Plugin> {
     Arc::new(StorageObjectInUseProtection)
@@ -27,6 +27,10 @@ fn finalizer(request: &Request<'_>) -> Option<&'static str> {
 
 #[async_trait]
 impl Plugin for StorageObjectInUseProtection {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.operation == Operation::Create && finalizer(request).is_some()
     }

@@ -8,7 +8,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -20,6 +20,10 @@ struct TaintNodesByCondition;
 
 #[async_trait]
 impl Plugin for TaintNodesByCondition {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         request.is_for("", "nodes") && request.operation == Operation::Create
     }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::evaluation::Evaluation;
 use super::invocations::{Invocation, invocations};
 use super::policies::{Binding, Expression, Mutation, Policies, Policy, Sort};
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::{self, Context, Verdict};
 use crate::plugins;
 use crate::reinvocation::Party;
@@ -47,6 +47,10 @@ struct Failed<'p> {
 
 #[async_trait]
 impl Plugin for MutatingPolicies {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         matches!(request.operation, Operation::Create | Operation::Update)
             && !is_exempt(request)

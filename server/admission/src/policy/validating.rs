@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::evaluation::Evaluation;
 use super::invocations::{Invocation, invocations};
 use super::policies::{Binding, Policies, Policy, Sort, Validation};
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::{self, Context, Verdict};
 use crate::plugins;
 use crate::versions::Versioned;
@@ -49,6 +49,10 @@ struct Denial {
 
 #[async_trait]
 impl Plugin for ValidatingPolicies {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         !is_exempt(request) && !self.policies.current().is_empty()
     }

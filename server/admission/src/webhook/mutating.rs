@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::hooks::{Hook, Hooks, Invocation};
 use super::review::{self, Answered, ReviewVersion};
 use super::{call, hooks};
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::Context;
 use crate::plugins;
 use crate::reinvocation::Party;
@@ -56,6 +56,10 @@ pub fn is_exempt(request: &Request<'_>) -> bool {
 
 #[async_trait]
 impl Plugin for MutatingWebhooks {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Mutate, Phase::Before]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         !is_exempt(request) && !self.hooks.current().is_empty()
     }

@@ -11,7 +11,7 @@ use futures::future::join_all;
 
 use super::hooks::Hooks;
 use super::mutating::{Round, ask, is_exempt, settle};
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::Context;
 use crate::plugins;
 use crate::versions::Versioned;
@@ -32,6 +32,10 @@ struct ValidatingWebhooks {
 
 #[async_trait]
 impl Plugin for ValidatingWebhooks {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         !is_exempt(request) && !self.hooks.current().is_empty()
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use self::checks::{Subject, Violation, violations};
 use self::policy::{Configuration, Exemptions, Level, LevelVersion, PREFIX, Policy};
 use super::Context;
-use crate::chain::{Plugin, Request};
+use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::BadConfiguration;
 use crate::lookup::in_namespace;
 
@@ -59,6 +59,10 @@ struct PodSecurity {
 
 #[async_trait]
 impl Plugin for PodSecurity {
+    fn phases(&self) -> &'static [Phase] {
+        &[Phase::Validate]
+    }
+
     fn handles(&self, request: &Request<'_>) -> bool {
         let (group, plural) = (&*request.kind.group, &*request.kind.plural);
         request.operation != Operation::Delete
