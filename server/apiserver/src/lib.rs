@@ -17,6 +17,7 @@ pub mod certificates;
 mod compress;
 mod continue_token;
 mod documents;
+mod dormant;
 mod escalation;
 pub mod filters;
 mod follow;

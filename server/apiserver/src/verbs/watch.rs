@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,15 +14,15 @@ use ferry_registry::cache::{
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::watch::Start;
 use ferry_store::Revision;
-use futures::Stream;
-use futures::future::BoxFuture;
+use futures::{FutureExt, Stream};
 use http::header::CONTENT_TYPE;
 use serde_json::json;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Target, read};
 use crate::body::{Body, Response};
+use crate::dormant::Dormant;
 use crate::negotiate::{Encoding, View, Wanted};
 use crate::request::revision;
 use crate::{respond, table, websocket};
@@ -60,18 +61,18 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         columns_sent: false,
     };
     let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
-    let stream = events(EventStream {
+    let stream = EventStream {
         frames,
         filter,
         initial: watching.initial,
         ends_initial,
         watcher: watching.watcher,
-        next_bookmark: bookmarks.then(|| next_bookmark(Instant::now(), deadline)),
+        next_bookmark: bookmarks.then(|| until(next_bookmark(Instant::now(), deadline))),
         deadline,
-        over: Box::pin(over(deadline, target.api.health.stopping())),
+        over: Dormant::new(over(deadline, target.api.health.stopping())),
         last_sent: Revision(0),
         ended: false,
-    });
+    };
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_lines(target.request, stream);
     }
@@ -137,10 +138,10 @@ struct EventStream {
     initial: Option<(Snapshot, Revision)>,
     ends_initial: bool,
     watcher: Watcher,
-    next_bookmark: Option<Pin<Box<Sleep>>>,
+    next_bookmark: Option<Dormant<()>>,
     deadline: Instant,
     /// Resolves when the watch has lasted long enough, or the server stops.
-    over: BoxFuture<'static, ()>,
+    over: Dormant<()>,
     last_sent: Revision,
     ended: bool,
 }
@@ -152,26 +153,22 @@ async fn over(deadline: Instant, stopping: CancellationToken) {
     }
 }
 
-fn events(stream: EventStream) -> impl Stream<Item = Bytes> + Send {
-    futures::stream::unfold(stream, |mut stream| async move {
-        if stream.ended {
-            return None;
+impl Stream for EventStream {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.ended {
+            return Poll::Ready(None);
         }
-        let bytes = match stream.next().await {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return None,
-            Err(status) => {
-                stream.ended = true;
-                stream.frames.error(&status)
-            }
-        };
-        Some((bytes, stream))
-    })
+        let next = ready!(self.poll_bytes(context));
+        self.ended = !matches!(next, Ok(Some(_)));
+        Poll::Ready(next.unwrap_or_else(|status| Some(self.frames.error(&status))))
+    }
 }
 
 impl EventStream {
     /// The next bytes to send; `None` when the watch is over.
-    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         if let Some((snapshot, revision)) = self.initial.take() {
             self.last_sent = revision;
             let first = self.frames.initial(&snapshot, &self.filter)?;
@@ -180,47 +177,38 @@ impl EventStream {
                 out.extend_from_slice(&self.frames.bookmark(revision, true)?);
             }
             if !out.is_empty() {
-                return Ok(Some(out.freeze()));
+                return Poll::Ready(Ok(Some(out.freeze())));
             }
         }
-        tokio::select! {
-                biased;
-                delivered = self.watcher.next() => {
-                    let delivered = delivered.map_err(|gone| {
-                        Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
-                    })?;
-                    if let Some((_, event)) = delivered.last() {
-                        self.last_sent = event.revision;
-                    }
-                    self.frames.batch(&delivered).map(Some)
-                }
-                () = passed(&mut self.next_bookmark) => {
-                    self.next_bookmark = Some(next_bookmark(Instant::now(), self.deadline));
-                    let applied = self.frames.registry.log.applied();
-                    if applied > self.last_sent {
-                        self.last_sent = applied;
-                    }
-                    self.frames.bookmark(self.last_sent, false).map(Some)
-                }
-                () = &mut self.over => Ok(None),
+        if let Poll::Ready(delivered) = self.watcher.poll_next(context) {
+            let delivered = delivered.map_err(|gone| {
+                Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
+            })?;
+            if let Some((_, event)) = delivered.last() {
+                self.last_sent = event.revision;
+            }
+            return Poll::Ready(self.frames.batch(&delivered).map(Some));
         }
+        if let Some(time) = &mut self.next_bookmark
+            && time.poll_unpin(context).is_ready()
+        {
+            self.next_bookmark = Some(until(next_bookmark(Instant::now(), self.deadline)));
+            self.last_sent = self.last_sent.max(self.frames.registry.log.applied());
+            return Poll::Ready(self.frames.bookmark(self.last_sent, false).map(Some));
+        }
+        self.over.poll_unpin(context).map(|()| Ok(None))
     }
 }
 
-fn next_bookmark(now: Instant, deadline: Instant) -> Pin<Box<Sleep>> {
-    let usual = now + BOOKMARK_EVERY;
-    let at = match deadline.checked_sub(LAST_BOOKMARK) {
-        Some(last) if last > now && last < usual => last,
-        _ => usual,
-    };
-    Box::pin(tokio::time::sleep_until(at))
+fn until(time: Instant) -> Dormant<()> {
+    Dormant::new(tokio::time::sleep_until(time))
 }
 
-/// Never, where no time is set. Timers outlive the wait: a busy watch makes no new ones for each event.
-async fn passed(time: &mut Option<Pin<Box<Sleep>>>) {
-    match time {
-        Some(time) => time.await,
-        None => std::future::pending().await,
+fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+    let usual = now + BOOKMARK_EVERY;
+    match deadline.checked_sub(LAST_BOOKMARK) {
+        Some(last) if last > now && last < usual => last,
+        _ => usual,
     }
 }
 
@@ -362,7 +350,7 @@ mod tests {
     async fn a_watch_hears_of_the_revision_every_minute_and_before_its_end() {
         let now = Instant::now();
         let check = |lasts: u64, expected: u64| {
-            let next = next_bookmark(now, now + Duration::from_secs(lasts)).deadline();
+            let next = next_bookmark(now, now + Duration::from_secs(lasts));
             assert_eq!(next - now, Duration::from_secs(expected), "a watch of {lasts} s");
         };
         check(1800, 60);

@@ -84,7 +84,7 @@ impl Watcher {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delivered>, Gone>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delivered>, Gone>> {
         // Registered before the ring is read, so that nothing falls in between.
         self.waiting.register(context.waker());
         let delivered = self.ready()?;
