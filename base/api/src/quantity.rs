@@ -98,6 +98,10 @@ fn read(text: &str) -> Result<(Quantity, bool), BadQuantity> {
     if text == "0" {
         return Ok((Quantity::ZERO, true));
     }
+    read_plain(text).map_or_else(|| read_any(text), Ok)
+}
+
+fn read_any(text: &str) -> Result<(Quantity, bool), BadQuantity> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let negative = text.starts_with('-');
     let number_end =
@@ -133,6 +137,29 @@ fn read(text: &str) -> Result<(Quantity, bool), BadQuantity> {
     let below_one = quantity < Quantity::from_value(1, format) && -quantity < Quantity::from_value(1, format);
     let format = if format == Format::BinarySi && below_one { Format::DecimalSi } else { format };
     Ok((Quantity { format, ..quantity }, good_as_it_stands))
+}
+
+/// What nearly all are: a few digits and a suffix.
+fn read_plain(text: &str) -> Option<(Quantity, bool)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    if !(1..=18).contains(&digits) {
+        return None;
+    }
+    let (base, power_of_base, format) = read_suffix(&text[digits..])?;
+    let number = text.bytes().take(digits).fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let quantity = match format {
+        Format::BinarySi if number != 0 && base == 2 => {
+            let mantissa = (i128::from(number) << power_of_base).min(i64::MAX.into());
+            Quantity { mantissa, exponent: 0, format }
+        }
+        Format::DecimalSi => Quantity { mantissa: number.into(), exponent: power_of_base, format },
+        _ => return None,
+    };
+    let good_as_it_stands = match format {
+        Format::BinarySi => number & 7 != 0,
+        _ => !number.is_multiple_of(1000),
+    };
+    Some((quantity, good_as_it_stands))
 }
 
 fn number_ends_in_thousands(number: &str) -> bool {
@@ -407,6 +434,23 @@ mod tests {
                 assert_eq!(Quantity::parse(text).map(|q| q.value()), Ok(i64::MAX));
             } else {
                 check(text, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn the_short_way_reads_as_the_long_one() {
+        let suffixes = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        let numbers =
+            (0..=19u32).flat_map(|power| [10u128.pow(power), 10u128.pow(power) - 1, 8 * 10u128.pow(power)]);
+        let numbers = numbers.chain(0..2100u128);
+        for number in numbers.map(|number| number.to_string()).chain(["007".into(), "000".into()]) {
+            for suffix in suffixes {
+                let text = format!("{number}{suffix}");
+                let Some((plain, stays)) = read_plain(&text) else { continue };
+                let (any, any_stays) = read_any(&text).expect("a quantity");
+                assert_eq!((plain, stays), (any, any_stays), "{text}");
+                assert_eq!((plain.format, plain.to_string()), (any.format, any.to_string()), "{text}");
             }
         }
     }

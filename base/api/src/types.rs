@@ -37,6 +37,8 @@ pub struct Type {
     pub name: Box<str>,
     /// What the JSON object may hold, fields of inlined types included; ordered by name.
     pub fields: Vec<Field>,
+    /// How the names of `fields` begin, so that one is found without a look at the others; [`Types::add`] sets it.
+    beginnings: Vec<u64>,
     /// What the protobuf message holds, ordered by tag.
     pub wire: Vec<Wire>,
     /// Fields in the order they are declared, for printers.
@@ -203,6 +205,7 @@ impl Types {
     pub fn add(&mut self, mut ty: Type) -> TypeId {
         let id = TypeId(self.types.len() as u32);
         ty.fields.sort_by(|a, b| a.name.cmp(&b.name));
+        ty.beginnings = ty.fields.iter().map(|field| beginning(&field.name)).collect();
         ty.kept = indexes(&ty.fields, |field| field.keep);
         ty.defaulted =
             indexes(&ty.fields, |field| field.default.is_some() || field.assume.is_some() || field.milli);
@@ -214,6 +217,14 @@ impl Types {
         self.types.push(ty);
         id
     }
+}
+
+/// The first eight bytes, as a number that is ordered as names are.
+fn beginning(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let length = name.len().min(8);
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u64::from_be_bytes(bytes)
 }
 
 fn indexes(fields: &[Field], wanted: impl Fn(&Field) -> bool) -> Vec<u32> {
@@ -275,7 +286,10 @@ impl Type {
     }
 
     pub fn field_index(&self, name: &str) -> Option<usize> {
-        self.fields.binary_search_by(|field| field.name.as_ref().cmp(name)).ok()
+        let wanted = beginning(name);
+        let first = self.beginnings.partition_point(|beginning| *beginning < wanted);
+        let alike = self.beginnings[first..].iter().take_while(|beginning| **beginning == wanted).count();
+        (first..first + alike).find(|index| *self.fields[*index].name == *name)
     }
 
     pub(crate) fn allows(&self, other: EitherOther) -> bool {

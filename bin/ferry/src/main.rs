@@ -3,14 +3,13 @@
 //! Called under another name it is that program: `kubectl`, or one of the CNI plugins that a container
 //! runtime starts.
 
+mod allocator;
 mod cluster;
 mod roles;
 mod settings;
 
-/// Objects are trees of small pieces, made and dropped for every write: a fifth of a write's time is the
-/// allocator's, and this one takes least (docs/performance.md).
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Mimalloc = allocator::Mimalloc;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;

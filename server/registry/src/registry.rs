@@ -21,7 +21,7 @@ pub struct Registry {
     pub store: Arc<dyn Store>,
     pub log: Arc<Log>,
     pub settings: Settings,
-    resources: RwLock<HashMap<GroupResource, Arc<Resource>>>,
+    resources: RwLock<HashMap<GroupResource, Arc<Resource>, foldhash::fast::RandomState>>,
 }
 
 /// A resource in all its versions: one place in the store, one cache, one strategy.
