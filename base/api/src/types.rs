@@ -38,7 +38,7 @@ pub struct Type {
     /// What the JSON object may hold, fields of inlined types included; ordered by name.
     pub fields: Vec<Field>,
     /// How the names of `fields` begin, so that one is found without a look at the others; [`Types::add`] sets it.
-    beginnings: Vec<u64>,
+    pub beginnings: Vec<u64>,
     /// What the protobuf message holds, ordered by tag.
     pub wire: Vec<Wire>,
     /// Fields in the order they are declared, for printers.
