@@ -16,18 +16,30 @@ pub fn document(json: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// The text of one member of an object's text. Written as this project writes it, without spaces; `None` for other text, and
-/// where there is no such member. What else the object holds is passed over and not checked.
-pub fn member<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
+/// The texts of some members of an object's text, each `None` where there is no such member. Written as this project
+/// writes it, without spaces; `None` for other text. What else the object holds is passed over and not checked, and what
+/// comes after the last of them not looked at.
+pub fn members<'a, const N: usize>(object: &'a [u8], names: [&str; N]) -> Option<[Option<&'a [u8]>; N]> {
+    let mut found = [None; N];
     let mut rest = object.strip_prefix(b"{")?;
+    if rest.first() == Some(&b'}') {
+        return Some(found);
+    }
     loop {
         let (key, after) = rest.split_at(text_length(rest)?);
         let value = after.strip_prefix(b":")?;
         let (value, after) = value.split_at(value_length(value)?);
-        if &key[1..key.len() - 1] == name.as_bytes() {
-            return Some(value);
+        if let Some(at) = names.iter().position(|name| name.as_bytes() == &key[1..key.len() - 1]) {
+            found[at] = Some(value);
+            if found.iter().all(Option::is_some) {
+                return Some(found);
+            }
         }
-        rest = after.strip_prefix(b",")?;
+        match after.first()? {
+            b',' => rest = &after[1..],
+            b'}' => return Some(found),
+            _ => return None,
+        }
     }
 }
 
@@ -184,18 +196,20 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_found_without_reading_the_others() {
+    fn members_are_found_without_reading_the_others() {
         let json = br#"{"a":"}\"{\\","b":[{"c":[1,{}]},"]"],"c":-1.5,"d":null,"e":{},"":"","f":{"c":2}}"#;
-        let found = |name: &str| member(json, name).map(|text| String::from_utf8_lossy(text).into_owned());
         let whole: Value = serde_json::from_slice(json).expect("JSON");
         for (name, value) in whole.as_object().expect("an object") {
-            assert_eq!(found(name), Some(value.to_string()), "{name}");
+            let [found, none] = members(json, [name, "g"]).expect("our text");
+            assert_eq!(found.map(String::from_utf8_lossy), Some(value.to_string().into()), "{name}");
+            assert_eq!(none, None);
         }
-        assert_eq!(found("g"), None);
+        assert_eq!(members(json, ["f", "d"]), Some([Some(&br#"{"c":2}"#[..]), Some(b"null")]));
+        assert_eq!(members(b"{}", ["a"]), Some([None]));
         for cut in 0..json.len() {
-            assert_eq!(member(&json[..cut], "g"), None);
+            assert_eq!(members(&json[..cut], ["g"]), None);
         }
-        assert_eq!(member(br#"{ "a": 1}"#, "a"), None, "others' spaces");
-        assert_eq!(member(b"[1]", "a"), None);
+        assert_eq!(members(br#"{ "a": 1}"#, ["a"]), None, "others' spaces");
+        assert_eq!(members(b"[1]", ["a"]), None);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ferry_api::read::member;
+use ferry_api::read::members;
 use ferry_api::{GroupResource, GroupVersionKind, kinds};
 use ferry_auth::authenticate::{BootstrapTokens, bootstrap_token};
 use ferry_auth::authorize::rbac::{self, Change as RbacChange};
@@ -185,14 +185,11 @@ struct Mentions<'a> {
 
 impl<'a> Mentions<'a> {
     fn of(pod: &'a Entry) -> Option<Mentions<'a>> {
-        let status = member(&pod.json, "status");
-        let in_status = |name: &str| status.and_then(|status| member(status, name));
-        Some(Mentions {
-            spec: member(&pod.json, "spec")?,
-            annotations: member(&pod.json, "metadata").and_then(|metadata| member(metadata, "annotations")),
-            claims: in_status("resourceClaimStatuses"),
-            extended_claim: in_status("extendedResourceClaimStatus"),
-        })
+        let [metadata, spec, status] = members(&pod.json, ["metadata", "spec", "status"])?;
+        let [annotations] = members(metadata?, ["annotations"])?;
+        let claims = ["resourceClaimStatuses", "extendedResourceClaimStatus"];
+        let [claims, extended_claim] = members(status.unwrap_or(b"{}"), claims)?;
+        Some(Mentions { spec: spec?, annotations, claims, extended_claim })
     }
 
     fn read(&self, pod: &Entry) -> Result<Pod, serde_json::Error> {
