@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use ferry_client::error;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -70,17 +71,12 @@ impl Bootstrap {
     /// Tells whom to believe; again whenever that changed.
     pub async fn announce(&self, client: &Client) -> Result<(), kube::Error> {
         let _span = ferry_trace::span("apiserver.announce");
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        again_after_others(|| {
             let trust = json!({"data": self.trust()});
             let name = "extension-apiserver-authentication";
-            match ensure(client, "", "v1", "ConfigMap", Some("kube-system"), name, trust).await {
-                // Another server that starts says the same.
-                Err(error) if tries < TRIES && ferry_client::error::is_conflict(&error) => {}
-                announced => return announced,
-            }
-        }
+            ensure(client, "", "v1", "ConfigMap", Some("kube-system"), name, trust)
+        })
+        .await
     }
 
     /// What extension API servers and other components need to know to believe our callers.
@@ -110,6 +106,23 @@ impl Bootstrap {
             },
         })
     }
+}
+
+/// Servers that start together write the same things at the same time. Whoever was slower looks again at what there is.
+pub(crate) async fn again_after_others<F>(write: impl Fn() -> F) -> Result<(), kube::Error>
+where
+    F: Future<Output = Result<(), kube::Error>>,
+{
+    let is_others = |error: &kube::Error| {
+        error::is_conflict(error) || error::is_already_exists(error) || error::is_not_found(error)
+    };
+    for _ in 1..TRIES {
+        match write().await {
+            Err(error) if is_others(&error) => {}
+            written => return written,
+        }
+    }
+    write().await
 }
 
 /// Creates the object, or brings what is there to the same content.

@@ -7,9 +7,15 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::bootstrap::again_after_others;
+
 /// Writes what is missing of the built-in policy. Requests go out together, so that the store writes them
 /// in few batches.
 pub async fn bootstrap(client: &Client) -> Result<(), kube::Error> {
+    again_after_others(|| reconcile(client)).await
+}
+
+async fn reconcile(client: &Client) -> Result<(), kube::Error> {
     let mut span = ferry_trace::span("apiserver.policy");
     let params = ListParams::default();
     let existing = Policy {
