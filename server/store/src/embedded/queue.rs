@@ -28,13 +28,20 @@ pub enum Outcome {
 
 pub struct Queue {
     /// `None` once nobody takes from it any more.
-    waiting: Mutex<Option<Vec<Request>>>,
+    waiting: Mutex<Option<Waiting>>,
     arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: Vec<Request>,
+    /// With how many of them the writer is woken.
+    wanted: usize,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Queue { waiting: Mutex::new(Some(Vec::new())), arrived: Condvar::new() }
+        Queue { waiting: Mutex::new(Some(Waiting::default())), arrived: Condvar::new() }
     }
 }
 
@@ -49,32 +56,42 @@ impl Queue {
     pub fn push(&self, request: Request) -> std::result::Result<(), Refused> {
         let mut waiting = self.waiting.lock();
         let waiting = waiting.as_mut().ok_or(Refused::Closed)?;
-        if waiting.len() >= LIMIT {
+        if waiting.requests.len() >= LIMIT {
             return Err(Refused::Full);
         }
-        waiting.push(request);
-        if waiting.len() == 1 {
+        let urgent = !matches!(request, Request::Commit { .. });
+        waiting.requests.push(request);
+        if waiting.requests.len() == waiting.wanted || urgent {
+            waiting.wanted = waiting.requests.len();
             self.arrived.notify_one();
         }
         Ok(())
     }
 
-    /// Exchanges the empty `taken` for all that wait; waits for the first until `deadline`.
-    pub fn take(&self, taken: &mut Vec<Request>, deadline: Option<Instant>) {
-        let mut waiting = self.waiting.lock();
-        while waiting.as_ref().is_some_and(Vec::is_empty) {
+    /// Adds all that wait to `taken`; waits until there are so many of them, or something else than a commit, or
+    /// `deadline`.
+    pub fn take(&self, taken: &mut Vec<Request>, wanted: usize, deadline: Option<Instant>) {
+        let mut guard = self.waiting.lock();
+        if let Some(waiting) = guard.as_mut() {
+            waiting.wanted = wanted;
+        }
+        while guard.as_ref().is_some_and(|waiting| waiting.requests.len() < waiting.wanted) {
             match deadline {
                 Some(deadline) => {
-                    if self.arrived.wait_until(&mut waiting, deadline).timed_out() {
+                    if self.arrived.wait_until(&mut guard, deadline).timed_out() {
                         break;
                     }
                 }
-                None => self.arrived.wait(&mut waiting),
+                None => self.arrived.wait(&mut guard),
             }
         }
-        if let Some(waiting) = waiting.as_mut() {
-            std::mem::swap(waiting, taken);
+        if let Some(waiting) = guard.as_mut() {
+            taken.append(&mut waiting.requests);
         }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.lock().as_ref().map_or(0, |waiting| waiting.requests.len())
     }
 
     /// Takes no more requests, and drops those that wait: whoever sent one is told.
