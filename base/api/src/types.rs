@@ -221,10 +221,11 @@ impl Types {
 
 /// The first eight bytes, as a number that is ordered as names are.
 fn beginning(name: &str) -> u64 {
-    let mut bytes = [0; 8];
-    let length = name.len().min(8);
-    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
-    u64::from_be_bytes(bytes)
+    let bytes = name.as_bytes();
+    match bytes.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => (0..8).fold(0, |number, at| number << 8 | u64::from(bytes.get(at).copied().unwrap_or(0))),
+    }
 }
 
 fn indexes(fields: &[Field], wanted: impl Fn(&Field) -> bool) -> Vec<u32> {
