@@ -10,7 +10,6 @@
 //! Why a log of our own and not a database: docs/store.md, with figures.
 
 mod cleaning;
-mod company;
 mod expiry;
 mod frame;
 mod index;

@@ -28,20 +28,13 @@ pub enum Outcome {
 
 pub struct Queue {
     /// `None` once nobody takes from it any more.
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<Vec<Request>>>,
     arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    requests: Vec<Request>,
-    /// With how many of them the writer is woken.
-    wanted: usize,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Queue { waiting: Mutex::new(Some(Waiting::default())), arrived: Condvar::new() }
+        Queue { waiting: Mutex::new(Some(Vec::new())), arrived: Condvar::new() }
     }
 }
 
@@ -56,42 +49,32 @@ impl Queue {
     pub fn push(&self, request: Request) -> std::result::Result<(), Refused> {
         let mut waiting = self.waiting.lock();
         let waiting = waiting.as_mut().ok_or(Refused::Closed)?;
-        if waiting.requests.len() >= LIMIT {
+        if waiting.len() >= LIMIT {
             return Err(Refused::Full);
         }
-        let urgent = !matches!(request, Request::Commit { .. });
-        waiting.requests.push(request);
-        if waiting.requests.len() == waiting.wanted || urgent {
-            waiting.wanted = waiting.requests.len();
+        waiting.push(request);
+        if waiting.len() == 1 {
             self.arrived.notify_one();
         }
         Ok(())
     }
 
-    /// Adds all that wait to `taken`; waits until there are so many of them, or something else than a commit, or
-    /// `deadline`.
-    pub fn take(&self, taken: &mut Vec<Request>, wanted: usize, deadline: Option<Instant>) {
-        let mut guard = self.waiting.lock();
-        if let Some(waiting) = guard.as_mut() {
-            waiting.wanted = wanted;
-        }
-        while guard.as_ref().is_some_and(|waiting| waiting.requests.len() < waiting.wanted) {
+    /// Exchanges the empty `taken` for all that wait; waits for the first until `deadline`.
+    pub fn take(&self, taken: &mut Vec<Request>, deadline: Option<Instant>) {
+        let mut waiting = self.waiting.lock();
+        while waiting.as_ref().is_some_and(Vec::is_empty) {
             match deadline {
                 Some(deadline) => {
-                    if self.arrived.wait_until(&mut guard, deadline).timed_out() {
+                    if self.arrived.wait_until(&mut waiting, deadline).timed_out() {
                         break;
                     }
                 }
-                None => self.arrived.wait(&mut guard),
+                None => self.arrived.wait(&mut waiting),
             }
         }
-        if let Some(waiting) = guard.as_mut() {
-            taken.append(&mut waiting.requests);
+        if let Some(waiting) = waiting.as_mut() {
+            std::mem::swap(waiting, taken);
         }
-    }
-
-    pub fn len(&self) -> usize {
-        self.waiting.lock().as_ref().map_or(0, |waiting| waiting.requests.len())
     }
 
     /// Takes no more requests, and drops those that wait: whoever sent one is told.

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::cleaning::{Cleaning, Situation};
-use super::company::Company;
 use super::expiry::Expiry;
 use super::frame::{self, FrameBuilder, Mark, Record};
 use super::index::{Index, Version};
@@ -64,7 +63,6 @@ pub struct Writer {
     progress_at: Option<Instant>,
     /// Why nothing can be written any more.
     failed: Option<Error>,
-    company: Company,
     /// Keeps other processes out of the directory for as long as this thread may write to it.
     _lock: File,
 }
@@ -106,7 +104,6 @@ impl Writer {
             flush_at: None,
             progress_at: None,
             failed: None,
-            company: Company::default(),
             _lock: lock,
         }
     }
@@ -115,8 +112,7 @@ impl Writer {
         let _guard = Guard(self.shared.clone());
         let mut requests = Vec::new();
         loop {
-            self.shared.queue.take(&mut requests, 1, self.deadline());
-            self.gather(&mut requests);
+            self.shared.queue.take(&mut requests, self.deadline());
             self.expire();
             let mut batch = Vec::new();
             let mut bytes = 0;
@@ -146,19 +142,6 @@ impl Writer {
             }
             self.commit(batch);
             self.keep_house();
-        }
-    }
-
-    /// Waits for those who are likely to write, too, before a sync.
-    fn gather(&self, requests: &mut Vec<Request>) {
-        let syncs = |request: &Request| matches!(request, Request::Commit { txn, .. } if txn.durability == Durability::Sync);
-        let is_commit = |request: &Request| matches!(request, Request::Commit { .. });
-        if !requests.iter().all(is_commit) || !requests.iter().any(syncs) {
-            return;
-        }
-        if let Some((count, patience)) = self.company.wait_for(requests.len()) {
-            let more = count - requests.len();
-            self.shared.queue.take(requests, more, Some(Instant::now() + patience));
         }
     }
 
@@ -194,12 +177,7 @@ impl Writer {
                 outcomes.push((answer, outcome));
             }
         }
-        let began = Instant::now();
-        let written = self.write(sync);
-        if sync {
-            self.company.synced(outcomes.len(), began.elapsed(), self.shared.queue.len());
-        }
-        match written {
+        match self.write(sync) {
             Ok(()) => {
                 for (expires, key, revision) in expiring {
                     self.expiry.add(expires, key, revision);
