@@ -45,7 +45,7 @@ async fn a_write_is_found_by_its_object_its_revision_and_as_the_last_one() {
         for step in [
             "apiserver.request",
             "filter.authorization",
-            "admission.mutate",
+            "admission.validate",
             "registry.validate",
             "store.commit",
             "store.write",
