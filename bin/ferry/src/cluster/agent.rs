@@ -123,6 +123,9 @@ async fn start(
         anyhow::Ok(found)
     };
     let ((identity, kubelet, facts), runtime) = tokio::try_join!(joining, runtime)?;
+    // The server keeps the trace of the whole cluster; what happens on this node belongs to it.
+    let hand_in = ferry_client::spans::hand_in(kubelet.clone());
+    tasks.spawn(shutdown.clone().run_until_cancelled_owned(hand_in));
     // Kept for whoever takes the node down.
     let ranges = ranges::choose(&layout, Some(facts.ranges.cluster_cidr), Some(facts.ranges.service_cidr))?;
     let node = Node {

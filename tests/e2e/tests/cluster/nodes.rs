@@ -91,6 +91,17 @@ fn one_pod_on_each(cluster: &Cluster) {
         let pod = format!("pod/on-{host}");
         cluster.kubectl(&["wait", "--for=condition=Ready", &pod, "--timeout=120s"]);
     }
+    // What each node did is in the one trace of the cluster.
+    for host in HOSTS {
+        let pod = format!("pod/on-{host}");
+        cluster.until(&format!("the trace tells of {pod} on its node"), || {
+            let mut command = cluster.ferry();
+            let told = run(command.args(["trace", &pod, "--data-dir"]).arg(cluster.data_dir()));
+            let told = String::from_utf8_lossy(&told).into_owned();
+            let steps = ["Pod on its node", "sandbox pods/default/on-", "CNI Add", "container on-"];
+            steps.iter().all(|step| told.contains(step)).then_some(())
+        });
+    }
     cluster.kubectl(&["create", "service", "nodeport", "web", "--tcp=80"]);
     cluster.kubectl(&["set", "selector", "service", "web", "app=web"]);
 }
