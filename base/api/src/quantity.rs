@@ -145,14 +145,14 @@ fn read_plain(text: &str) -> Option<(Quantity, bool)> {
     if !(1..=18).contains(&digits) {
         return None;
     }
-    let (base, power_of_base, format) = read_suffix(&text[digits..])?;
+    let (_, power, format) = read_suffix(&text[digits..])?;
     let number = text.bytes().take(digits).fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
     let quantity = match format {
-        Format::BinarySi if number != 0 && base == 2 => {
-            let mantissa = (i128::from(number) << power_of_base).min(i64::MAX.into());
+        Format::BinarySi if number != 0 => {
+            let mantissa = (i128::from(number) << power).min(i64::MAX.into());
             Quantity { mantissa, exponent: 0, format }
         }
-        Format::DecimalSi => Quantity { mantissa: number.into(), exponent: power_of_base, format },
+        Format::DecimalSi => Quantity { mantissa: number.into(), exponent: power, format },
         _ => return None,
     };
     let good_as_it_stands = match format {
