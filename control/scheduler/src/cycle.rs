@@ -136,14 +136,16 @@ impl Search {
         let begin = if nodes.is_empty() { 0 } else { self.start % nodes.len() };
         let mut found = Vec::with_capacity(enough.min(nodes.len()));
         let mut seen = 0;
-        for &node in nodes[begin..].iter().chain(&nodes[..begin]) {
-            seen += 1;
-            match passes(cycle, snapshot, &filters, node) {
-                Ok(()) => found.push(node),
-                Err((plugin, refusal)) => error.refused.push((node, plugin.name, refusal)),
-            }
-            if found.len() == enough {
-                break;
+        'search: for part in [&nodes[begin..], &nodes[..begin]] {
+            for &node in part {
+                seen += 1;
+                match passes(cycle, snapshot, &filters, node) {
+                    Ok(()) => found.push(node),
+                    Err((plugin, refusal)) => error.refused.push((node, plugin.name, refusal)),
+                }
+                if found.len() == enough {
+                    break 'search;
+                }
             }
         }
         if only.is_none() {
@@ -175,37 +177,45 @@ impl Search {
         if let [only] = nodes {
             return *only;
         }
-        self.scores.clear();
-        self.scores.resize(nodes.len(), 0);
+        for column in [&mut self.scores, &mut self.column] {
+            column.clear();
+            column.resize(nodes.len(), 0);
+        }
         for (plugin, weight) in &cycle.profile.scores {
             let Some(score) = plugin.score else { continue };
-            self.column.clear();
-            self.column.resize(nodes.len(), 0);
-            score(cycle, snapshot, nodes, &mut self.column);
-            for (total, score) in self.scores.iter_mut().zip(&self.column) {
-                *total += weight * score;
+            if score(cycle, snapshot, nodes, &mut self.column) == Relevance::Skips {
+                continue;
+            }
+            for (total, score) in self.scores.iter_mut().zip(&mut self.column) {
+                *total += weight * std::mem::take(score);
             }
         }
         for (total, extra) in self.scores.iter_mut().zip(extra.into_iter().flatten()) {
             *total += extra;
         }
-        let (mut best, mut equals) = (0, 1);
-        for at in 1..nodes.len() {
-            if self.scores[at] > self.scores[best] {
-                (best, equals) = (at, 1);
-            } else if self.scores[at] == self.scores[best] {
-                equals += 1;
-                if self.random().is_multiple_of(equals) {
-                    best = at;
-                }
-            }
-        }
-        nodes[best]
+        let best = self.scores.iter().copied().max().unwrap_or(0);
+        let equals = self.scores.iter().filter(|score| **score == best).count();
+        let drawn = self.random() as usize % equals.max(1);
+        let mut best = self.scores.iter().zip(nodes).filter(|(score, _)| **score == best);
+        *best.nth(drawn).expect("as many as were counted").1
     }
 
-    /// Scores of the last pick, for tests and the trace.
-    pub fn scores(&self) -> &[i64] {
-        &self.scores
+    /// The nodes of the last pick with the highest scores, the best first and of equals the first.
+    pub fn best(&self, nodes: &[NodeIndex], count: usize) -> SmallVec<[(i64, NodeIndex); 8]> {
+        let mut best: SmallVec<[(i64, NodeIndex); 8]> = SmallVec::new();
+        let mut bar = i64::MIN;
+        for (&score, &node) in self.scores.iter().zip(nodes) {
+            if best.len() == count {
+                if score <= bar {
+                    continue;
+                }
+                best.pop();
+            }
+            let at = best.partition_point(|(better, _)| *better >= score);
+            best.insert(at, (score, node));
+            bar = best.last().map_or(bar, |(least, _)| *least);
+        }
+        best
     }
 
     /// xorshift: good enough to be fair, and repeatable.
@@ -222,9 +232,9 @@ fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Filters, (&'static 
     for plugin in &cycle.profile.filters {
         let relevance = match plugin.prepare {
             Some(prepare) => prepare(cycle, snapshot).map_err(|refusal| (*plugin, refusal))?,
-            None => Relevance::Filters,
+            None => Relevance::Judges,
         };
-        if relevance == Relevance::Filters {
+        if relevance == Relevance::Judges {
             filters.push(plugin);
         }
     }
@@ -318,6 +328,20 @@ fn worth_comparing(nodes: usize, percentage: Option<u32>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_scores_come_first_and_of_equals_the_first() {
+        let nodes: Vec<NodeIndex> = (0..6).map(NodeIndex).collect();
+        let search = Search { scores: vec![3, 9, 9, 1, 9, 4], ..Search::new(1) };
+        let best = |count| search.best(&nodes, count).iter().map(|(score, node)| (*score, node.0)).collect();
+        let check = |count, expected: &[(i64, u32)]| {
+            let best: Vec<(i64, u32)> = best(count);
+            assert_eq!(best, expected);
+        };
+        check(2, &[(9, 1), (9, 2)]);
+        check(4, &[(9, 1), (9, 2), (9, 4), (4, 5)]);
+        check(8, &[(9, 1), (9, 2), (9, 4), (4, 5), (3, 0), (1, 3)]);
+    }
 
     #[test]
     fn the_summary_counts_reasons_in_upstreams_words() {

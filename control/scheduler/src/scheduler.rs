@@ -4,6 +4,7 @@
 //! everything that has changed, so no search works on a cluster that moves under it and no
 //! event is missed in between. Only requests run beside it.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use ferry_client::events::Events;
@@ -338,16 +339,12 @@ impl Scheduler {
 
     /// The scores of the last pick, the best first.
     fn best_scores(&self, nodes: &[NodeIndex]) -> String {
-        let mut scores: Vec<(i64, NodeIndex)> =
-            self.search.scores().iter().copied().zip(nodes.iter().copied()).collect();
-        let shown = Self::TRACED_NODES.min(scores.len());
-        if shown < scores.len() {
-            scores.select_nth_unstable_by_key(shown, |(score, _)| std::cmp::Reverse(*score));
+        let mut text = String::new();
+        for (score, node) in self.search.best(nodes, Self::TRACED_NODES) {
+            let separator = if text.is_empty() { "" } else { " " };
+            write!(text, "{separator}{}={score}", self.snapshot.name(node)).expect("a String takes all");
         }
-        scores[..shown].sort_by_key(|(score, _)| std::cmp::Reverse(*score));
-        let named =
-            scores[..shown].iter().map(|(score, node)| format!("{}={score}", self.snapshot.name(*node)));
-        named.collect::<Vec<_>>().join(" ")
+        text
     }
 
     /// Books the node at once, and binds beside the next searches.

@@ -1,5 +1,6 @@
 //! The cluster as the scheduler sees it: one column per fact, one place per node, changed by
-//! deltas as pods come and go. Filters and scores walk the columns and allocate nothing.
+//! deltas as pods come and go. Filters and scores walk the columns and allocate nothing. The
+//! numbers that every search compares are one fact, a node's [`Room`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct Snapshot {
     peers: Peers,
     with_anti_affinity: usize,
     with_affinity: usize,
+    /// How many nodes are cordoned.
+    unschedulable: usize,
     images: ByNumber<Symbol, u32>,
 }
 
@@ -50,21 +53,33 @@ struct Columns {
     labels: Vec<Box<[(Symbol, Symbol)]>>,
     taints: Vec<TaintSet>,
     unschedulable: Vec<bool>,
-    allocatable_cpu: Vec<i64>,
-    allocatable_memory: Vec<i64>,
-    allocatable_storage: Vec<i64>,
-    allocatable_pods: Vec<i64>,
-    requested_cpu: Vec<i64>,
-    requested_memory: Vec<i64>,
-    requested_storage: Vec<i64>,
-    counted_cpu: Vec<i64>,
-    counted_memory: Vec<i64>,
+    room: Vec<Room>,
     /// Rare, so by name and not a column each.
     allocatable_extended: Vec<Vec<(Box<str>, i64)>>,
     requested_extended: Vec<Vec<(Box<str>, i64)>>,
     ports: Vec<Vec<HostPort>>,
     images: Vec<Box<[(Symbol, i64)]>>,
     pods: Vec<Vec<Arc<PodInfo>>>,
+}
+
+/// What a node has, and what of it is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    pub allocatable: Amounts,
+    pub requested: Amounts,
+    /// CPU and memory in use, with a little for pods that asked for nothing.
+    pub counted_cpu: i64,
+    pub counted_memory: i64,
+    pub allocatable_pods: i64,
+    pub pods: i64,
+}
+
+/// Of the resources that every node has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Amounts {
+    pub milli_cpu: i64,
+    pub memory: i64,
+    pub ephemeral_storage: i64,
 }
 
 #[derive(Clone)]
@@ -130,45 +145,33 @@ impl Snapshot {
         &self.taint_sets
     }
 
-    pub fn free_cpu(&self, node: NodeIndex) -> i64 {
-        self.columns.allocatable_cpu[node.0 as usize] - self.columns.requested_cpu[node.0 as usize]
+    /// Whether any node is cordoned; mostly none is, and no search asks each.
+    pub fn has_unschedulable(&self) -> bool {
+        self.unschedulable > 0
     }
 
-    pub fn free_memory(&self, node: NodeIndex) -> i64 {
-        self.columns.allocatable_memory[node.0 as usize] - self.columns.requested_memory[node.0 as usize]
-    }
-
-    pub fn free_storage(&self, node: NodeIndex) -> i64 {
-        self.columns.allocatable_storage[node.0 as usize] - self.columns.requested_storage[node.0 as usize]
-    }
-
-    pub fn allocatable_pods(&self, node: NodeIndex) -> i64 {
-        self.columns.allocatable_pods[node.0 as usize]
+    pub fn room(&self, node: NodeIndex) -> &Room {
+        &self.columns.room[node.0 as usize]
     }
 
     pub fn allocatable(&self, node: NodeIndex, resource: Resource) -> i64 {
-        let at = node.0 as usize;
+        let Amounts { milli_cpu, memory, ephemeral_storage } = self.room(node).allocatable;
         match resource {
-            Resource::Cpu => self.columns.allocatable_cpu[at],
-            Resource::Memory => self.columns.allocatable_memory[at],
-            Resource::EphemeralStorage => self.columns.allocatable_storage[at],
-            Resource::Extended(name) => amount(&self.columns.allocatable_extended[at], name),
+            Resource::Cpu => milli_cpu,
+            Resource::Memory => memory,
+            Resource::EphemeralStorage => ephemeral_storage,
+            Resource::Extended(name) => amount(&self.columns.allocatable_extended[node.0 as usize], name),
         }
     }
 
     pub fn requested(&self, node: NodeIndex, resource: Resource) -> i64 {
-        let at = node.0 as usize;
+        let Amounts { milli_cpu, memory, ephemeral_storage } = self.room(node).requested;
         match resource {
-            Resource::Cpu => self.columns.requested_cpu[at],
-            Resource::Memory => self.columns.requested_memory[at],
-            Resource::EphemeralStorage => self.columns.requested_storage[at],
-            Resource::Extended(name) => amount(&self.columns.requested_extended[at], name),
+            Resource::Cpu => milli_cpu,
+            Resource::Memory => memory,
+            Resource::EphemeralStorage => ephemeral_storage,
+            Resource::Extended(name) => amount(&self.columns.requested_extended[node.0 as usize], name),
         }
-    }
-
-    /// CPU and memory in use, with a little for pods that asked for nothing.
-    pub fn counted(&self, node: NodeIndex) -> (i64, i64) {
-        (self.columns.counted_cpu[node.0 as usize], self.columns.counted_memory[node.0 as usize])
     }
 
     pub fn ports(&self, node: NodeIndex) -> &[HostPort] {
@@ -254,7 +257,7 @@ impl Snapshot {
         self.columns.labels[at] = labels.into();
 
         let spec = node.spec.as_ref();
-        self.columns.unschedulable[at] = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+        self.set_unschedulable(at, spec.and_then(|spec| spec.unschedulable).unwrap_or(false));
         self.columns.taints[at] = self.enter_taints(spec.and_then(|s| s.taints.as_deref()).unwrap_or(&[]));
 
         let status = node.status.as_ref();
@@ -263,11 +266,14 @@ impl Snapshot {
         let pods = allocatable.and_then(|list| list.get(PODS)).map_or(0, |quantity| {
             ferry_api::quantity::Quantity::parse(&quantity.0).map_or(0, |pods| pods.value())
         });
-        self.columns.allocatable_cpu[at] = resources.milli_cpu;
-        self.columns.allocatable_memory[at] = resources.memory;
-        self.columns.allocatable_storage[at] = resources.ephemeral_storage;
+        let room = &mut self.columns.room[at];
+        room.allocatable = Amounts {
+            milli_cpu: resources.milli_cpu,
+            memory: resources.memory,
+            ephemeral_storage: resources.ephemeral_storage,
+        };
+        room.allocatable_pods = pods;
         self.columns.allocatable_extended[at] = resources.extended;
-        self.columns.allocatable_pods[at] = pods;
 
         self.put_images(at, node);
         self.columns.node[at] = Some(node.clone());
@@ -296,10 +302,17 @@ impl Snapshot {
         for (image, _) in std::mem::take(&mut self.columns.images[at]) {
             self.release_image(image);
         }
+        self.set_unschedulable(at, false);
         self.columns.node[at] = None;
         self.columns.labels[at] = Box::default();
         self.free.push(index);
         self.order_is_old = true;
+    }
+
+    fn set_unschedulable(&mut self, at: usize, now: bool) {
+        let before = std::mem::replace(&mut self.columns.unschedulable[at], now);
+        self.unschedulable += usize::from(now);
+        self.unschedulable -= usize::from(before);
     }
 
     /// Puts a pod onto a node by name, assumed or seen; moves it if it was elsewhere.
@@ -339,6 +352,7 @@ impl Snapshot {
         let at = index.0 as usize;
         self.columns.ports[at].extend(pod.host_ports.iter().cloned());
         self.columns.pods[at].push(pod.clone());
+        self.columns.room[at].pods = self.columns.pods[at].len() as i64;
     }
 
     /// The opposite of [`Snapshot::occupy`], also for a pod that is placed and may have to go.
@@ -354,15 +368,17 @@ impl Snapshot {
         if let Some(own) = pods.iter().position(|own| Arc::ptr_eq(own, pod)) {
             pods.swap_remove(own);
         }
+        self.columns.room[at].pods = self.columns.pods[at].len() as i64;
     }
 
     fn account(&mut self, pod: &PodInfo, node: NodeIndex, sign: i64) {
         let (at, columns) = (node.0 as usize, &mut self.columns);
-        columns.requested_cpu[at] += sign * pod.requests.milli_cpu;
-        columns.requested_memory[at] += sign * pod.requests.memory;
-        columns.requested_storage[at] += sign * pod.requests.ephemeral_storage;
-        columns.counted_cpu[at] += sign * pod.counted_cpu;
-        columns.counted_memory[at] += sign * pod.counted_memory;
+        let room = &mut columns.room[at];
+        room.requested.milli_cpu += sign * pod.requests.milli_cpu;
+        room.requested.memory += sign * pod.requests.memory;
+        room.requested.ephemeral_storage += sign * pod.requests.ephemeral_storage;
+        room.counted_cpu += sign * pod.counted_cpu;
+        room.counted_memory += sign * pod.counted_memory;
         for (name, amount) in &pod.requests.extended {
             let own = &mut columns.requested_extended[at];
             match own.iter_mut().find(|(known, _)| known == name) {
@@ -433,19 +449,7 @@ impl Columns {
         self.labels.push(Box::default());
         self.taints.push(TaintSet(0));
         self.unschedulable.push(false);
-        for column in [
-            &mut self.allocatable_cpu,
-            &mut self.allocatable_memory,
-            &mut self.allocatable_storage,
-            &mut self.allocatable_pods,
-            &mut self.requested_cpu,
-            &mut self.requested_memory,
-            &mut self.requested_storage,
-            &mut self.counted_cpu,
-            &mut self.counted_memory,
-        ] {
-            column.push(0);
-        }
+        self.room.push(Room::default());
         self.allocatable_extended.push(Vec::new());
         self.requested_extended.push(Vec::new());
         self.ports.push(Vec::new());

@@ -86,7 +86,7 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
     }
     let skips = !own && counts.repelled.are_empty();
     cycle.state.inter_pod_affinity = counts;
-    Ok(if skips { Relevance::Skips } else { Relevance::Filters })
+    Ok(if skips { Relevance::Skips } else { Relevance::Judges })
 }
 
 pub fn moved(cycle: &mut Cycle, snapshot: &Snapshot, other: &PodInfo, node: NodeIndex, sign: i64) {
@@ -142,11 +142,11 @@ fn near_enough(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> bool {
     found || counts.affinity.are_empty() && pod.affinity.iter().all(|term| term.matches(pod, cycle.cluster))
 }
 
-pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) -> Relevance {
     let (pod, cluster, hard) = (cycle.pod, cycle.cluster, cycle.profile.hard_pod_affinity_weight);
     let own = !pod.preferred_affinity.is_empty() || !pod.preferred_anti_affinity.is_empty();
     if !own && (!snapshot.has_affinity() || cycle.profile.ignore_preferred_terms_of_existing_pods) {
-        return;
+        return Relevance::Skips;
     }
     let mut domains = Domains::default();
     for group in snapshot.groups() {
@@ -166,7 +166,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         other.preferred_anti_affinity.iter().for_each(|(weight, term)| weigh(term, pod, -weight));
     }
     if domains.counts.is_empty() {
-        return;
+        return Relevance::Skips;
     }
     for (score, node) in scores.iter_mut().zip(nodes) {
         *score = domains.sum_at(snapshot, *node);
@@ -176,6 +176,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         let share = if max > min { (*score - min) as f64 / (max - min) as f64 } else { 0.0 };
         *score = (MAX_SCORE as f64 * share) as i64;
     }
+    Relevance::Judges
 }
 
 pub fn hint(cycle: &Cycle, change: &Change) -> bool {

@@ -57,7 +57,7 @@ impl Refusal {
 /// Whether a plugin has anything to say about a pod at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relevance {
-    Filters,
+    Judges,
     Skips,
 }
 
@@ -128,7 +128,7 @@ pub mod fact {
 
 type Prepare = fn(&mut Cycle, &Snapshot) -> Result<Relevance, Refusal>;
 type Filter = fn(&Cycle, &Snapshot, NodeIndex) -> Result<(), Refusal>;
-type Score = fn(&Cycle, &Snapshot, &[NodeIndex], &mut [i64]);
+type Score = fn(&Cycle, &Snapshot, &[NodeIndex], &mut [i64]) -> Relevance;
 type Moved = fn(&mut Cycle, &Snapshot, &PodInfo, NodeIndex, i64);
 type Hint = fn(&Cycle, &Change) -> bool;
 
@@ -139,7 +139,7 @@ pub struct Plugin {
     /// Once per pod, before any node is looked at.
     pub prepare: Option<Prepare>,
     pub filter: Option<Filter>,
-    /// Fills a column of scores from 0 to 100 for the nodes that are left.
+    /// Fills a column of scores from 0 to 100 for the nodes that are left; one that skips leaves it at 0.
     pub score: Option<Score>,
     /// A pod was put onto a node or taken away while it is tried what that would help.
     pub moved: Option<Moved>,
@@ -171,6 +171,7 @@ pub static PLUGINS: &[Plugin] = &[
     Plugin { name: "PrioritySort", ..PLUGIN },
     Plugin {
         name: "NodeUnschedulable",
+        prepare: Some(node_unschedulable::prepare),
         filter: Some(node_unschedulable::filter),
         node_facts: fact::UNSCHEDULABLE,
         ..PLUGIN
@@ -306,8 +307,8 @@ pub fn changed_facts(old: &Node, new: &Node) -> u8 {
 pub fn may_help(plugin: &Plugin, cycle: &mut Cycle, snapshot: &Snapshot, change: &Change) -> bool {
     let passes_now = |cycle: &mut Cycle, index: NodeIndex| {
         let Some(filter) = plugin.filter else { return true };
-        match plugin.prepare.map_or(Ok(Relevance::Filters), |prepare| prepare(cycle, snapshot)) {
-            Ok(Relevance::Filters) => filter(cycle, snapshot, index).is_ok(),
+        match plugin.prepare.map_or(Ok(Relevance::Judges), |prepare| prepare(cycle, snapshot)) {
+            Ok(Relevance::Judges) => filter(cycle, snapshot, index).is_ok(),
             Ok(Relevance::Skips) => true,
             Err(_) => false,
         }

@@ -46,7 +46,7 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
         cycle.state.only = Some(names.iter().filter_map(|name| snapshot.find(name)).collect());
     }
     cycle.state.node_affinity = compiled;
-    Ok(Relevance::Filters)
+    Ok(Relevance::Judges)
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
@@ -56,7 +56,7 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     Err(Refusal::unresolvable("node(s) didn't match Pod's node affinity/selector"))
 }
 
-pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) -> Relevance {
     let affinity = cycle.pod.affinity_spec().and_then(|affinity| affinity.node_affinity.as_ref());
     let preferred = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
     let preferred = preferred.into_iter().flatten().filter(|term| term.weight != 0);
@@ -64,13 +64,14 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
     let terms: Vec<(i64, Term)> =
         preferred.map(|term| (term.weight.into(), compile(&term.preference, snapshot))).collect();
     if terms.is_empty() {
-        return;
+        return Relevance::Skips;
     }
     for (score, node) in scores.iter_mut().zip(nodes) {
         let matching = terms.iter().filter(|(_, term)| term.matches(snapshot, *node));
         *score = matching.map(|(weight, _)| weight).sum();
     }
     normalize(scores, false);
+    Relevance::Judges
 }
 
 /// The pod's own requirements, without what a profile adds.

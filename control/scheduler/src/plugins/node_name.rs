@@ -5,7 +5,7 @@ use crate::pod_info::node_name;
 use crate::snapshot::{NodeIndex, Snapshot};
 
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
-    Ok(if node_name(&cycle.pod.pod).is_some() { Relevance::Filters } else { Relevance::Skips })
+    Ok(if node_name(&cycle.pod.pod).is_some() { Relevance::Judges } else { Relevance::Skips })
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

@@ -4,7 +4,7 @@ use super::{Cycle, Refusal, Relevance};
 use crate::snapshot::{NodeIndex, Snapshot};
 
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
-    Ok(if cycle.pod.host_ports.is_empty() { Relevance::Skips } else { Relevance::Filters })
+    Ok(if cycle.pod.host_ports.is_empty() { Relevance::Skips } else { Relevance::Judges })
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

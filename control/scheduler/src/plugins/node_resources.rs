@@ -3,50 +3,53 @@
 
 use std::borrow::Cow;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::{Cycle, MAX_SCORE, Reason, Refusal};
+use super::{Cycle, MAX_SCORE, Reason, Refusal, Relevance};
+use crate::pod_info::PodInfo;
 use crate::profile::ScoringStrategy;
 use crate::resources::Resource;
 use crate::snapshot::{NodeIndex, Snapshot};
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
-    let wanted = &cycle.pod.requests;
-    let full = snapshot.pods(node).len() as i64 + 1 > snapshot.allocatable_pods(node);
-    let fits = |amount: i64, free: i64| amount == 0 || amount <= free;
-    let cpu = fits(wanted.milli_cpu, snapshot.free_cpu(node));
-    let memory = fits(wanted.memory, snapshot.free_memory(node));
-    let storage = fits(wanted.ephemeral_storage, snapshot.free_storage(node));
-    if !full && cpu && memory && storage && wanted.extended.is_empty() {
-        return Ok(());
-    }
+    let (wanted, room) = (&cycle.pod.requests, snapshot.room(node));
+    let (there, taken) = (&room.allocatable, &room.requested);
+    let fit = room.pods < room.allocatable_pods
+        && fits(wanted.milli_cpu, there.milli_cpu - taken.milli_cpu)
+        && fits(wanted.memory, there.memory - taken.memory)
+        && fits(wanted.ephemeral_storage, there.ephemeral_storage - taken.ephemeral_storage);
+    if fit && wanted.extended.is_empty() { Ok(()) } else { look_closely(cycle, snapshot, node) }
+}
+
+fn fits(amount: i64, free: i64) -> bool {
+    amount == 0 || amount <= free
+}
+
+/// The same with every resource and every reason.
+#[cold]
+fn look_closely(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
+    let (wanted, room) = (&cycle.pod.requests, snapshot.room(node));
     let mut reasons: SmallVec<[Reason; 1]> = SmallVec::new();
     let mut resolvable = true;
-    if full {
+    if room.pods >= room.allocatable_pods {
         reasons.push(Cow::Borrowed("Too many pods"));
     }
-    let mut lacks = |resource: Resource, reason: Reason, amount: i64| {
-        reasons.push(reason);
-        // not even an empty node would do
-        resolvable &= amount <= snapshot.allocatable(node, resource);
-    };
-    if !cpu {
-        lacks(Resource::Cpu, Cow::Borrowed("Insufficient cpu"), wanted.milli_cpu);
-    }
-    if !memory {
-        lacks(Resource::Memory, Cow::Borrowed("Insufficient memory"), wanted.memory);
-    }
-    if !storage {
-        let reason = Cow::Borrowed("Insufficient ephemeral-storage");
-        lacks(Resource::EphemeralStorage, reason, wanted.ephemeral_storage);
-    }
-    for (name, amount) in &wanted.extended {
-        if cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name)) {
-            continue;
+    let mut look = |resource: Resource, amount: i64, reason: &dyn Fn() -> Reason| {
+        let allocatable = snapshot.allocatable(node, resource);
+        if !fits(amount, allocatable - snapshot.requested(node, resource)) {
+            reasons.push(reason());
+            // not even an empty node would do
+            resolvable &= amount <= allocatable;
         }
-        let resource = Resource::Extended(name);
-        if !fits(*amount, snapshot.allocatable(node, resource) - snapshot.requested(node, resource)) {
-            lacks(resource, Cow::Owned(format!("Insufficient {name}")), *amount);
+    };
+    look(Resource::Cpu, wanted.milli_cpu, &|| Cow::Borrowed("Insufficient cpu"));
+    look(Resource::Memory, wanted.memory, &|| Cow::Borrowed("Insufficient memory"));
+    look(Resource::EphemeralStorage, wanted.ephemeral_storage, &|| {
+        Cow::Borrowed("Insufficient ephemeral-storage")
+    });
+    for (name, amount) in &wanted.extended {
+        if !cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name)) {
+            look(Resource::Extended(name), *amount, &|| Cow::Owned(format!("Insufficient {name}")));
         }
     }
     if reasons.is_empty() { Ok(()) } else { Err(Refusal { reasons, resolvable }) }
@@ -57,7 +60,7 @@ fn ignores(ignored: &str, name: &str) -> bool {
     ignored == name || name.split_once('/').is_some_and(|(group, _)| group == ignored)
 }
 
-pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) -> Relevance {
     match &cycle.profile.scoring {
         ScoringStrategy::LeastAllocated(resources) => {
             weigh(cycle, snapshot, nodes, scores, resources, |requested, allocatable| {
@@ -76,6 +79,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
             });
         }
     }
+    Relevance::Judges
 }
 
 fn weigh(
@@ -91,12 +95,11 @@ fn weigh(
     for (total, node) in scores.iter_mut().zip(nodes) {
         let (mut sum, mut weights) = (0, 0);
         for (resource, weight) in &resources {
-            let (requested, allocatable) = counted_with_pod(cycle, snapshot, *node, *resource);
-            if allocatable == 0 {
-                continue;
+            let (requested, allocatable) = counted_with_pod(cycle.pod, snapshot, *node, *resource);
+            if allocatable != 0 {
+                sum += score(requested, allocatable) * weight;
+                weights += weight;
             }
-            sum += score(requested, allocatable) * weight;
-            weights += weight;
         }
         *total = if weights == 0 { 0 } else { sum / weights };
     }
@@ -104,15 +107,15 @@ fn weigh(
 
 /// What would be in use with the pod on the node, and what there is. An extended resource that
 /// the pod does not ask for does not count.
-fn counted_with_pod(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex, resource: Resource) -> (i64, i64) {
-    let allocatable = snapshot.allocatable(node, resource);
-    let (cpu, memory) = snapshot.counted(node);
-    let wanted = cycle.pod.requests.get(resource);
+fn counted_with_pod(pod: &PodInfo, snapshot: &Snapshot, node: NodeIndex, resource: Resource) -> (i64, i64) {
+    let room = snapshot.room(node);
     match resource {
-        Resource::Cpu => (cpu + cycle.pod.counted_cpu, allocatable),
-        Resource::Memory => (memory + cycle.pod.counted_memory, allocatable),
-        Resource::Extended(_) if wanted == 0 => (0, 0),
-        _ => (snapshot.requested(node, resource) + wanted, allocatable),
+        Resource::Cpu => (room.counted_cpu + pod.counted_cpu, room.allocatable.milli_cpu),
+        Resource::Memory => (room.counted_memory + pod.counted_memory, room.allocatable.memory),
+        resource => match pod.requests.get(resource) {
+            0 if matches!(resource, Resource::Extended(_)) => (0, 0),
+            wanted => (snapshot.requested(node, resource) + wanted, snapshot.allocatable(node, resource)),
+        },
     }
 }
 
@@ -133,21 +136,31 @@ fn interpolate(shape: &[(i64, i64)], utilization: i64) -> i64 {
 
 /// How much the pod would even out the use of a node's resources, around 75 when not at all. By
 /// what pods really ask for, so a pod that asks for nothing has no say.
-pub fn score_balance(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score_balance(
+    cycle: &Cycle,
+    snapshot: &Snapshot,
+    nodes: &[NodeIndex],
+    scores: &mut [i64],
+) -> Relevance {
     let resources = cycle.profile.balanced_resources.iter().map(|name| {
         let resource = Resource::named(name);
         (resource, cycle.pod.requests.get(resource))
     });
-    let resources: SmallVec<[(Resource, i64); 4]> = resources.collect();
+    // an extended resource that the pod does not ask for does not count
+    let counts = |(resource, wanted): &(Resource, i64)| {
+        !matches!(resource, Resource::Extended(_)) || *wanted != 0
+    };
+    let resources: SmallVec<[(Resource, i64); 4]> = resources.filter(counts).collect();
     if resources.iter().all(|(_, wanted)| *wanted == 0) {
-        return;
+        return Relevance::Skips;
     }
+    let (mut with, mut without) = (Vec::with_capacity(4), Vec::with_capacity(4));
     for (score, node) in scores.iter_mut().zip(nodes) {
-        let mut with: SmallVec<[f64; 4]> = smallvec![];
-        let mut without: SmallVec<[f64; 4]> = smallvec![];
+        with.clear();
+        without.clear();
         for (resource, wanted) in &resources {
             let allocatable = snapshot.allocatable(*node, *resource);
-            if allocatable == 0 || matches!(resource, Resource::Extended(_)) && *wanted == 0 {
+            if allocatable == 0 {
                 continue;
             }
             let used = snapshot.requested(*node, *resource);
@@ -158,6 +171,7 @@ pub fn score_balance(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], sc
         let gain = evenness(&with) - evenness(&without);
         *score = MAX_SCORE / 2 + (MAX_SCORE / 2 + gain) / 2;
     }
+    Relevance::Judges
 }
 
 /// 100 when all shares are equal; less by their standard deviation.

@@ -3,20 +3,26 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::taint_toleration::tolerates;
-use super::{Cycle, Refusal};
+use super::{Cycle, Refusal, Relevance};
 use crate::snapshot::{NodeIndex, Snapshot};
 
-pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
-    if !snapshot.is_unschedulable(node) {
-        return Ok(());
+pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refusal> {
+    let judges = snapshot.has_unschedulable() && !tolerates_cordon(cycle);
+    Ok(if judges { Relevance::Judges } else { Relevance::Skips })
+}
+
+pub fn filter(_: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
+    if snapshot.is_unschedulable(node) {
+        return Err(Refusal::unresolvable("node(s) were unschedulable"));
     }
+    Ok(())
+}
+
+fn tolerates_cordon(cycle: &Cycle) -> bool {
     let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".into(),
         effect: "NoSchedule".into(),
         ..Taint::default()
     };
-    if cycle.pod.tolerations().iter().any(|toleration| tolerates(toleration, &cordon)) {
-        return Ok(());
-    }
-    Err(Refusal::unresolvable("node(s) were unschedulable"))
+    cycle.pod.tolerations().iter().any(|toleration| tolerates(toleration, &cordon))
 }

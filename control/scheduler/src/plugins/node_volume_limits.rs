@@ -12,7 +12,7 @@ type Attached = (String, String);
 
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
     let any = !attached(cycle.pod, cycle.cluster).is_empty();
-    Ok(if any { Relevance::Filters } else { Relevance::Skips })
+    Ok(if any { Relevance::Judges } else { Relevance::Skips })
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

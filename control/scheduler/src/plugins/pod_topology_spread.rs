@@ -146,7 +146,7 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
         }
     }
     cycle.state.spread = Counts { constraints, domains, fewest: Vec::new(), affinity }.settle();
-    Ok(Relevance::Filters)
+    Ok(Relevance::Judges)
 }
 
 pub fn moved(cycle: &mut Cycle, snapshot: &Snapshot, other: &PodInfo, node: NodeIndex, sign: i64) {
@@ -179,10 +179,10 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     Ok(())
 }
 
-pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) -> Relevance {
     let constraints = constraints(cycle, snapshot, "ScheduleAnyway");
     if constraints.is_empty() {
-        return;
+        return Relevance::Skips;
     }
     let affinity = node_affinity::required_of(cycle.pod, snapshot);
     // a cluster without zones still spreads over its nodes
@@ -240,6 +240,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
             (true, max) => MAX_SCORE * (max + min - *score) / max,
         };
     }
+    Relevance::Judges
 }
 
 pub fn hint(cycle: &Cycle, change: &Change) -> bool {

@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-use super::{Cycle, Refusal, Relevance, normalize};
+use super::{Cycle, MAX_SCORE, Refusal, Relevance, normalize};
 use crate::snapshot::{NodeIndex, Snapshot};
 
 /// Judges every set of taints once; nodes only look the answer up.
@@ -15,7 +15,7 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
     });
     cycle.state.tolerated = tolerated.collect();
     let all = cycle.state.tolerated.iter().all(|tolerated| *tolerated);
-    Ok(if all { Relevance::Skips } else { Relevance::Filters })
+    Ok(if all { Relevance::Skips } else { Relevance::Judges })
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
@@ -26,7 +26,7 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     Err(Refusal::unresolvable("node(s) had untolerated taint(s)"))
 }
 
-pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) {
+pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &mut [i64]) -> Relevance {
     // tolerations for no effect in particular count here, too
     let tolerations = cycle.pod.tolerations().iter();
     let tolerations: Vec<&Toleration> = tolerations
@@ -40,10 +40,15 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
             taints.filter(|taint| !tolerations.iter().any(|t| tolerates(t, taint))).count() as i64
         })
         .collect();
+    if intolerable.iter().all(|count| *count == 0) {
+        scores.fill(MAX_SCORE);
+        return Relevance::Judges;
+    }
     for (score, node) in scores.iter_mut().zip(nodes) {
         *score = intolerable.get(snapshot.taint_set(*node).0 as usize).copied().unwrap_or(0);
     }
     normalize(scores, true);
+    Relevance::Judges
 }
 
 /// Whether a pod may stay on a node as far as `NoSchedule` and `NoExecute` taints go.

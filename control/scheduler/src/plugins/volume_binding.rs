@@ -61,7 +61,7 @@ pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
         return Err(Refusal::unresolvable("pod has unbound immediate PersistentVolumeClaims"));
     }
     cycle.state.volumes = volumes;
-    Ok(Relevance::Filters)
+    Ok(Relevance::Judges)
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

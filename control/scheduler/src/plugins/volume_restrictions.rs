@@ -10,7 +10,7 @@ use crate::snapshot::{NodeIndex, Snapshot};
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
     let disks = cycle.pod.spec().volumes.iter().flatten().any(is_disk);
     let exclusive = !exclusive_claims(cycle)?.is_empty();
-    Ok(if disks || exclusive { Relevance::Filters } else { Relevance::Skips })
+    Ok(if disks || exclusive { Relevance::Judges } else { Relevance::Skips })
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

@@ -20,7 +20,7 @@ pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
             wanted.push((key.clone(), value.split("__").map(Into::into).collect()));
         }
     }
-    let relevance = if wanted.is_empty() { Relevance::Skips } else { Relevance::Filters };
+    let relevance = if wanted.is_empty() { Relevance::Skips } else { Relevance::Judges };
     cycle.state.zones = wanted;
     Ok(relevance)
 }

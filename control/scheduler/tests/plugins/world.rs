@@ -83,13 +83,13 @@ impl World {
         let plugin = plugins::find(plugin).expect("is in the table");
         let mut cycle = self.cycle(&pod);
         let prepared =
-            plugin.prepare.map_or(Ok(Relevance::Filters), |prepare| prepare(&mut cycle, &self.snapshot));
+            plugin.prepare.map_or(Ok(Relevance::Judges), |prepare| prepare(&mut cycle, &self.snapshot));
         let mut passed = Vec::new();
         for node in &self.nodes {
             let verdict = match &prepared {
                 Err(refusal) => Err(refusal.clone()),
                 Ok(Relevance::Skips) => Ok(()),
-                Ok(Relevance::Filters) => {
+                Ok(Relevance::Judges) => {
                     plugin.filter.map_or(Ok(()), |filter| filter(&cycle, &self.snapshot, *node))
                 }
             };
