@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::decode::Keep;
-use super::{Followed, Informer, Metadata, Object, Trim, reflector};
+use super::{Followed, Informer, Keep, Metadata, Object, Trim, reflector};
 
 /// Which objects of a kind. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,6 +31,7 @@ struct Shared {
     tasks: TaskTracker,
     known: Mutex<HashMap<Wanted, Known>>,
     trims: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
+    keeps: Mutex<HashMap<TypeId, &'static Keep>>,
 }
 
 /// Kind, namespace if not all, and selection.
@@ -54,12 +54,19 @@ impl Informers {
             tasks: TaskTracker::new(),
             known: Mutex::default(),
             trims: Mutex::default(),
+            keeps: Mutex::default(),
         };
         Informers { shared: Arc::new(shared) }
     }
 
     pub fn client(&self) -> &Client {
         &self.shared.client
+    }
+
+    /// Has informers of a kind that are started from now on read only a part of each object, which must not be
+    /// written back whole. Cheaper than [`Informers::trim`], which is for what is read once and then not kept.
+    pub fn keep<K: Object>(&self, keep: &'static Keep) {
+        self.shared.keeps.lock().insert(TypeId::of::<K>(), keep);
     }
 
     /// Has informers of a kind that are started from now on keep only what `trim` leaves of each object. What
@@ -97,7 +104,7 @@ impl Informers {
             let informer: Informer<K> = self.start(
                 api(self.shared.client.clone()),
                 selection,
-                Keep::Object,
+                self.shared.keeps.lock().get(&TypeId::of::<K>()).copied().unwrap_or(&Keep::OBJECT),
                 self.shared.shutdown.child_token(),
             );
             Known {
@@ -136,7 +143,7 @@ impl Informers {
                 () = either.cancelled() => {}
             }
         });
-        self.start(api, Selection::default(), Keep::Identity, both)
+        self.start(api, Selection::default(), &Keep::IDENTITY, both)
     }
 
     /// Waits until every list has ended; call after `shutdown` was cancelled.
@@ -149,7 +156,7 @@ impl Informers {
         &self,
         api: Api<K>,
         selection: Selection,
-        keep: Keep,
+        keep: &'static Keep,
         stop: CancellationToken,
     ) -> Informer<K> {
         let trim = self

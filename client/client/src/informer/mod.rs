@@ -12,12 +12,13 @@
 //! - `has_synced` is true once everything from the first list has reached every handler.
 //! - A list that failed changes nothing: it is not an empty list.
 //!
-//! `store` decides what changed, `reflector` talks to the server, `decode` reads what it says,
-//! `factory` shares, `described` is for those who follow every kind.
+//! `store` decides what changed, `reflector` talks to the server, `keep` leaves out what no one reads of
+//! what it says and `decode` reads the rest, `factory` shares, `described` is for those who follow every kind.
 
 mod decode;
 mod described;
 mod factory;
+mod keep;
 mod reflector;
 mod store;
 
@@ -32,10 +33,10 @@ use tokio::sync::watch;
 
 pub use described::{Changed, Described, Followed};
 pub use factory::{Informers, Selection};
+pub use keep::Keep;
 pub use store::Event;
 
 use crate::NamespacedName;
-use decode::Keep;
 use store::Store;
 
 /// Any kind, by its metadata without labels and annotations; for loops that work on every kind there is.
@@ -57,7 +58,7 @@ struct Shared<K> {
     /// between two changes. The store's own lock is free again by then: handlers read it.
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
-    keep: Keep,
+    keep: &'static Keep,
     trim: Option<Trim<K>>,
 }
 
@@ -67,7 +68,7 @@ pub type Trim<K> = fn(&mut K);
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 
 impl<K: Object> Informer<K> {
-    fn new(keep: Keep, trim: Option<Trim<K>>) -> Self {
+    fn new(keep: &'static Keep, trim: Option<Trim<K>>) -> Self {
         let shared = Shared {
             store: RwLock::new(Store::default()),
             handlers: Mutex::default(),
@@ -147,7 +148,7 @@ impl<K: Object> Informer<K> {
         }
     }
 
-    fn keep(&self) -> Keep {
+    fn keep(&self) -> &'static Keep {
         self.shared.keep
     }
 
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_late_handler_is_told_of_everything_once_and_then_follows() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
         informer.change(|store| store.replace(vec![config_map("a", 1), config_map("b", 2)], "2"));
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = seen.clone();
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_handler_reads_a_store_that_already_has_the_change() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
         let (reader, seen) = (informer.clone(), Arc::new(Mutex::new(None)));
         let log = seen.clone();
         informer.handle(move |event| {
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn an_index_added_late_knows_what_is_there_and_is_shared_by_name() {
-        let informer: Informer<ConfigMap> = Informer::new(Keep::Object, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
         let mut labelled = config_map("a", 1);
         labelled.metadata.labels = Some([("app".to_string(), "web".to_string())].into());
         informer.change(|store| store.put(labelled));

@@ -96,8 +96,7 @@ async fn list<K: Object>(
     }
     let request = Request::new(api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
     let text = api.clone().into_client().request_text(request).await?;
-    let (metadata, mut items) = decode::list(&text, informer.keep()).map_err(kube::Error::SerdeError)?;
-    drop(text);
+    let (metadata, mut items) = decode::list(text, informer.keep()).map_err(kube::Error::SerdeError)?;
     items.iter_mut().for_each(|object| informer.trim(object));
     let resource_version = revision_of(&metadata)?;
     informer.change(|store| store.replace(items, &resource_version));
@@ -145,7 +144,7 @@ async fn watch<K: Object>(
         if line.last() != Some(&b'\n') {
             return Ok(heard);
         }
-        apply(informer, decode::event(&line, informer.keep()).map_err(kube::Error::SerdeError)?)?;
+        apply(informer, decode::event(&mut line, informer.keep()).map_err(kube::Error::SerdeError)?)?;
         heard = Heard::Something;
         failures.reset();
     }
