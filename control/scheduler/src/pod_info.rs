@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ferry_client::NamespacedName;
+use ferry_client::informer::Keep;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, Volume};
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -100,6 +101,61 @@ impl PodTerm {
     }
 }
 
+/// What is read of a pod; extenders are given whole ones, so with them all is.
+pub static KEPT: Keep = Keep::Except(&[
+    ("metadata", Keep::Except(&[("annotations", Keep::Nothing), ("managedFields", Keep::Nothing)])),
+    (
+        "spec",
+        Keep::Except(&[
+            ("containers", CONTAINER),
+            ("dnsConfig", Keep::Nothing),
+            ("dnsPolicy", Keep::Nothing),
+            ("enableServiceLinks", Keep::Nothing),
+            ("ephemeralContainers", Keep::Nothing),
+            ("hostAliases", Keep::Nothing),
+            ("imagePullSecrets", Keep::Nothing),
+            ("initContainers", CONTAINER),
+            ("restartPolicy", Keep::Nothing),
+            ("securityContext", Keep::Nothing),
+            ("serviceAccount", Keep::Nothing),
+            ("serviceAccountName", Keep::Nothing),
+            ("terminationGracePeriodSeconds", Keep::Nothing),
+            ("volumes", VOLUME),
+        ]),
+    ),
+    (
+        "status",
+        Keep::Only(&[
+            ("conditions", Keep::Whole),
+            ("containerStatuses", CONTAINER_STATUS),
+            ("initContainerStatuses", CONTAINER_STATUS),
+            ("nominatedNodeName", Keep::Whole),
+            ("phase", Keep::Whole),
+        ]),
+    ),
+]);
+
+const CONTAINER: Keep = Keep::Only(&[
+    ("image", Keep::Whole),
+    ("name", Keep::Whole),
+    ("ports", Keep::Whole),
+    ("resources", Keep::Except(&[("limits", Keep::Nothing)])),
+    ("restartPolicy", Keep::Whole),
+]);
+
+const CONTAINER_STATUS: Keep =
+    Keep::Only(&[("allocatedResources", Keep::Whole), ("name", Keep::Whole), ("resources", Keep::Whole)]);
+
+const VOLUME: Keep = Keep::Only(&[
+    ("awsElasticBlockStore", Keep::Whole),
+    ("ephemeral", Keep::Only(&[])),
+    ("gcePersistentDisk", Keep::Whole),
+    ("iscsi", Keep::Whole),
+    ("name", Keep::Whole),
+    ("persistentVolumeClaim", Keep::Whole),
+    ("rbd", Keep::Whole),
+]);
+
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 impl PodInfo {
@@ -130,7 +186,6 @@ impl PodInfo {
     /// Forgets what no plugin reads any more: containers and most volumes, some three kilobytes each as values
     /// however little they say. Extenders are given whole pods, so with them this is not done.
     pub fn trim(&mut self) {
-        self.pod.metadata.annotations = None;
         self.pod.metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
         if let Some(spec) = &mut self.pod.spec {
             spec.containers = Vec::new();
@@ -330,6 +385,51 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_not_read_makes_no_difference() {
+        let resources = json!({"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "4"}});
+        let container = json!({"name": "c", "image": "web", "args": ["}"], "env": [{"name": "A", "value": "]"}],
+            "ports": [{"containerPort": 80, "hostPort": 80, "hostIP": "10.0.0.1"}], "resources": resources});
+        let started = json!({"name": "c", "image": "web", "imageID": "", "ready": true, "restartCount": 0,
+            "allocatedResources": {"cpu": "3"}, "state": {"running": {}}});
+        let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}});
+        let claim = json!({"volumeClaimTemplate": {"spec": {}}});
+        let whole = json!({
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "labels": {"app": "web"}, "resourceVersion": "7",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "o", "uid": "o", "controller": true}],
+                "generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+                "containers": [container], "initContainers": [{"name": "i", "image": "init", "restartPolicy": "Always",
+                    "resources": resources}],
+                "nodeName": "node", "nodeSelector": {"a": "b"}, "overhead": {"cpu": "1"}, "priority": 5,
+                "preemptionPolicy": "Never", "schedulerName": "s", "schedulingGates": [{"name": "g"}],
+                "tolerations": [{"key": "k", "operator": "Exists"}],
+                "topologySpreadConstraints": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
+                "volumes": [{"name": "t", "projected": {"sources": []}}, {"name": "e", "ephemeral": claim},
+                    {"name": "p", "persistentVolumeClaim": {"claimName": "p"}},
+                    {"name": "disk", "rbd": {"monitors": ["m"], "image": "i"}}],
+            },
+            "status": {"phase": "Running", "nominatedNodeName": "other", "containerStatuses": [started],
+                "conditions": [{"type": "PodScheduled", "status": "False", "reason": "r"}]},
+        });
+        let read = |text: &[u8]| {
+            let mut pod: PodInfo = serde_json::from_slice(text).unwrap();
+            pod.trim();
+            format!("{pod:?}")
+        };
+        let text = whole.to_string().into_bytes();
+        let mut more = whole.clone();
+        more["metadata"]["annotations"] = json!({"a": "b"});
+        more["metadata"]["managedFields"] = json!([{"fieldsV1": {"f:spec": {}}}]);
+        more["spec"]["securityContext"] = json!({"runAsUser": 0});
+        more["status"]["podIPs"] = json!([{"ip": "10.0.0.2"}]);
+        let mut cut = more.to_string().into_bytes();
+        KEPT.cut(&mut cut);
+        assert!(cut.len() < text.len());
+        assert_eq!(read(&cut), read(&text));
+    }
 
     #[test]
     fn what_is_forgotten_was_worked_out_before() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ferry_client::events::Events;
 use ferry_client::{CancellationToken, Client, Error, EventType, Informers, NamespacedName, Recorder};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use crate::nominated::Nominated;
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
 };
-use crate::pod_info::{PodInfo, is_finished, node_name};
+use crate::pod_info::{self, PodInfo, is_finished, node_name};
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::snapshot::{NodeIndex, Snapshot};
@@ -34,6 +35,8 @@ pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, 
     let informers = Informers::new(client.clone(), shutdown.clone());
     let events = Events::start(client.clone(), config.instance.clone(), shutdown.clone());
     if extenders.is_empty() {
+        informers.keep::<PodInfo>(&pod_info::KEPT);
+        informers.keep::<Node>(&watched::NODE);
         informers.trim(PodInfo::trim);
         informers.trim(watched::trim_node);
     }

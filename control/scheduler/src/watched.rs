@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use ferry_client::informer::Object;
+use ferry_client::informer::{Keep, Object};
 use ferry_client::{Index, Informer, Informers, NamespacedName};
 use indexmap::IndexSet;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, NodeStatus, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -121,17 +121,19 @@ impl Watched {
     }
 }
 
-/// Takes out of a node what no plugin reads; extenders are given whole ones, so with them this is not done.
+/// What is read of a node; extenders are given whole ones, so with them all is.
+pub static NODE: Keep = Keep::Except(&[
+    ("metadata", Keep::Except(&[("annotations", Keep::Nothing), ("managedFields", Keep::Nothing)])),
+    (
+        "status",
+        Keep::Only(&[("allocatable", Keep::Whole), ("capacity", Keep::Whole), ("images", Keep::Whole)]),
+    ),
+]);
+
+/// Capacity counts only where nothing says what of it can be given away.
 pub fn trim_node(node: &mut Node) {
-    node.metadata.annotations = None;
     if let Some(status) = &mut node.status {
-        let whole = std::mem::take(status);
-        *status = NodeStatus {
-            capacity: whole.capacity.filter(|_| whole.allocatable.is_none()),
-            allocatable: whole.allocatable,
-            images: whole.images,
-            ..Default::default()
-        };
+        status.capacity.take_if(|_| status.allocatable.is_some());
     }
 }
 

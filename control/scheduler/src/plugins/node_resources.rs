@@ -147,9 +147,8 @@ pub fn score_balance(
         (resource, cycle.pod.requests.get(resource))
     });
     // an extended resource that the pod does not ask for does not count
-    let counts = |(resource, wanted): &(Resource, i64)| {
-        !matches!(resource, Resource::Extended(_)) || *wanted != 0
-    };
+    let counts =
+        |(resource, wanted): &(Resource, i64)| !matches!(resource, Resource::Extended(_)) || *wanted != 0;
     let resources: SmallVec<[(Resource, i64); 4]> = resources.filter(counts).collect();
     if resources.iter().all(|(_, wanted)| *wanted == 0) {
         return Relevance::Skips;
