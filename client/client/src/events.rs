@@ -237,7 +237,7 @@ impl Writer {
     }
 
     fn take(&mut self, entry: Entry) {
-        let write = Write { decision: self.correlator.decide(entry.clone()), entry };
+        let write = Write { decision: self.correlator.decide(&entry), entry };
         let Some(target) = write.target() else { return };
         match self.under_way.get_mut(&target) {
             Some(next) => *next = Some(write),
@@ -274,7 +274,7 @@ async fn send(client: &Client, write: Write) {
         let result = match &decision {
             Decision::Drop => return,
             Decision::Create { namespace, name, note } => {
-                let body = Entry { note: note.clone(), ..entry.clone() }.body(namespace, name);
+                let body = entry.body(namespace, name, note);
                 unread::send(client, form::requests(namespace).create(&PostParams::default(), body)).await
             }
             Decision::Count { namespace, name, count, at } => {

@@ -57,9 +57,10 @@ impl Correlator {
     const BURST: f64 = 25.0;
     const REFILL: Duration = Duration::from_secs(5 * 60);
 
-    pub fn decide(&mut self, mut entry: Entry) -> Decision {
-        let kind = self.digest(&entry, "");
-        let mut identity = self.digest(&entry, &entry.note);
+    pub fn decide(&mut self, entry: &Entry) -> Decision {
+        let kind = self.digest(entry, "");
+        let mut identity = self.digest(entry, &entry.note);
+        let mut prefix = "";
         if self.series(identity, entry.at).is_none() {
             let (count, since) = self.similar.or_insert(kind, (0, entry.at));
             if age(*since, entry.at) > Self::SIMILAR_WINDOW {
@@ -68,10 +69,10 @@ impl Correlator {
             *count += 1;
             if *count > Self::SIMILAR {
                 identity = kind;
-                entry.note.insert_str(0, "(combined from similar events): ");
+                prefix = "(combined from similar events): ";
             }
         }
-        if !self.allow(&entry) {
+        if !self.allow(entry) {
             return Decision::Drop;
         }
         if let Some(told) = self.series(identity, entry.at) {
@@ -80,9 +81,10 @@ impl Correlator {
             let (namespace, name) = (told.namespace.clone(), told.name.clone());
             return Decision::Count { namespace, name, count: told.count, at: entry.at };
         }
-        let told = Told { namespace: entry.namespace(), name: entry.event_name(), count: 1, last: entry.at };
+        let (namespace, name) = (entry.namespace(), entry.event_name());
+        let told = Told { namespace: namespace.clone(), name: name.clone(), count: 1, last: entry.at };
         self.told.insert(identity, told);
-        Decision::create(&entry)
+        Decision::Create { namespace, name, note: format!("{prefix}{}", entry.note) }
     }
 
     /// The series that an entry of now would go on with.
@@ -185,17 +187,17 @@ pub(super) mod tests {
     #[test]
     fn the_same_words_are_counted_and_a_silence_ends_the_series() {
         let mut correlator = Correlator::default();
-        let Decision::Create { name: first, .. } = correlator.decide(entry("a", "hello", 0)) else {
+        let Decision::Create { name: first, .. } = correlator.decide(&entry("a", "hello", 0)) else {
             panic!("first is created")
         };
         for (count, seconds) in [(2, 1), (3, 100)] {
-            match correlator.decide(entry("a", "hello", seconds)) {
+            match correlator.decide(&entry("a", "hello", seconds)) {
                 Decision::Count { name, count: told, .. } => assert_eq!((name, told), (first.clone(), count)),
                 other => panic!("{other:?}"),
             }
         }
-        assert!(matches!(correlator.decide(entry("a", "hello", 1000)), Decision::Create { .. }));
-        assert!(matches!(correlator.decide(entry("b", "hello", 1001)), Decision::Create { .. }));
+        assert!(matches!(correlator.decide(&entry("a", "hello", 1000)), Decision::Create { .. }));
+        assert!(matches!(correlator.decide(&entry("b", "hello", 1001)), Decision::Create { .. }));
     }
 
     #[test]
@@ -203,7 +205,7 @@ pub(super) mod tests {
         let mut correlator = Correlator::default();
         let mut notes = Vec::new();
         for number in 0..15 {
-            let decision = correlator.decide(entry("a", &format!("pod {number}"), number));
+            let decision = correlator.decide(&entry("a", &format!("pod {number}"), number));
             if let Decision::Create { note, .. } = decision {
                 notes.push(note);
             }
@@ -217,25 +219,25 @@ pub(super) mod tests {
     fn an_object_that_never_falls_silent_is_cut_off_and_others_are_not() {
         let mut correlator = Correlator::default();
         let written =
-            (0..100).filter(|_| correlator.decide(entry("a", "again", 0)) != Decision::Drop).count();
+            (0..100).filter(|_| correlator.decide(&entry("a", "again", 0)) != Decision::Drop).count();
         assert_eq!(written, 25);
-        assert_ne!(correlator.decide(entry("b", "again", 0)), Decision::Drop);
-        assert_ne!(correlator.decide(entry("a", "again", 301)), Decision::Drop);
-        assert_eq!(correlator.decide(entry("a", "again", 302)), Decision::Drop);
+        assert_ne!(correlator.decide(&entry("b", "again", 0)), Decision::Drop);
+        assert_ne!(correlator.decide(&entry("a", "again", 301)), Decision::Drop);
+        assert_eq!(correlator.decide(&entry("a", "again", 302)), Decision::Drop);
     }
 
     #[test]
     fn memory_is_bounded_however_many_objects_speak() {
         let mut correlator = Correlator::default();
         for number in 0..20_000 {
-            correlator.decide(entry(&format!("object-{number}"), "hello", 0));
+            correlator.decide(&entry(&format!("object-{number}"), "hello", 0));
         }
         let bound = 2 * Recent::<Told>::GENERATION;
         let held = |young: usize, old: usize| assert!(young + old <= bound, "{young} + {old}");
         held(correlator.told.young.len(), correlator.told.old.len());
         held(correlator.similar.young.len(), correlator.similar.old.len());
         held(correlator.allowances.young.len(), correlator.allowances.old.len());
-        let again = correlator.decide(entry("object-19000", "hello", 1));
+        let again = correlator.decide(&entry("object-19000", "hello", 1));
         assert!(matches!(again, Decision::Count { .. }), "the last thousands are remembered");
     }
 }

@@ -41,9 +41,6 @@ impl Form {
 }
 
 impl Entry {
-    /// The server refuses longer notes.
-    const MAX_NOTE: usize = 1024;
-
     /// Events about cluster-scoped objects live in the default namespace.
     pub fn namespace(&self) -> String {
         let namespace = self.regarding.namespace.clone().filter(|namespace| !namespace.is_empty());
@@ -54,8 +51,8 @@ impl Entry {
         format!("{}.{:x}", self.regarding.name.as_deref().unwrap_or("unknown"), self.at.as_nanosecond())
     }
 
-    /// The event as it goes to the server.
-    pub fn body(&self, namespace: &str, name: &str) -> Vec<u8> {
+    /// The event as it goes to the server, with the note that was decided on.
+    pub fn body(&self, namespace: &str, name: &str, note: &str) -> Vec<u8> {
         let event = match self.form {
             Form::Component => self.counted(None),
             Form::ComponentOnHost => self.counted(Some(&self.instance)),
@@ -65,7 +62,7 @@ impl Entry {
             metadata: metadata(namespace, name),
             type_: Some(self.type_()),
             reason: Some(self.reason.clone()),
-            message: Some(self.note()),
+            message: Some(short(note).into()),
             involved_object: self.regarding.clone(),
             related: self.related.clone(),
             ..event
@@ -102,10 +99,13 @@ impl Entry {
             EventType::Warning => "Warning".into(),
         }
     }
+}
 
-    fn note(&self) -> String {
-        self.note[..self.note.floor_char_boundary(Self::MAX_NOTE)].into()
-    }
+/// The server refuses longer notes.
+const MAX_NOTE: usize = 1024;
+
+fn short(note: &str) -> &str {
+    &note[..note.floor_char_boundary(MAX_NOTE)]
 }
 
 fn metadata(namespace: &str, name: &str) -> ObjectMeta {
@@ -119,13 +119,13 @@ mod tests {
 
     fn written(form: Form) -> Value {
         let entry = Entry { form, ..entry("a", "hello", 0) };
-        serde_json::from_slice(&entry.body("ns", "a.1")).expect("JSON")
+        serde_json::from_slice(&entry.body("ns", "a.1", &entry.note)).expect("JSON")
     }
 
     #[test]
     fn a_long_note_is_cut_to_what_the_server_takes() {
         let entry = entry("a", &"é".repeat(1000), 0);
-        assert_eq!((entry.note().len(), entry.namespace().as_str()), (1024, "default"));
+        assert_eq!((short(&entry.note).len(), entry.namespace().as_str()), (1024, "default"));
     }
 
     #[test]
