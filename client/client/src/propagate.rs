@@ -1,4 +1,7 @@
 //! Each request says which span sends it and which revision made that span run.
+//!
+//! What no second request will say is marked as sensitive, which to HTTP/2 means: not worth a place in the table
+//! of headers that both ends keep. There it would push out what every request has.
 
 use std::task::{Context, Poll};
 
@@ -47,13 +50,16 @@ where
         Box::pin(async move {
             let headers = request.headers_mut();
             if let Some(context) = ferry_trace::current() {
-                let value =
+                let mut value =
                     HeaderValue::try_from(context.to_string()).expect("hexadecimal is a valid header");
+                // only what is not recorded has one context for many requests
+                value.set_sensitive(context.sampled);
                 headers.insert(ferry_trace::Context::HEADER, value);
             }
             if let Some(revision) = ferry_trace::current_cause() {
-                let value =
+                let mut value =
                     HeaderValue::try_from(format!("{CAUSE}={revision}")).expect("a number is a valid header");
+                value.set_sensitive(true);
                 headers.append("baggage", value);
             }
             ready.oneshot(request).await
