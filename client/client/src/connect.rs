@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -87,7 +88,7 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
     }
     let connector = tls(&config, tcp(config.connect_timeout, resolver))?;
     let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
+        .map_request(at(&config.cluster_url))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector));
@@ -98,6 +99,25 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
         // who shows a certificate needs no header, and no buffer
         None => Client::new(PropagateLayer.layer(service), config.default_namespace),
     })
+}
+
+/// Sends requests to the server, below the path that its URL may have. kube's own layer would write and read the
+/// whole URL anew for each.
+fn at(server: &Uri) -> impl Fn(Request<Body>) -> Request<Body> + Clone + Send + 'static {
+    let server = server.clone();
+    let below = server.path().trim_end_matches('/').to_owned();
+    move |mut request| {
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = server.scheme().cloned();
+        parts.authority = server.authority().cloned();
+        if !below.is_empty() {
+            let path = parts.path_and_query.as_ref().map_or("/", PathAndQuery::as_str);
+            parts.path_and_query = format!("{below}{path}").parse().ok();
+        }
+        // without a host there is nowhere to go, as whoever connects will say
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        request
+    }
 }
 
 /// TLS, and in it HTTP/2 with every server that has it. kube's own connector offers HTTP/1.1 only, where each
@@ -153,4 +173,20 @@ where
     B::Error: Into<BoxError>,
 {
     Client::new(PropagateLayer.layer(service), "default")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_below_the_servers_path() {
+        let check = |server: &'static str, path: &'static str, expected: &str| {
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            assert_eq!(at(&Uri::from_static(server))(request).uri().to_string(), expected);
+        };
+        check("https://host:6443", "/api/v1/pods?watch=true", "https://host:6443/api/v1/pods?watch=true");
+        check("https://host/", "/api", "https://host/api");
+        check("https://host/clusters/a/", "/api?b=c", "https://host/clusters/a/api?b=c");
+    }
 }
