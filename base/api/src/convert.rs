@@ -34,7 +34,11 @@ pub fn convert(mut object: Object, from: &Kind, to: &Kind) -> Result<Object, Sta
     object.set_type(&to.api_version(), &to.kind);
     match &to.schema {
         Some(schema) => {
-            Ok(json::decode_value(Value::Object(object.0), schema, FieldValidation::Ignore)?.object)
+            let managers = object.take_managers();
+            let mut object =
+                json::decode_value(Value::Object(object.0), schema, FieldValidation::Ignore)?.object;
+            object.set_managers(managers);
+            Ok(object)
         }
         None => Ok(object),
     }

@@ -11,6 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::managers;
+use crate::object::Object;
 use crate::quantity;
 use crate::read::{self, Members};
 use crate::time::{self, Precision};
@@ -49,21 +51,19 @@ pub fn object<'de, D: Deserializer<'de>>(
     deserializer: D,
     schema: &Schema,
     form: Form,
-) -> (Result<Map<String, Value>, D::Error>, Findings) {
+) -> (Result<Object, D::Error>, Findings) {
     let mut walk = Walk::new(&schema.types, form);
     let shape = Shape::Struct(schema.root);
     let read = Seed { walk: &mut walk, shape: &shape, owner: None }.deserialize(deserializer);
-    (read.map(into_map), walk.findings)
+    (read.map(|value| Object::from_read(into_map(value))), walk.findings)
 }
 
 /// Reads one object of which no rows are known.
-pub fn untyped<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> (Result<Map<String, Value>, D::Error>, Findings) {
+pub fn untyped<'de, D: Deserializer<'de>>(deserializer: D) -> (Result<Object, D::Error>, Findings) {
     let types = Types::default();
     let mut walk = Walk::new(&types, Form::Applied);
     let read = Untyped { walk: &mut walk, root: true }.deserialize(deserializer);
-    (read.map(into_map), walk.findings)
+    (read.map(|value| Object::from_fields(into_map(value))), walk.findings)
 }
 
 fn into_map(value: Value) -> Map<String, Value> {
@@ -89,6 +89,17 @@ enum Segment<'a> {
 impl<'a> Walk<'a> {
     fn new(types: &'a Types, form: Form) -> Walk<'a> {
         Walk { types, form, path: Vec::with_capacity(16), findings: Findings::default() }
+    }
+
+    /// Whether this is the list of the object's own managers, and not of a template's.
+    fn is_at_managers(&self) -> bool {
+        matches!(self.path.as_slice(), [Segment::Field("metadata"), Segment::Field(managers::FIELD)])
+    }
+
+    /// Whether this is a field in a row of them.
+    fn is_in_managers(&self) -> bool {
+        use Segment::{Field, Index};
+        matches!(self.path.as_slice(), [Field("metadata"), Field(managers::FIELD), Index(_), Field(_)])
     }
 
     #[cold]
@@ -156,7 +167,8 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         match self.shape {
-            Shape::Raw | Shape::Json | Shape::FieldsV1 => read::Any.deserialize(deserializer),
+            Shape::FieldsV1 if self.walk.is_in_managers() => managers::text(deserializer),
+            Shape::Raw | Shape::Json | Shape::FieldsV1 => read::ANY.deserialize(deserializer),
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -245,6 +257,10 @@ impl<'a> Seed<'_, 'a> {
             items.push(if item.is_null() { self.element_zero(element) } else { item });
         }
         self.walk.path.pop();
+        if items.is_empty() && self.walk.is_at_managers() {
+            // Left out like any empty list, it could not ask for what it asks for.
+            items.push(Value::Object(Map::new()));
+        }
         Ok(Value::Array(items))
     }
 

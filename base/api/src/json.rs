@@ -2,7 +2,7 @@
 
 mod syntax;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::decode::{self, Findings, Form};
 use crate::object::Object;
@@ -58,12 +58,10 @@ fn decode_as(
 /// Nothing may follow the object.
 fn whole<'de, R: serde_json::de::Read<'de>>(
     mut deserializer: serde_json::Deserializer<R>,
-    read: impl FnOnce(
-        &mut serde_json::Deserializer<R>,
-    ) -> (Result<Map<String, Value>, serde_json::Error>, Findings),
+    read: impl FnOnce(&mut serde_json::Deserializer<R>) -> (Result<Object, serde_json::Error>, Findings),
 ) -> (Result<Object, serde_json::Error>, Findings) {
-    let (map, findings) = read(&mut deserializer);
-    (map.and_then(|map| deserializer.end().map(|()| Object(map))), findings)
+    let (object, findings) = read(&mut deserializer);
+    (object.and_then(|object| deserializer.end().map(|()| object)), findings)
 }
 
 /// Reads an object of a kind without field rows; only duplicate fields can be found.
@@ -75,7 +73,7 @@ pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decod
 /// Brings a value that is in memory already (a patched object, say) into the form of its type.
 pub fn decode_value(value: Value, schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
     let (read, findings) = decode::object(value, schema, Form::Whole);
-    finish(read.map(Object), findings, validation, &Source { schema: Some(schema), bytes: b"{" })
+    finish(read, findings, validation, &Source { schema: Some(schema), bytes: b"{" })
 }
 
 /// What was being read, for the message of a refusal.
@@ -277,6 +275,22 @@ mod tests {
                 "status": {"startTime": "2026-01-02T02:04:05Z", "conditions": [
                     {"type": "Ready", "status": "", "lastProbeTime": null, "lastTransitionTime": null}]}})
         );
+    }
+
+    #[test]
+    fn an_empty_list_of_managers_says_something() {
+        for given in ["[]", "[{}]", "[null]"] {
+            let text = format!(r#"{{"metadata": {{"managedFields": {given}}}}}"#);
+            let managers = pod(&text, FieldValidation::Strict).expect("a pod").object.take_managers();
+            assert_eq!(managers, [crate::ManagedFieldsEntry::default()], "{given}");
+        }
+        let template =
+            r#"{"spec": {"template": {"metadata": {"managedFields": [{"fieldsV1": {"f:a": {}}}]}}}}"#;
+        let schema = schema("apps/v1", "Deployment");
+        let object = decode(template.as_bytes(), &schema, FieldValidation::Strict).expect("ok").object;
+        assert_eq!(object.managers(), []);
+        let inside = object.get(&["spec", "template", "metadata", "managedFields"]).expect("as it was given");
+        assert_eq!(inside, &json!([{"fieldsV1": {"f:a": {}}}]));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
-//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] is for text that came through there
-//! before: what is stored. [`discovery`] and [`openapi`] tell clients
+//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`write`] are for text of the server's own:
+//! what is stored. [`discovery`] and [`openapi`] tell clients
 //! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share, and
 //! [`quota`] what objects cost.
 
@@ -19,6 +19,7 @@ pub mod duration;
 pub mod field_error;
 pub mod json;
 pub mod kinds;
+mod managers;
 pub mod names;
 pub mod object;
 pub mod openapi;
@@ -33,13 +34,14 @@ pub mod table;
 pub mod time;
 pub mod types;
 mod view;
-mod write;
+pub mod write;
 pub mod yaml;
 pub mod zero;
 
 pub use field_error::{FieldError, FieldErrors};
 pub use json::FieldValidation;
 pub use kinds::{GroupResource, GroupVersionKind, Kind, Scope, Subresource};
+pub use managers::ManagedFieldsEntry;
 pub use object::Object;
 pub use quantity::Quantity;
 pub use selector::{FieldSelector, LabelSelector};

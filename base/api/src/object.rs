@@ -1,24 +1,74 @@
 //! An object of the API while it is being worked on: a JSON object with accessors for what every
-//! kind has. Where a kind's own fields matter, [`Object::view`] gives a typed `k8s-openapi` view.
+//! kind has, and its managers beside it. Where a kind's own fields matter, [`Object::view`] gives a typed
+//! `k8s-openapi` view.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::write;
+use crate::managers::{self, ManagedFieldsEntry};
+use crate::{read, write};
 
+/// All fields but `metadata.managedFields`, which are apart: see [`managers`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Object(pub Map<String, Value>);
+pub struct Object(pub Map<String, Value>, Vec<ManagedFieldsEntry>);
 
 impl Object {
+    /// An object of these fields, without managers.
+    pub fn new(fields: Map<String, Value>) -> Object {
+        Object(fields, Vec::new())
+    }
+
+    /// An object that was read with its managers' fields as text.
+    pub(crate) fn from_read(mut fields: Map<String, Value>) -> Object {
+        let managers = managers::take_read(&mut fields);
+        Object(fields, managers)
+    }
+
+    /// Reads JSON that the server itself wrote.
+    pub fn read(json: &[u8]) -> Result<Object, serde_json::Error> {
+        read::object(json).map(Object::from_read)
+    }
+
+    /// An object that has its managers among its fields.
+    pub fn from_fields(mut fields: Map<String, Value>) -> Object {
+        let managers = managers::take_given(&mut fields);
+        Object(fields, managers)
+    }
+
     pub fn from_value(value: Value) -> Option<Object> {
         match value {
-            Value::Object(map) => Some(Object(map)),
+            Value::Object(fields) => Some(Object::from_fields(fields)),
             _ => None,
         }
     }
 
-    pub fn into_value(self) -> Value {
+    /// The object as others see it, managers included.
+    pub fn into_value(mut self) -> Value {
+        if let Some(rows) = self.managed_fields() {
+            self.set_meta(managers::FIELD, rows);
+        }
         Value::Object(self.0)
+    }
+
+    /// The managers as others see them, where there are any.
+    pub fn managed_fields(&self) -> Option<Value> {
+        (!self.1.is_empty()).then(|| self.1.iter().map(ManagedFieldsEntry::to_value).collect())
+    }
+
+    pub fn managers(&self) -> &[ManagedFieldsEntry] {
+        &self.1
+    }
+
+    pub fn set_managers(&mut self, managers: Vec<ManagedFieldsEntry>) {
+        self.1 = managers;
+        if !self.1.is_empty() {
+            // It is where they are written.
+            self.metadata_mut();
+        }
+    }
+
+    pub fn take_managers(&mut self) -> Vec<ManagedFieldsEntry> {
+        std::mem::take(&mut self.1)
     }
 
     pub fn api_version(&self) -> &str {
@@ -148,14 +198,49 @@ impl Object {
             out.push(b':');
             match value {
                 Value::Object(metadata) if key == "metadata" => {
-                    let kept = |(key, _): &(&String, _)| !left_out_of_metadata.contains(&key.as_str());
-                    write::members(&mut out, metadata.iter().filter(kept));
+                    self.write_metadata(&mut out, metadata, left_out_of_metadata);
                 }
                 value => write::value(&mut out, value),
             }
         }
         out.push(b'}');
         out
+    }
+
+    fn write_metadata(&self, out: &mut Vec<u8>, metadata: &Map<String, Value>, left_out: &[&str]) {
+        let mut rows = Some(&self.1).filter(|rows| !rows.is_empty());
+        let mut before = b'{';
+        let mut name = |out: &mut Vec<u8>, name: &str| {
+            out.push(before);
+            before = b',';
+            write::text(out, name);
+            out.push(b':');
+        };
+        let write_rows = |out: &mut Vec<u8>, rows: &[ManagedFieldsEntry]| {
+            for (index, row) in rows.iter().enumerate() {
+                out.push(if index == 0 { b'[' } else { b',' });
+                row.write(out);
+            }
+            out.push(b']');
+        };
+        for (key, value) in metadata.iter().filter(|(key, _)| !left_out.contains(&key.as_str())) {
+            if key.as_str() > managers::FIELD
+                && let Some(rows) = rows.take()
+            {
+                name(out, managers::FIELD);
+                write_rows(out, rows);
+            }
+            name(out, key);
+            write::value(out, value);
+        }
+        if let Some(rows) = rows {
+            name(out, managers::FIELD);
+            write_rows(out, rows);
+        }
+        if before == b'{' {
+            out.push(b'{');
+        }
+        out.push(b'}');
     }
 
     fn text(&self, field: &str) -> &str {
@@ -207,6 +292,40 @@ mod tests {
         );
         let bare = Object::from_value(json!({"metadata": {"resourceVersion": "7"}})).expect("an object");
         assert_eq!(bare.to_stored_json(), br#"{"metadata":{}}"#);
+    }
+
+    #[test]
+    fn managers_are_written_where_their_field_belongs() {
+        let rows = json!([{"fieldsV1": {"f:a": {}}, "manager": "m"}, {"manager": "n"}]);
+        for metadata in [
+            json!({"annotations": {"a": "b"}, "managedFields": rows, "name": "a", "resourceVersion": "7"}),
+            json!({"labels": {"a": "b"}, "managedFields": rows}),
+            json!({"managedFields": rows, "resourceVersion": "7"}),
+            json!({"managedFields": rows}),
+            json!({"name": "a"}),
+        ] {
+            let value =
+                json!({"kind": "A", "metadata": metadata, "spec": {"metadata": {"managedFields": rows}}});
+            let object = Object::from_value(value.clone()).expect("an object");
+            assert_eq!(object.meta("managedFields"), None);
+            assert_eq!(String::from_utf8(object.to_json()).expect("UTF-8"), value.to_string());
+            let mut stored = value.clone();
+            stored["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
+            assert_eq!(String::from_utf8(object.to_stored_json()).expect("UTF-8"), stored.to_string());
+            assert_eq!(Object::read(value.to_string().as_bytes()).expect("JSON"), object);
+            assert_eq!(object.into_value(), value);
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_not_read_as_one() {
+        for text in ["", "[]", "null", "{} {}", r#"{"metadata":{"managedFields":[{"fieldsV1":{]}}"#] {
+            Object::read(text.as_bytes()).expect_err(text);
+        }
+        // Odd as it is, nothing of it is lost or refused.
+        for text in [r#"{"metadata":null}"#, r#"{"metadata":[{"managedFields":1}]}"#, "{}"] {
+            assert_eq!(Object::read(text.as_bytes()).expect(text).to_json(), text.as_bytes());
+        }
     }
 
     #[test]

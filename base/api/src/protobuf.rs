@@ -36,7 +36,7 @@ pub fn encode(object: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
     let mut out = write::Backward::default();
     envelope_end(&mut out);
     let end = out.len();
-    out.message(&object.0, schema.root(), &schema.types)?;
+    out.object(object, schema)?;
     envelope_start(&mut out, end, object.api_version(), object.kind());
     Ok(out.into_vec())
 }
@@ -44,7 +44,7 @@ pub fn encode(object: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
 /// The object's message alone, as lists hold it.
 pub fn encode_message(object: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
     let mut out = write::Backward::default();
-    out.message(&object.0, schema.root(), &schema.types)?;
+    out.object(object, schema)?;
     Ok(out.into_vec())
 }
 
@@ -128,7 +128,7 @@ pub fn decode_message(message: &[u8], schema: &Schema) -> Result<Object, Status>
 }
 
 fn read_object(message: &[u8], schema: &Schema, api_version: &str, kind: &str) -> Result<Object, Error> {
-    let mut object = Object(read::message(message, schema.root(), &schema.types)?);
+    let mut object = Object::from_fields(read::message(message, schema.root(), &schema.types)?);
     if !kind.is_empty() && schema.root().has_type_meta {
         object.set_type(api_version, kind);
     }

@@ -7,11 +7,25 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::managers;
+
 /// Reads one whole document.
 pub fn document(json: &[u8]) -> Result<Value, serde_json::Error> {
+    whole(json, ANY)
+}
+
+/// Reads one object, its managers' fields as text.
+pub(crate) fn object(json: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
+    match whole(json, Any(Place::Object))? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(serde_json::Error::custom("the text is no object")),
+    }
+}
+
+fn whole(json: &[u8], seed: Any) -> Result<Value, serde_json::Error> {
     let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Any.deserialize(&mut deserializer)?;
+    let value = seed.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
@@ -84,13 +98,40 @@ fn text_length(json: &[u8]) -> Option<usize> {
 }
 
 /// Any value; of members of the same name the last counts.
-pub struct Any;
+pub(crate) struct Any(Place);
+
+pub(crate) const ANY: Any = Any(Place::Anywhere);
+
+/// Where a value stands, as far as that matters for how it is read.
+#[derive(Clone, Copy)]
+enum Place {
+    Anywhere,
+    Object,
+    Metadata,
+    Managers,
+    Manager,
+    ManagersFields,
+}
+
+impl Place {
+    fn of_member(self, name: &str) -> Place {
+        match (self, name) {
+            (Place::Object, "metadata") => Place::Metadata,
+            (Place::Metadata, managers::FIELD) => Place::Managers,
+            (Place::Manager, managers::FIELDS_V1) => Place::ManagersFields,
+            _ => Place::Anywhere,
+        }
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Any {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
+        match self.0 {
+            Place::ManagersFields => managers::text(deserializer),
+            _ => deserializer.deserialize_any(self),
+        }
     }
 }
 
@@ -139,7 +180,8 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(Any)? {
+        let place = if matches!(self.0, Place::Managers) { Place::Manager } else { Place::Anywhere };
+        while let Some(item) = access.next_element_seed(Any(place))? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -148,7 +190,8 @@ impl<'de> Visitor<'de> for Any {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut members = Members::default();
         while let Some(name) = access.next_key::<String>()? {
-            members.add(name, access.next_value_seed(Any)?);
+            let place = self.0.of_member(&name);
+            members.add(name, access.next_value_seed(Any(place))?);
         }
         Ok(Value::Object(members.into_map()))
     }

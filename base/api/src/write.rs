@@ -45,11 +45,17 @@ pub fn members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a String,
 }
 
 pub fn text(out: &mut Vec<u8>, text: &str) {
+    text_after(out, "", text);
+}
+
+/// The text after a prefix that needs no escapes.
+pub fn text_after(out: &mut Vec<u8>, prefix: &str, text: &str) {
     if needs_escapes(text.as_bytes()) {
-        return by_serde(out, text);
+        return by_serde(out, &format!("{prefix}{text}"));
     }
-    out.reserve(text.len() + 2);
+    out.reserve(prefix.len() + text.len() + 2);
     out.push(b'"');
+    out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(text.as_bytes());
     out.push(b'"');
 }

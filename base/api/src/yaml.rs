@@ -38,7 +38,10 @@ pub fn documents(text: &str) -> Result<Vec<Value>, BadYaml> {
 
 /// The object as `kubectl -o yaml` prints it.
 pub fn encode(object: &Object) -> String {
-    write::mapping_document(&object.0)
+    match object.managers() {
+        [] => write::mapping_document(&object.0),
+        _ => write::document(&object.clone().into_value()),
+    }
 }
 
 pub fn encode_value(value: &Value) -> String {
@@ -90,7 +93,7 @@ fn decode_form(
         None => decode::untyped(value),
     };
     note_duplicates(&mut findings, &read.duplicates);
-    json::finish(object.map(Object), findings, validation, &source)
+    json::finish(object, findings, validation, &source)
 }
 
 /// All duplicate keys are one finding, as the YAML reader of other tools reports them.

@@ -42,7 +42,7 @@ fn main() {
     let ready = step("ready");
     let live = object(&ready["live"]);
     let mut new = object(&ready["new"]);
-    new.set_meta("managedFields", ready["live"]["metadata"]["managedFields"].clone());
+    new.set_managers(live.managers().to_vec());
     let to_status = write("status", Reset::Fields(&[&["spec"]]));
     measure(
         "status patch",

@@ -156,7 +156,7 @@ fn applying_twice_changes_nothing_and_giving_up_takes_all_back() {
             let object = |random: &mut Random| {
                 let mut object = Object::from_value(random::object(random, schema)).expect("an object");
                 object.set_type("v1", "Kind");
-                object.remove_meta("managedFields");
+                object.set_managers(Vec::new());
                 object
             };
             let write = Write {
@@ -189,10 +189,38 @@ fn applying_twice_changes_nothing_and_giving_up_takes_all_back() {
             let mut nothing = Object::default();
             nothing.set_type("v1", "Kind");
             let left = managed_fields::apply(Some(&both), &nothing, false, &write).expect("gives up");
-            let entries =
-                managed_fields::entries(left.meta("managedFields").unwrap_or(&json!([]))).expect("entries");
+            let entries = managed_fields::entries(&left).expect("entries");
             assert!(entries.iter().all(|entry| entry.manager() == "ben"), "{left:?}");
         }
+    }
+}
+
+/// A new object's managers are written in one walk; comparing it with one that has nothing must give the same.
+#[test]
+fn all_of_a_new_object_is_its_writers() {
+    let random = &mut Random(8);
+    let paths: &[&[&str]] = &[&["status"]];
+    // A pattern that is no top-level field, and matches nothing, asks for the comparison.
+    let compared: &[&[&str]] = &[&["status"], &["none", "none"]];
+    for (schema, _) in kinds().iter().flat_map(|schema| (0..200).map(move |round| (schema, round))) {
+        let mut one = Object::from_value(random::object(random, schema)).expect("an object");
+        one.set_managers(Vec::new());
+        if random.chance(30) {
+            one.0.extend([("odd \"name\"".to_string(), json!({"a\\": [1, {"b": {}}], "c": {"d": null}}))]);
+        }
+        let mut other = one.clone();
+        let write = Write {
+            manager: "ann",
+            subresource: "",
+            api_version: "v1",
+            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            schema,
+            reset: Reset::Fields(paths),
+            versions: &OneVersion,
+        };
+        managed_fields::update(None, &mut one, &write);
+        managed_fields::update(None, &mut other, &Write { reset: Reset::Fields(compared), ..write });
+        assert_eq!(one, other);
     }
 }
 

@@ -148,7 +148,7 @@ fn connection_options(kind: &GroupVersionKind, query: &Query) -> Object {
     if !ports.is_empty() {
         options.insert("ports".into(), ports.into());
     }
-    Object(options)
+    Object::new(options)
 }
 
 /// What was decided about before: this write is but its consequence.

@@ -66,7 +66,8 @@ fn aggregates(role: &Object) -> bool {
 fn only_collection_changes(new: &Object, old: &Object) -> bool {
     let without = |object: &Object| {
         let mut object = object.clone();
-        for field in ["ownerReferences", "finalizers", "managedFields"] {
+        object.set_managers(Vec::new());
+        for field in ["ownerReferences", "finalizers"] {
             object.remove_meta(field);
         }
         object

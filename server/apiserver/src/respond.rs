@@ -144,10 +144,8 @@ pub fn from_storage(object: Object, kind: &Kind) -> Result<Object, Status> {
 }
 
 fn parse(json: &[u8]) -> Result<Object, Status> {
-    serde_json::from_slice(json)
-        .ok()
-        .and_then(Object::from_value)
-        .ok_or_else(|| Status::internal("an object of the cache cannot be read"))
+    Object::read(json)
+        .map_err(|error| Status::internal(format!("an object of the cache cannot be read: {error}")))
 }
 
 /// An entry's JSON in the version `kind`.
@@ -366,6 +364,7 @@ pub fn partial(object: &Object) -> Object {
     if let Some(metadata) = object.0.get("metadata") {
         partial.0.insert("metadata".into(), metadata.clone());
     }
+    partial.set_managers(object.managers().to_vec());
     partial
 }
 

@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::{Error, WireType, error, wire_type};
-use crate::types::{Either, EitherOther, Field, Shape, Type, Types, Wire};
-use crate::{duration, time};
+use crate::types::{Either, EitherOther, Field, Schema, Shape, Type, Types, Wire};
+use crate::{Object, duration, managers, time};
 
 #[derive(Default)]
 pub struct Backward {
@@ -89,7 +89,28 @@ impl Backward {
         self.key(tag, WireType::Bytes);
     }
 
+    /// The message of an object, with its managers where they belong.
+    pub fn object(&mut self, object: &Object, schema: &Schema) -> Result<(), Error> {
+        let Some(rows) = object.managed_fields() else {
+            return self.message(&object.0, schema.root(), &schema.types);
+        };
+        let mut metadata = object.0.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        metadata.insert(managers::FIELD.to_string(), rows);
+        let metadata = Value::Object(metadata);
+        let fields = |name: &str| if name == "metadata" { Some(&metadata) } else { object.0.get(name) };
+        self.message_of(&fields, schema.root(), &schema.types)
+    }
+
     pub fn message(&mut self, map: &Map<String, Value>, ty: &Type, types: &Types) -> Result<(), Error> {
+        self.message_of(&|name| map.get(name), ty, types)
+    }
+
+    fn message_of<'v>(
+        &mut self,
+        given: &dyn Fn(&str) -> Option<&'v Value>,
+        ty: &Type,
+        types: &Types,
+    ) -> Result<(), Error> {
         if ty.wire.is_empty() && ty.fields.iter().any(|f| !matches!(f.name.as_ref(), "kind" | "apiVersion")) {
             return Err(error(format!("{} has no protobuf form", ty.name)));
         }
@@ -97,12 +118,12 @@ impl Backward {
             match wire {
                 Wire::Field { tag, index } => {
                     let field = &ty.fields[*index];
-                    self.field(*tag, field, map.get(field.name.as_ref()), types)
+                    self.field(*tag, field, given(&field.name), types)
                         .map_err(|error| error.inside(ty, field))?;
                 }
                 Wire::Inline { tag, message, .. } => {
                     let end = self.len();
-                    self.message(map, types.get(*message), types)?;
+                    self.message_of(given, types.get(*message), types)?;
                     self.length_since(end, *tag);
                 }
             }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::entry::{self, Entry, Operation};
 use super::field_set::FieldSet;
-use super::rows::same;
-use super::update::{OtherVersions, note, put, settle_all, take_from_others, taken};
+use super::rows::same_fields;
+use super::update::{OtherVersions, note, settle_all, take_from_others, taken};
 use super::{Write, claims, compare, csa, merge, pick};
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -43,7 +43,7 @@ pub fn apply(
     force: bool,
     write: &Write<'_>,
 ) -> Result<Object, ApplyError> {
-    if applied.meta("managedFields").is_some_and(|fields| !fields.is_null()) {
+    if !applied.managers().is_empty() {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_string()));
     }
     if applied.api_version() != write.api_version {
@@ -56,8 +56,8 @@ pub fn apply(
     claims::check(&applied.0, write.schema).map_err(|why| {
         ApplyError::Invalid(format!("failed to create typed patch object ({}): {why}", identity(applied)))
     })?;
-    let rows = live.and_then(|live| live.meta("managedFields")).cloned().unwrap_or(Value::Null);
-    let mut entries = entry::decode(rows, true)
+    let rows = live.map_or(&[][..], Object::managers);
+    let mut entries = entry::decode(rows.to_vec(), true)
         .map_err(|why| ApplyError::Invalid(format!("failed to decode managed fields: {why}")))?;
     settle_all(&mut entries, write);
     let request = Request { live, applied, write };
@@ -98,7 +98,7 @@ impl Request<'_> {
             let changes = write.changes(&blank, &live.0);
             note(&mut entries, &blank, live, changes, BEFORE_FIRST_APPLY, write);
         }
-        let mut merged = without_managers(live);
+        let mut merged = live.clone();
         merge::onto(&mut merged, &self.applied.0, write.schema).map_err(|merge::NoElement| {
             ApplyError::Invalid("failed to merge config: an element of a list has no keys".to_string())
         })?;
@@ -113,11 +113,11 @@ impl Request<'_> {
             entry.set_time_of(last);
         }
         // Who applies again all that they applied before has nothing to give up.
-        let drops = last.filter(|last| !last.fields.is_within(&entry.fields));
+        let drops = last.filter(|last| !last.fields().is_within(entry.fields()));
         entries.push(entry);
         let pruned = match drops {
             Some(last) => {
-                Pruning { entries: &entries, write }.prune(merged, last.api_version(), &last.fields)
+                Pruning { entries: &entries, write }.prune(merged, last.api_version(), last.fields())
             }
             None => merged,
         };
@@ -127,17 +127,17 @@ impl Request<'_> {
         }
         take_from_others(&mut entries, live, &pruned, &changes, write, |entry| !own(entry));
 
-        let changed = !same_but_managers(live, &pruned);
-        let mut object = Object(pruned);
+        let changed = !same_fields(live, &pruned);
+        let mut object = Object::new(pruned);
         if let Some(place) = entries.iter().position(own) {
-            entries[place].fields.subtract(compare::unmanaged());
-            if entries[place].fields.is_empty() {
+            entries[place].fields_mut().subtract(compare::unmanaged());
+            if entries[place].is_empty() {
                 entries.remove(place);
             } else if changed {
                 entries[place].set_time(write.now);
             }
         }
-        put(&mut object, entry::encode(entries));
+        object.set_managers(entry::encode(entries));
         Ok(object)
     }
 
@@ -156,45 +156,12 @@ impl Request<'_> {
         for entry in others {
             let version = entry.api_version();
             let Some(changes) = elsewhere.changes(version, live, new, changes, self.write) else { continue };
-            let paths = entry.fields.intersection(&taken(changes)).paths();
+            let paths = entry.fields().intersection(&taken(changes)).paths();
             let manager = entry.describe();
             conflicts.extend(paths.into_iter().map(|path| Conflict { manager: manager.clone(), path }));
         }
         if conflicts.is_empty() { Ok(()) } else { Err(ApplyError::Conflicts(Conflicts(conflicts))) }
     }
-}
-
-/// A copy to work on. The managers are decoded already, and often are most of the object.
-fn without_managers(object: &Map<String, Value>) -> Map<String, Value> {
-    let copy = |(name, value): (&String, &Value)| match value {
-        Value::Object(metadata) if name == "metadata" => {
-            let others = metadata.iter().filter(|(field, _)| *field != "managedFields");
-            let others = others.map(|(field, value)| (field.clone(), value.clone()));
-            (name.clone(), Value::Object(others.collect()))
-        }
-        value => (name.clone(), value.clone()),
-    };
-    object.iter().map(copy).collect()
-}
-
-fn same_but_managers(live: &Map<String, Value>, new: &Map<String, Value>) -> bool {
-    let same_metadata = |live: &Map<String, Value>, new: &Map<String, Value>| {
-        let mut live = live.iter().filter(|(field, _)| *field != "managedFields");
-        let mut new = new.iter();
-        loop {
-            match (live.next(), new.next()) {
-                (None, None) => return true,
-                (Some((a, x)), Some((b, y))) if a == b && same(x, y) => {}
-                _ => return false,
-            }
-        }
-    };
-    live.len() == new.len()
-        && live.iter().zip(new).all(|((a, x), (b, y))| match (x, y) {
-            _ if a != b => false,
-            (Value::Object(x), Value::Object(y)) if a == "metadata" => same_metadata(x, y),
-            _ => same(x, y),
-        })
 }
 
 /// Removing what the manager applied before and does not apply any more.
@@ -213,11 +180,11 @@ impl Pruning<'_> {
             return self.prune_in(&merged, write.schema, version, last);
         }
         // The manager last applied through another version: look at the object as it did.
-        let Some((converted, schema)) = write.versions.convert(&Object(merged.clone()), version) else {
+        let Some((converted, schema)) = write.versions.convert(&Object::new(merged.clone()), version) else {
             return merged;
         };
         let pruned = self.prune_in(&converted.0, &schema, version, last);
-        match write.versions.convert(&Object(pruned), write.api_version) {
+        match write.versions.convert(&Object::new(pruned), write.api_version) {
             Some((pruned, _)) => pruned.0,
             None => merged,
         }
@@ -239,7 +206,7 @@ impl Pruning<'_> {
         for entry in self.entries {
             if entry.api_version() == version || self.write.versions.same_fields(entry.api_version(), version)
             {
-                kept.union(named(&entry.fields));
+                kept.union(named(entry.fields()));
             }
         }
         let mut unowned = merged_set.clone();
@@ -263,16 +230,16 @@ impl Pruning<'_> {
         other: &str,
     ) -> Option<Map<String, Value>> {
         let versions = self.write.versions;
-        let (merged_there, schema) = versions.convert(&Object(merged.clone()), other)?;
-        let (pruned_there, _) = versions.convert(&Object(pruned), other)?;
+        let (merged_there, schema) = versions.convert(&Object::new(merged.clone()), other)?;
+        let (pruned_there, _) = versions.convert(&Object::new(pruned), other)?;
         let named = |set: &FieldSet| pick::with_named_fields(set, &schema);
         let all = |object: &Map<String, Value>| named(&claims::of_object(object, &schema));
         let mut unowned = all(&merged_there.0);
         unowned.subtract(&all(&pruned_there.0));
         for entry in self.entries.iter().filter(|entry| entry.api_version() == other) {
-            unowned.subtract(&named(&entry.fields));
+            unowned.subtract(&named(entry.fields()));
         }
-        let pruned = Object(pick::remove(&merged_there.0, &unowned, &schema));
+        let pruned = Object::new(pick::remove(&merged_there.0, &unowned, &schema));
         Some(versions.convert(&pruned, version)?.0.0)
     }
 

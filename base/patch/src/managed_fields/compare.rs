@@ -44,6 +44,10 @@ const UNMANAGED_META: [&str; 9] = [
     "uid",
 ];
 
+pub fn is_unmanaged_meta(field: &str) -> bool {
+    UNMANAGED_META.contains(&field)
+}
+
 /// The fields nobody manages, as a set.
 pub fn unmanaged() -> &'static FieldSet {
     static UNMANAGED: LazyLock<FieldSet> = LazyLock::new(|| {
@@ -66,7 +70,7 @@ pub fn objects(old: &Fields, new: &Fields, schema: &Schema) -> Changes {
         old.get("metadata").and_then(Value::as_object).unwrap_or(&nothing),
         new.get("metadata").and_then(Value::as_object).unwrap_or(&nothing),
         |name, old, new| {
-            if !UNMANAGED_META.contains(&name) {
+            if !is_unmanaged_meta(name) {
                 let owned = rows.at(rows.at(root, "metadata"), name);
                 metadata.attach(name, rows.compare(owned, old, new));
             }

@@ -6,7 +6,6 @@ use ferry_api::Object;
 use serde_json::Value;
 
 use super::apply::{ApplyError, Conflicts};
-use super::entry::{self, Operation};
 use super::{Write, claims, compare};
 
 /// The manager `kubectl apply --server-side` speaks for.
@@ -69,83 +68,4 @@ pub(super) fn refresh_last_applied(object: &mut Object, applied: &Object) {
 /// Upstream's encoder escapes these everywhere; they stand only inside strings.
 fn html_safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
-}
-
-/// The rows of managers with what `csa_managers` wrote handed to `ssa_manager`, which applies. None
-/// when there is nothing to hand over.
-pub fn upgrade(
-    managed_fields: &Value,
-    csa_managers: &[&str],
-    ssa_manager: &str,
-    subresource: &str,
-) -> Result<Option<Value>, String> {
-    let mut entries = entry::decode(managed_fields.clone(), false)?;
-    let before = entries.clone();
-    for csa_manager in csa_managers {
-        let is_csa = |entry: &entry::Entry| {
-            entry.manager() == *csa_manager
-                && entry.operation == Operation::Update
-                && entry.subresource() == subresource
-        };
-        let ssa = entries.iter().position(|entry| entry.is(ssa_manager, Operation::Apply, "", subresource));
-        let target = match (ssa, entries.iter().position(is_csa)) {
-            (Some(ssa), _) => ssa,
-            (None, Some(csa)) => {
-                entries[csa].rename(ssa_manager, Operation::Apply);
-                csa
-            }
-            (None, None) => continue,
-        };
-        let version = entries[target].api_version().to_string();
-        let same_version = entries.iter().position(|entry| is_csa(entry) && entry.api_version() == version);
-        if let Some(csa) = same_version {
-            let fields = entries[csa].fields.clone();
-            entries[target].fields.union(fields);
-        }
-        entries.retain(|entry| !is_csa(entry));
-    }
-    if entries == before {
-        return Ok(None);
-    }
-    Ok(Some(Value::Array(entries.into_iter().map(entry::Entry::into_row).collect())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn row(manager: &str, operation: &str, version: &str, fields: Value) -> Value {
-        json!({"manager": manager, "operation": operation, "apiVersion": version, "fieldsType": "FieldsV1",
-            "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"})
-    }
-
-    fn check(rows: Vec<Value>, expected: Option<Vec<Value>>) {
-        let upgraded = upgrade(&Value::Array(rows), &["kubectl-client-side-apply"], "kubectl", "");
-        assert_eq!(upgraded, Ok(expected.map(Value::Array)));
-    }
-
-    #[test]
-    fn what_was_applied_by_the_client_is_applied_on_the_server() {
-        let csa = "kubectl-client-side-apply";
-        let (a, b) = (json!({"f:a": {}}), json!({"f:b": {}}));
-        let both = json!({"f:a": {}, "f:b": {}});
-        // The client's row turns into the server's.
-        check(
-            vec![row(csa, "Update", "v1", a.clone()), row("x", "Update", "v1", b.clone())],
-            Some(vec![row("kubectl", "Apply", "v1", a.clone()), row("x", "Update", "v1", b.clone())]),
-        );
-        // Both rows become one; a row of another version is dropped.
-        check(
-            vec![
-                row("kubectl", "Apply", "v1", a.clone()),
-                row(csa, "Update", "v1", b.clone()),
-                row(csa, "Update", "v1beta1", json!({"f:c": {}})),
-            ],
-            Some(vec![row("kubectl", "Apply", "v1", both)]),
-        );
-        // Nothing to hand over.
-        check(vec![row("x", "Update", "v1", b)], None);
-        check(vec![row("kubectl", "Apply", "v1", a)], None);
-    }
 }

@@ -1,15 +1,18 @@
 //! The rows of `metadata.managedFields`: who manages which fields, by which operation.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
+use ferry_api::ManagedFieldsEntry;
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::field_set::FieldSet;
 
 /// Updating managers beyond this number are folded into one, oldest first.
 const MAX_UPDATE_MANAGERS: usize = 10;
 const OLDEST_MANAGERS: &str = "ancient-changes";
+const FIELDS_TYPE: &str = "FieldsV1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
@@ -26,12 +29,15 @@ impl Operation {
     }
 }
 
-/// One row. It keeps the JSON it came from, so that a row nobody touched goes back as it was.
-#[derive(Debug, Clone, PartialEq)]
+/// One row. Its fields are text until somebody looks into them, and as a rule nobody does: a write changes other fields
+/// than those of most managers.
+#[derive(Debug, Clone)]
 pub struct Entry {
-    row: Map<String, Value>,
+    row: ManagedFieldsEntry,
     pub operation: Operation,
-    pub fields: FieldSet,
+    fields: OnceCell<FieldSet>,
+    /// Whether the text is still what the fields are.
+    is_text: bool,
 }
 
 impl Entry {
@@ -42,48 +48,66 @@ impl Entry {
         subresource: &str,
         fields: FieldSet,
     ) -> Entry {
-        let mut row = Map::new();
-        row.insert("manager".to_string(), manager.into());
-        row.insert("operation".to_string(), operation.as_str().into());
-        row.insert("apiVersion".to_string(), api_version.into());
-        row.insert("fieldsType".to_string(), "FieldsV1".into());
-        if !subresource.is_empty() {
-            row.insert("subresource".to_string(), subresource.into());
-        }
-        Entry { row, operation, fields }
+        let row = row(manager, operation, api_version, subresource);
+        Entry { row, operation, fields: OnceCell::from(fields), is_text: false }
     }
 
     pub fn manager(&self) -> &str {
-        self.text("manager")
+        &self.row.manager
     }
 
     pub fn api_version(&self) -> &str {
-        self.text("apiVersion")
+        &self.row.api_version
     }
 
     pub fn subresource(&self) -> &str {
-        self.text("subresource")
+        &self.row.subresource
     }
 
     pub fn time(&self) -> Option<&str> {
-        self.row.get("time").and_then(Value::as_str)
+        Some(self.row.time.as_str()).filter(|time| !time.is_empty())
     }
 
     pub fn set_time(&mut self, now: Timestamp) {
-        self.row.insert("time".to_string(), ferry_api::time::format_seconds(now).into());
+        self.row.time = ferry_api::time::format_seconds(now);
     }
 
     pub(super) fn set_time_of(&mut self, other: &Entry) {
-        match other.row.get("time") {
-            Some(time) => self.row.insert("time".to_string(), time.clone()),
-            None => self.row.remove("time"),
-        };
+        self.row.time.clone_from(&other.row.time);
     }
 
     pub(super) fn rename(&mut self, manager: &str, operation: Operation) {
-        self.row.insert("manager".to_string(), manager.into());
-        self.row.insert("operation".to_string(), operation.as_str().into());
+        self.row.manager = manager.to_string();
+        self.row.operation = operation.as_str().to_string();
         self.operation = operation;
+    }
+
+    pub fn fields(&self) -> &FieldSet {
+        // What was stored was checked before that.
+        self.fields.get_or_init(|| FieldSet::trust(parse(&self.row.fields_v1)))
+    }
+
+    pub(super) fn fields_mut(&mut self) -> &mut FieldSet {
+        self.fields();
+        self.is_text = false;
+        self.fields.get_mut().expect("read above")
+    }
+
+    /// Whether the manager has none of these fields, as far as that can be told without looking into its own: none of
+    /// the names that they begin with stands anywhere in the text.
+    pub(super) fn is_apart_from(&self, set: &FieldSet) -> bool {
+        match self.fields.get() {
+            Some(_) => set.is_empty(),
+            None => set.as_nodes().keys().all(|first| {
+                let is_plain = !first.contains(|c: char| matches!(c, '"' | '\\') || c.is_control());
+                is_plain && !self.row.fields_v1.contains(first.as_str())
+            }),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        // A row that says nothing is not stored.
+        self.fields.get().is_some_and(FieldSet::is_empty)
     }
 
     /// Whether two rows are of one manager. Who applies may move between versions and stays the same.
@@ -111,19 +135,12 @@ impl Entry {
         text
     }
 
-    pub(super) fn into_row(self) -> Value {
-        let Entry { mut row, fields, .. } = self;
-        match row.get_mut("fieldsV1") {
-            Some(slot) => *slot = fields.into_value(),
-            None => {
-                row.insert("fieldsV1".to_string(), fields.into_value());
-            }
+    pub(super) fn into_row(self) -> ManagedFieldsEntry {
+        let Entry { mut row, fields, is_text, .. } = self;
+        if !is_text && let Some(fields) = fields.into_inner() {
+            row.fields_v1 = fields.text();
         }
-        Value::Object(row)
-    }
-
-    fn text(&self, field: &str) -> &str {
-        self.row.get(field).and_then(Value::as_str).unwrap_or("")
+        row
     }
 
     fn seconds(&self) -> i64 {
@@ -131,13 +148,25 @@ impl Entry {
     }
 }
 
+/// A row that says nothing of its fields and its time yet.
+pub(super) fn row(
+    manager: &str,
+    operation: Operation,
+    api_version: &str,
+    subresource: &str,
+) -> ManagedFieldsEntry {
+    ManagedFieldsEntry {
+        manager: manager.to_string(),
+        operation: operation.as_str().to_string(),
+        api_version: api_version.to_string(),
+        fields_type: FIELDS_TYPE.to_string(),
+        subresource: subresource.to_string(),
+        ..ManagedFieldsEntry::default()
+    }
+}
+
 /// Reads rows. `stored` rows were checked when they were written and are taken as they are.
-pub fn decode(managed_fields: Value, stored: bool) -> Result<Vec<Entry>, String> {
-    let rows = match managed_fields {
-        Value::Null => return Ok(Vec::new()),
-        Value::Array(rows) => rows,
-        _ => return Err("managedFields must be a list".to_string()),
-    };
+pub fn decode(rows: Vec<ManagedFieldsEntry>, stored: bool) -> Result<Vec<Entry>, String> {
     let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
     for (index, row) in rows.into_iter().enumerate() {
         entries.push(decode_row(index, row, stored)?);
@@ -152,33 +181,35 @@ pub fn decode(managed_fields: Value, stored: bool) -> Result<Vec<Entry>, String>
     Ok(entries)
 }
 
-fn decode_row(index: usize, row: Value, stored: bool) -> Result<Entry, String> {
-    let Value::Object(mut row) = row else {
-        return Err(format!("managed fields entry {index} must be an object"));
-    };
-    let operation = match row.get("operation").and_then(Value::as_str) {
-        Some("Apply") => Operation::Apply,
-        Some("Update") => Operation::Update,
+fn decode_row(index: usize, row: ManagedFieldsEntry, stored: bool) -> Result<Entry, String> {
+    let operation = match row.operation.as_str() {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
         _ => return Err("operation must be `Apply` or `Update`".to_string()),
     };
-    if row.get("apiVersion").and_then(Value::as_str).is_none_or(str::is_empty) {
+    if row.api_version.is_empty() {
         return Err("apiVersion must not be empty".to_string());
     }
-    match row.get("fieldsType").and_then(Value::as_str) {
-        Some("FieldsV1") => {}
-        None | Some("") => return Err(format!("missing fieldsType in managed fields entry {index}")),
-        Some(other) => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
+    match row.fields_type.as_str() {
+        FIELDS_TYPE => {}
+        "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
+        other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
     }
-    let fields = row.get_mut("fieldsV1").map_or(Value::Null, Value::take);
-    let fields = match stored {
-        true => FieldSet::trust(fields),
-        false => FieldSet::parse(&fields).map_err(|error| format!("error decoding set: {}", error.0))?,
-    };
-    Ok(Entry { row, operation, fields })
+    if stored {
+        return Ok(Entry { row, operation, fields: OnceCell::new(), is_text: true });
+    }
+    let fields = parse(&row.fields_v1);
+    let fields = FieldSet::parse(&fields).map_err(|error| format!("error decoding set: {}", error.0))?;
+    Ok(Entry { row, operation, fields: OnceCell::from(fields), is_text: false })
+}
+
+/// What is no JSON, and it never is, says as much about fields as null does.
+fn parse(text: &str) -> Value {
+    ferry_api::read::document(text.as_bytes()).unwrap_or(Value::Null)
 }
 
 /// Writes rows in their order: who applies first, then by age, then by name.
-pub fn encode(mut entries: Vec<Entry>) -> Value {
+pub fn encode(mut entries: Vec<Entry>) -> Vec<ManagedFieldsEntry> {
     entries.sort_by(|a, b| {
         (a.operation, a.seconds())
             .cmp(&(b.operation, b.seconds()))
@@ -186,7 +217,7 @@ pub fn encode(mut entries: Vec<Entry>) -> Value {
             .then_with(|| a.api_version().cmp(b.api_version()))
             .then_with(|| a.subresource().cmp(b.subresource()))
     });
-    Value::Array(entries.into_iter().map(Entry::into_row).collect())
+    entries.into_iter().map(Entry::into_row).collect()
 }
 
 /// Folds the oldest updating managers together until no more than ten are left, so that an object
@@ -212,7 +243,7 @@ pub fn cap(entries: &mut Vec<Entry>) {
         if count <= MAX_UPDATE_MANAGERS {
             break;
         }
-        let Some(entry) = slots[place].take() else { continue };
+        let Some(mut entry) = slots[place].take() else { continue };
         let version = entry.api_version().to_string();
         let Some(first) = buckets.get(&version).copied() else {
             buckets.insert(version, place);
@@ -225,9 +256,9 @@ pub fn cap(entries: &mut Vec<Entry>) {
         };
         if let Some(bucket) = &mut slots[target] {
             bucket.rename(OLDEST_MANAGERS, Operation::Update);
-            bucket.row.remove("subresource");
+            bucket.row.subresource.clear();
             bucket.set_time_of(&entry);
-            bucket.fields.union(entry.fields);
+            bucket.fields_mut().union(std::mem::take(entry.fields_mut()));
         }
         count -= 1;
     }

@@ -1,7 +1,7 @@
 //! A set of field paths, kept as the very JSON that stands in `managedFields`: an object whose keys
 //! are path elements. A path is in the set when its object is empty or holds `"."`.
 //!
-//! Keeping this form makes reading and writing an entry free, and what a write did not touch is never
+//! Keeping this form makes reading and writing an entry plain, and what a write did not touch is never
 //! looked at: the operations walk only where the other set leads.
 
 use std::collections::BTreeMap;
@@ -65,6 +65,13 @@ impl FieldSet {
 
     pub fn into_value(self) -> Value {
         Value::Object(self.0)
+    }
+
+    /// The JSON text that is stored.
+    pub(super) fn text(&self) -> String {
+        let mut out = Vec::with_capacity(1024);
+        ferry_api::write::object(&mut out, &self.0);
+        String::from_utf8(out).expect("JSON is written as UTF-8")
     }
 
     pub fn as_nodes(&self) -> &Map<String, Value> {

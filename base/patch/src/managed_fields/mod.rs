@@ -11,16 +11,17 @@
 //! nobody manages, and [`keep_times`] after them.
 //!
 //! `field_set` is the set of paths, `element` one step of a path, `rows` what the types say,
-//! `compare`, `claims`, `merge` and `pick` the walks over objects, `entry` a row of managedFields,
+//! `compare`, `fresh`, `claims`, `merge` and `pick` the walks over objects, `entry` a row of managedFields,
 //! `settle` and `csa` the ways from older records to newer ones.
 
 mod apply;
 mod claims;
 mod compare;
-pub mod csa;
+mod csa;
 mod element;
 mod entry;
 mod field_set;
+mod fresh;
 mod merge;
 mod overlay;
 mod pick;
@@ -115,17 +116,17 @@ pub fn fields_of(object: &Object, schema: &Schema) -> FieldSet {
 /// The part of an object that the fields of `set` make up, keys of list elements included: what its
 /// manager would apply again.
 pub fn extract(object: &Object, set: &FieldSet, schema: &Schema) -> Object {
-    Object(pick::extract(&object.0, set, schema))
+    Object::new(pick::extract(&object.0, set, schema))
 }
 
 /// The object without the fields of `set`.
 pub fn remove(object: &Object, set: &FieldSet, schema: &Schema) -> Object {
-    Object(pick::remove(&object.0, set, schema))
+    Object::new(pick::remove(&object.0, set, schema))
 }
 
-/// Reads `metadata.managedFields`, strictly.
-pub fn entries(managed_fields: &Value) -> Result<Vec<Entry>, String> {
-    entry::decode(managed_fields.clone(), false)
+/// The managers of an object, read strictly.
+pub fn entries(object: &Object) -> Result<Vec<Entry>, String> {
+    entry::decode(object.managers().to_vec(), false)
 }
 
 impl Write<'_> {
@@ -245,10 +246,10 @@ mod tests {
             versions: &versions,
         };
         update(Some(&live), &mut new, &write);
-        let managers: Vec<(String, Value)> = entries(new.meta("managedFields").expect("managers"))
+        let managers: Vec<(String, Value)> = entries(&new)
             .expect("entries")
             .into_iter()
-            .map(|entry| (entry.manager().to_string(), entry.fields.into_value()))
+            .map(|entry| (entry.manager().to_string(), entry.fields().clone().into_value()))
             .collect();
         assert_eq!(
             managers,

@@ -2,7 +2,7 @@
 
 use ferry_api::types::{Field, ListType};
 use ferry_api::{Schema, Shape, Type, Types};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::element;
 
@@ -105,9 +105,11 @@ pub fn same(a: &Value, b: &Value) -> bool {
             a == b || ((x.is_f64() || y.is_f64()) && x.as_f64() == y.as_f64())
         }
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| same(x, y)),
-        (Value::Object(x), Value::Object(y)) => {
-            x.len() == y.len() && x.iter().zip(y).all(|((key_x, x), (key_y, y))| key_x == key_y && same(x, y))
-        }
+        (Value::Object(x), Value::Object(y)) => same_fields(x, y),
         _ => a == b,
     }
+}
+
+pub fn same_fields(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|((key_a, a), (key_b, b))| key_a == key_b && same(a, b))
 }

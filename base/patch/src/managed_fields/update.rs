@@ -1,21 +1,28 @@
 //! Bookkeeping for create, update and patch.
 
-use ferry_api::Object;
+use ferry_api::{ManagedFieldsEntry, Object};
 use serde_json::{Map, Value};
 
 use super::Write;
 use super::compare::{self, Changes};
 use super::entry::{self, Entry, Operation};
 use super::field_set::FieldSet;
+use super::fresh;
 use super::settle::settle;
 use crate::strategic;
 
 /// Writes the managers of `new` into it: fields that differ from `live` belong to the writer now, and
 /// to no one else. `live` is None on create.
 pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
-    let sent = new.remove_meta("managedFields").unwrap_or(Value::Null);
-    let stored = live.and_then(|live| live.meta("managedFields")).unwrap_or(&Value::Null);
-    let (mut entries, in_order) = managers(sent, stored, write);
+    let sent = new.take_managers();
+    if live.is_none()
+        && sent.is_empty()
+        && let Some(managers) = fresh::managers(&new.0, write)
+    {
+        new.set_managers(managers);
+        return;
+    }
+    let (mut entries, in_order) = managers(sent, live.map_or(&[], Object::managers), write);
     // An object without managers stays so until somebody applies to it.
     if entries.is_empty() && live.is_some() {
         return;
@@ -30,7 +37,7 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
     };
     let changes = write.changes(old, &new.0);
     if changes.is_empty() && in_order {
-        put(new, entries.into_iter().map(Entry::into_row).collect());
+        new.set_managers(entries.into_iter().map(Entry::into_row).collect());
         return;
     }
     // Built-in kinds do not change their rows within a version; custom ones may at any time.
@@ -39,13 +46,13 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
     }
     note(&mut entries, old, new, changes, write.manager(), write);
     entry::cap(&mut entries);
-    put(new, entry::encode(entries));
+    new.set_managers(entry::encode(entries));
 }
 
 /// Brings sets that were written by older rows up to date.
 pub(super) fn settle_all(entries: &mut [Entry], write: &Write<'_>) {
     for entry in entries.iter_mut().filter(|entry| entry.api_version() == write.api_version) {
-        settle(&mut entry.fields, write.schema);
+        settle(entry.fields_mut(), write.schema);
     }
 }
 
@@ -69,7 +76,7 @@ pub(super) fn note(
     let own = entries.iter_mut().find(|entry| entry.is(manager, Operation::Update, version, subresource));
     match own {
         Some(entry) => {
-            entry.fields.union(modified);
+            entry.fields_mut().union(modified);
             entry.set_time(write.now);
         }
         None => {
@@ -95,14 +102,16 @@ pub(super) fn take_from_others(
         if is_other(entry) {
             match elsewhere.changes(entry.api_version(), old, new, changes, write) {
                 Some(changes) => {
-                    entry.fields.subtract(&changes.modified);
-                    entry.fields.subtract(&changes.added);
-                    entry.fields.subtract(&changes.removed);
+                    for set in [&changes.modified, &changes.added, &changes.removed] {
+                        if !entry.is_apart_from(set) {
+                            entry.fields_mut().subtract(set);
+                        }
+                    }
                 }
                 None => return false,
             }
         }
-        !entry.fields.is_empty()
+        !entry.is_empty()
     });
 }
 
@@ -124,8 +133,9 @@ impl OtherVersions {
         }
         let known = self.0.iter().position(|(version, _)| version == api_version);
         let place = known.unwrap_or_else(|| {
-            let convert =
-                |object: &Map<String, Value>| write.versions.convert(&Object(object.clone()), api_version);
+            let convert = |object: &Map<String, Value>| {
+                write.versions.convert(&Object::new(object.clone()), api_version)
+            };
             let seen = match (convert(old), convert(new)) {
                 (Some((old, schema)), Some((new, _))) => Some(compare::objects(&old.0, &new.0, &schema)),
                 _ => None,
@@ -138,78 +148,45 @@ impl OtherVersions {
 }
 
 /// The managers before this write, and whether they are already in the order they are stored in.
-fn managers(sent: Value, stored: &Value, write: &Write<'_>) -> (Vec<Entry>, bool) {
-    let stored_entries = |stored: Value| entry::decode(stored, true).unwrap_or_else(|_| Vec::new());
+fn managers(
+    sent: Vec<ManagedFieldsEntry>,
+    stored: &[ManagedFieldsEntry],
+    write: &Write<'_>,
+) -> (Vec<Entry>, bool) {
+    let of_stored =
+        |stored: Vec<ManagedFieldsEntry>| entry::decode(stored, true).unwrap_or_else(|_| Vec::new());
     // Nearly always the object carries the managers it was read with.
-    if sent == *stored {
-        return (stored_entries(sent), true);
+    if sent == stored {
+        return (of_stored(sent), true);
     }
     // A subresource cannot set them.
     if !write.subresource.is_empty() {
-        return (stored_entries(stored.clone()), true);
+        return (of_stored(stored.to_vec()), true);
     }
-    if is_reset(&sent) {
+    // One empty entry asks to forget all managers.
+    if sent == [ManagedFieldsEntry::default()] {
         return (Vec::new(), true);
     }
     match entry::decode(sent, false) {
         Ok(entries) if !entries.is_empty() => (entries, false),
-        _ => (stored_entries(stored.clone()), true),
-    }
-}
-
-/// An empty list, or a list of one empty entry, asks to forget all managers.
-fn is_reset(sent: &Value) -> bool {
-    match sent.as_array().map(Vec::as_slice) {
-        Some([]) => true,
-        Some([Value::Object(entry)]) => {
-            entry.values().all(|value| value.is_null() || value.as_str() == Some(""))
-        }
-        _ => false,
-    }
-}
-
-pub(super) fn put(object: &mut Object, managed_fields: Value) {
-    match managed_fields {
-        Value::Array(rows) if rows.is_empty() => {
-            object.remove_meta("managedFields");
-        }
-        rows => object.set_meta("managedFields", rows),
+        _ => (of_stored(stored.to_vec()), true),
     }
 }
 
 /// Puts the old times back when nothing but times changed, so that a write that changes nothing is
 /// not stored. To be called once `new` is complete.
 pub fn keep_times(live: &Object, new: &mut Object) {
-    let (Some(Value::Array(old_rows)), Some(Value::Array(new_rows))) =
-        (live.meta("managedFields"), new.meta("managedFields"))
-    else {
-        return;
-    };
+    let (old_rows, new_rows) = (live.managers(), new.managers());
     if old_rows.len() != new_rows.len() || old_rows == new_rows {
         return;
     }
-    let same_row = |a: &Value, b: &Value| match (a.as_object(), b.as_object()) {
-        (Some(a), Some(b)) => equal_but(a, b, "time"),
-        _ => false,
+    let same_row = |(a, b): (&ManagedFieldsEntry, &ManagedFieldsEntry)| {
+        let times_apart = ManagedFieldsEntry { time: a.time.clone(), ..b.clone() };
+        *a == times_apart
     };
-    if !old_rows.iter().zip(new_rows).all(|(a, b)| same_row(a, b)) {
-        return;
+    if old_rows.iter().zip(new_rows).all(same_row) && live.0 == new.0 {
+        new.set_managers(old_rows.to_vec());
     }
-    let same_metadata = match (live.0.get("metadata"), new.0.get("metadata")) {
-        (Some(Value::Object(a)), Some(Value::Object(b))) => equal_but(a, b, "managedFields"),
-        _ => false,
-    };
-    if same_metadata && equal_but(&live.0, &new.0, "metadata") {
-        let rows = old_rows.clone();
-        new.set_meta("managedFields", rows);
-    }
-}
-
-/// Equal, but for one field.
-fn equal_but(a: &Map<String, Value>, b: &Map<String, Value>, field: &str) -> bool {
-    let others = |map: &'_ Map<String, Value>| map.iter().filter(|(key, _)| *key != field).count();
-    others(a) == others(b)
-        && a.iter().filter(|(key, _)| *key != field).all(|(key, value)| b.get(key) == Some(value))
 }
 
 /// Fields that are in any of the three sets.

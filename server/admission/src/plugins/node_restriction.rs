@@ -284,7 +284,7 @@ impl Write<'_> {
         let rest = |claim: &Object| {
             let mut claim = claim.clone();
             claim.remove_meta("resourceVersion");
-            claim.remove_meta("managedFields");
+            claim.set_managers(Vec::new());
             let status = claim.section_mut("status");
             for field in ["capacity", "conditions", "allocatedResourceStatuses", "allocatedResources"] {
                 status.remove(field);

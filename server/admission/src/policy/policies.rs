@@ -212,7 +212,7 @@ impl Policies {
 /// The name and spec of every object; one that cannot be read is left out and reported.
 fn specs<T: DeserializeOwned>(cache: &Cache) -> Vec<(String, T)> {
     let read = |entry: &ferry_registry::cache::Entry| -> Result<T, serde_json::Error> {
-        let object: Object = Object(serde_json::from_slice(&entry.json)?);
+        let object = Object::read(&entry.json)?;
         T::deserialize(object.get(&["spec"]).unwrap_or(&Value::Null))
     };
     let (snapshot, _) = cache.snapshot();

@@ -124,9 +124,8 @@ impl Entry {
 
     /// The object, to work on.
     pub fn read_object(&self) -> Result<Object, Status> {
-        let value = ferry_api::read::document(&self.json)
-            .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))?;
-        Object::from_value(value).ok_or_else(|| Status::internal("a stored value is no object"))
+        Object::read(&self.json)
+            .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))
     }
 
     pub fn size(&self) -> usize {
