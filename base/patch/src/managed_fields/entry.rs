@@ -93,15 +93,11 @@ impl Entry {
         self.fields.get_mut().expect("read above")
     }
 
-    /// Whether the manager has none of these fields, as far as that can be told without looking into its own: none of
-    /// the names that they begin with stands anywhere in the text.
+    /// Whether the manager has none of these fields, as far as that can be told without looking into its own.
     pub(super) fn is_apart_from(&self, set: &FieldSet) -> bool {
         match self.fields.get() {
             Some(_) => set.is_empty(),
-            None => set.as_nodes().keys().all(|first| {
-                let is_plain = !first.contains(|c: char| matches!(c, '"' | '\\') || c.is_control());
-                is_plain && !self.row.fields_v1.contains(first.as_str())
-            }),
+            None => set.is_apart_from(&self.row.fields_v1),
         }
     }
 
