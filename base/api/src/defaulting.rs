@@ -1,6 +1,8 @@
 //! Static defaults: what a field is when nobody gave it a value, read off the rows. Defaults that
 //! depend on other fields belong to the strategies of the registry.
 
+use std::cmp::Ordering;
+
 use serde_json::{Map, Value};
 
 use crate::object::Object;
@@ -17,25 +19,77 @@ pub fn apply(object: &mut Object, schema: &Schema) {
     structure(&mut object.0, schema.root, &schema.types);
 }
 
+/// Walks the fields of the type and those of the object side by side; both are in the order of their names.
 fn structure(map: &mut Map<String, Value>, id: TypeId, types: &Types) {
     let ty = types.get(id);
-    for index in &ty.defaulted {
-        let field = &ty.fields[*index as usize];
-        if let Some(default) = field.default.as_ref().or(field.assume.as_ref()) {
-            set(map, field, default, types);
-        }
-        if field.milli
-            && let Some(Value::Object(quantities)) = map.get_mut(field.name.as_ref())
-        {
-            quantities.values_mut().for_each(round_up_to_milli);
+    let mut missing = Vec::new();
+    let mut given = map.iter_mut();
+    let mut next = given.next();
+    for defaulted in &ty.defaulted {
+        let field = &ty.fields[defaulted.index as usize];
+        let order = loop {
+            match &next {
+                None => break Ordering::Greater,
+                Some((name, _)) => match name.as_str().cmp(&field.name) {
+                    Ordering::Less => next = given.next(),
+                    order => break order,
+                },
+            }
+        };
+        match &mut next {
+            Some((_, value)) if order.is_eq() => {
+                if defaulted.itself {
+                    itself(value, field, types);
+                }
+                if defaulted.below {
+                    nested(value, &field.shape, types);
+                }
+            }
+            _ => missing.extend(default_of(field).map(|default| (defaulted, default))),
         }
     }
-    for index in &ty.nested {
-        let field = &ty.fields[*index as usize];
-        if let Some(value) = map.get_mut(field.name.as_ref()) {
-            nested(value, &field.shape, types);
+    for (defaulted, default) in missing {
+        let field = &ty.fields[defaulted.index as usize];
+        let mut value = completed(default, field, types);
+        if defaulted.below {
+            nested(&mut value, &field.shape, types);
         }
+        map.insert(field.name.as_ref().to_owned(), value);
     }
+}
+
+/// The default of a field, where it is not the same as none.
+fn default_of(field: &Field) -> Option<&Value> {
+    let default = field.default.as_ref().or(field.assume.as_ref())?;
+    (!zero::is_left_out(field, default)).then_some(default)
+}
+
+/// Gives a field that is there its default, where its value is a zero one that cannot be told from none.
+fn itself(value: &mut Value, field: &Field, types: &Types) {
+    if !is_given(value, field)
+        && let Some(default) = default_of(field)
+    {
+        *value = completed(default, field, types);
+    }
+    if field.milli
+        && let Value::Object(quantities) = value
+    {
+        quantities.values_mut().for_each(round_up_to_milli);
+    }
+}
+
+fn is_given(value: &Value, field: &Field) -> bool {
+    match value {
+        Value::Null => false,
+        _ if field.pointer => true,
+        value => !is_zero(value),
+    }
+}
+
+fn completed(default: &Value, field: &Field, types: &Types) -> Value {
+    let mut value = default.clone();
+    complete(&mut value, &field.shape, types);
+    value
 }
 
 fn nested(value: &mut Value, shape: &Shape, types: &Types) {
@@ -51,26 +105,16 @@ fn nested(value: &mut Value, shape: &Shape, types: &Types) {
     }
 }
 
-/// Gives a field its default where it has no value, or a zero one that cannot be told from none.
-fn set(map: &mut Map<String, Value>, field: &Field, default: &Value, types: &Types) {
-    let given = match map.get(field.name.as_ref()) {
-        None | Some(Value::Null) => false,
-        Some(_) if field.pointer => true,
-        Some(value) => !is_zero(value),
-    };
-    if given || zero::is_left_out(field, default) {
-        return;
-    }
-    let mut value = default.clone();
-    complete(&mut value, &field.shape, types);
-    map.insert(field.name.as_ref().to_owned(), value);
-}
-
 fn assume(map: &mut Map<String, Value>, path: &[Box<str>], value: &Value, ty: &Type, types: &Types) {
     let Some((first, rest)) = path.split_first() else { return };
     let Some(field) = ty.field(first) else { return };
     match (rest.is_empty(), &field.shape) {
-        (true, _) => set(map, field, value, types),
+        (true, _) => {
+            let given = map.get(first.as_ref()).is_some_and(|value| is_given(value, field));
+            if !given && !zero::is_left_out(field, value) {
+                map.insert(first.as_ref().to_owned(), completed(value, field, types));
+            }
+        }
         (false, Shape::Struct(id)) => {
             if let Some(Value::Object(inner)) = map.get_mut(first.as_ref()) {
                 assume(inner, rest, value, types.get(*id), types);

@@ -60,9 +60,19 @@ pub struct Type {
     pub assumptions: Vec<(Vec<Box<str>>, Value)>,
     /// The fields that are written even when empty, as indexes into `fields`; [`Types::add`] sets it.
     pub kept: Vec<u32>,
-    /// The fields that have a default, and those below which there may be one; [`Types::add`] sets both.
-    pub defaulted: Vec<u32>,
-    pub nested: Vec<u32>,
+    /// The fields that have a default, or below which there may be one, in their order; [`Types::add`] sets it.
+    pub defaulted: Vec<Defaulted>,
+}
+
+/// A field that defaulting looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Defaulted {
+    /// Into the type's `fields`.
+    pub index: u32,
+    /// Whether the field itself has a default.
+    pub itself: bool,
+    /// Whether something below it may have one.
+    pub below: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,9 +217,12 @@ impl Types {
         ty.fields.sort_by(|a, b| a.name.cmp(&b.name));
         ty.beginnings = ty.fields.iter().map(|field| beginning(&field.name)).collect();
         ty.kept = indexes(&ty.fields, |field| field.keep);
-        ty.defaulted =
-            indexes(&ty.fields, |field| field.default.is_some() || field.assume.is_some() || field.milli);
-        ty.nested = indexes(&ty.fields, |field| field.shape.element_struct().is_some());
+        let defaulted = (0u32..).zip(&ty.fields).map(|(index, field)| Defaulted {
+            index,
+            itself: field.default.is_some() || field.assume.is_some() || field.milli,
+            below: field.shape.element_struct().is_some(),
+        });
+        ty.defaulted = defaulted.filter(|field| field.itself || field.below).collect();
         self.by_name.insert(ty.name.clone(), id);
         for kind in &ty.kinds {
             self.by_kind.insert(kind.clone(), id);
@@ -244,18 +257,21 @@ impl Shape {
 }
 
 impl Types {
-    /// Takes the fields out of `nested` below which there is no default, so that defaulting does not
-    /// go there.
-    fn prune_nested(&mut self) {
-        let mut reached: Vec<bool> =
-            self.types.iter().map(|ty| !ty.defaulted.is_empty() || !ty.assumptions.is_empty()).collect();
-        let leads = |ty: &Type, index: u32, reached: &[bool]| {
-            ty.fields[index as usize].shape.element_struct().is_some_and(|id| reached[id.0 as usize])
+    /// Takes the fields out of `defaulted` that lead to no default, so that defaulting does not go there.
+    fn prune_defaulted(&mut self) {
+        let own = |ty: &Type| !ty.assumptions.is_empty() || ty.defaulted.iter().any(|field| field.itself);
+        let mut reached: Vec<bool> = self.types.iter().map(own).collect();
+        let leads = |ty: &Type, field: &Defaulted, reached: &[bool]| {
+            let below = ty.fields[field.index as usize].shape.element_struct();
+            below.is_some_and(|id| reached[id.0 as usize])
         };
         loop {
             let more: Vec<usize> = (0..self.types.len())
                 .filter(|at| !reached[*at])
-                .filter(|at| self.types[*at].nested.iter().any(|i| leads(&self.types[*at], *i, &reached)))
+                .filter(|at| {
+                    let ty = &self.types[*at];
+                    ty.defaulted.iter().any(|field| leads(ty, field, &reached))
+                })
                 .collect();
             if more.is_empty() {
                 break;
@@ -264,8 +280,9 @@ impl Types {
         }
         for at in 0..self.types.len() {
             let ty = &self.types[at];
-            let nested = ty.nested.iter().copied().filter(|i| leads(ty, *i, &reached)).collect();
-            self.types[at].nested = nested;
+            let pruned =
+                ty.defaulted.iter().map(|field| Defaulted { below: leads(ty, field, &reached), ..*field });
+            self.types[at].defaulted = pruned.filter(|field| field.itself || field.below).collect();
         }
     }
 }

@@ -187,7 +187,7 @@ fn assemble<'a>(
             ..Type::default()
         });
     }
-    types.prune_nested();
+    types.prune_defaulted();
     Ok(types)
 }
 
