@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use ferry_api::{Kind, Status, protobuf};
 use ferry_registry::Registry;
 use ferry_registry::cache::{
-    Change, Delivered, Encoding as FormEncoding, Entry, Filter, Form, FrameKind, Snapshot, Watcher,
+    Change, Encoding as FormEncoding, Entry, Event, Filter, Form, Snapshot, Watcher,
 };
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::watch::Start;
@@ -31,6 +31,8 @@ use crate::{respond, table, websocket};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// It hears of it once more this long before its end, so that its client goes on from there.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+/// Events that came together are sent together, up to about this much.
+const CHUNK: usize = 64 * 1024;
 
 pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
@@ -181,13 +183,10 @@ impl EventStream {
             }
         }
         if let Poll::Ready(delivered) = self.watcher.poll_next(context) {
-            let delivered = delivered.map_err(|gone| {
+            let (change, event) = delivered.map_err(|gone| {
                 Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
             })?;
-            if let Some((_, event)) = delivered.last() {
-                self.last_sent = event.revision;
-            }
-            return Poll::Ready(self.frames.batch(&delivered).map(Some));
+            return Poll::Ready(self.events(change, &event).map(Some));
         }
         if let Some(time) = &mut self.next_bookmark
             && time.poll_unpin(context).is_ready()
@@ -197,6 +196,25 @@ impl EventStream {
             return Poll::Ready(self.frames.bookmark(self.last_sent, false).map(Some));
         }
         self.over.poll_unpin(context).map(|()| Ok(None))
+    }
+
+    /// An event, and those that came meanwhile.
+    fn events(&mut self, change: Change, event: &Event) -> Result<Bytes, Status> {
+        self.last_sent = event.revision;
+        let first = self.frames.shared_frame(change, event)?;
+        // Mostly it is the only one, and goes out as it is for all watchers.
+        let mut out = BytesMut::new();
+        // One that fell behind meanwhile hears of it after what it still got.
+        while first.len() + out.len() < CHUNK
+            && let Ok(Some((change, event))) = self.watcher.try_next()
+        {
+            if out.is_empty() {
+                out.extend_from_slice(&first);
+            }
+            self.last_sent = event.revision;
+            out.extend_from_slice(&self.frames.shared_frame(change, &event)?);
+        }
+        Ok(if out.is_empty() { first } else { out.freeze() })
     }
 }
 
@@ -233,28 +251,12 @@ impl Frames {
         Ok(out.freeze())
     }
 
-    fn batch(&mut self, delivered: &[Delivered]) -> Result<Bytes, Status> {
-        if let [(change, event)] = delivered {
-            return self.shared_frame(*change, event);
-        }
-        let mut out = BytesMut::new();
-        for (change, event) in delivered {
-            out.extend_from_slice(&self.shared_frame(*change, event)?);
-        }
-        Ok(out.freeze())
-    }
-
     /// Whole objects are written once per event; tables and partial objects per watcher.
-    fn shared_frame(
-        &mut self,
-        change: Change,
-        event: &Arc<ferry_registry::cache::Event>,
-    ) -> Result<Bytes, Status> {
+    fn shared_frame(&mut self, change: Change, event: &Event) -> Result<Bytes, Status> {
         if self.wanted.view != View::Whole {
             return self.frame(change, &event.shown(change));
         }
-        let form = Some(self.form.clone());
-        event.frame(FrameKind { change, form }, |entry| self.whole_frame(change.as_str(), entry))
+        event.frame(change, &self.form, |entry| self.whole_frame(change.as_str(), entry))
     }
 
     fn frame(&mut self, change: Change, entry: &Entry) -> Result<Bytes, Status> {

@@ -94,6 +94,15 @@ impl Entry {
         self.key.split_once('/').map_or(&*self.key, |(_, name)| name)
     }
 
+    /// Whether this is its namespace; asked of every event for every watcher, so the key is not searched for its parts.
+    pub fn is_in(&self, namespace: &str) -> bool {
+        match self.key.strip_prefix(namespace) {
+            Some(_) if namespace.is_empty() => self.namespace().is_empty(),
+            Some(rest) => rest.starts_with('/'),
+            None => false,
+        }
+    }
+
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
     }
@@ -182,6 +191,22 @@ mod tests {
         let gone = entry.deleted_at(Revision(19));
         assert!(find(&gone.json, b"\"resourceVersion\":\"19\"").is_some());
         assert_eq!(gone.json.len(), entry.json.len() + 1);
+    }
+
+    #[test]
+    fn an_entry_knows_its_namespace() {
+        let check = |key: &str, namespace: &str, expected: bool| {
+            let mut entry = entry("{}", 1);
+            entry.key = key.into();
+            assert_eq!(entry.is_in(namespace), expected, "{key} in {namespace:?}");
+            assert_eq!(entry.namespace() == namespace, expected, "{key} in {namespace:?}");
+        };
+        check("ns/a", "ns", true);
+        check("ns/a", "n", false);
+        check("ns/a", "ns/a", false);
+        check("ns/a", "", false);
+        check("a", "", true);
+        check("a", "a", false);
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Filter {
         if entry.uninitialized && !self.include_uninitialized {
             return false;
         }
-        if self.namespace.as_deref().is_some_and(|namespace| namespace != entry.namespace()) {
+        if self.namespace.as_deref().is_some_and(|namespace| !entry.is_in(namespace)) {
             return false;
         }
         self.fields.iter().all(|requirement| {

@@ -68,14 +68,8 @@ pub struct Event {
     pub previous: Option<Arc<Entry>>,
     pub deleted: bool,
     departed: OnceLock<Arc<Entry>>,
-    frames: Mutex<Vec<(FrameKind, Bytes)>>,
-}
-
-/// How one event is written for one sort of watcher; written once, shared by all of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FrameKind {
-    pub change: Change,
-    pub form: Option<Form>,
+    /// As written for each sort of watcher; once, for all of them.
+    frames: Mutex<Vec<(Change, Form, Bytes)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,14 +279,17 @@ impl Event {
     /// The event as written for one sort of watcher, made by `make` when it is the first.
     pub fn frame<E>(
         &self,
-        kind: FrameKind,
+        change: Change,
+        form: &Form,
         make: impl FnOnce(&Entry) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        if let Some((_, bytes)) = self.frames.lock().iter().find(|(have, _)| *have == kind) {
+        let is_same =
+            |(made_for, made_as, _): &&(Change, Form, Bytes)| *made_for == change && made_as == form;
+        if let Some((_, _, bytes)) = self.frames.lock().iter().find(is_same) {
             return Ok(bytes.clone());
         }
-        let bytes = make(&self.shown(kind.change))?;
-        self.frames.lock().push((kind, bytes.clone()));
+        let bytes = make(&self.shown(change))?;
+        self.frames.lock().push((change, form.clone(), bytes.clone()));
         Ok(bytes)
     }
 }

@@ -81,42 +81,61 @@ impl Watcher {
     /// Waits for events that the filter lets through, in order; never an empty answer. [`Gone`] when
     /// this watcher fell behind the ring.
     pub async fn next(&mut self) -> Result<Vec<Delivered>, Gone> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        let first = std::future::poll_fn(|context| self.poll_next(context)).await?;
+        let mut delivered = vec![first];
+        while delivered.len() < BATCH
+            && let Ok(Some(next)) = self.try_next()
+        {
+            delivered.push(next);
+        }
+        Ok(delivered)
     }
 
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delivered>, Gone>> {
+    /// The next event that the filter lets through.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivered, Gone>> {
         // Registered before the ring is read, so that nothing falls in between.
         self.waiting.register(context.waker());
-        let delivered = self.ready()?;
-        if !delivered.is_empty() {
-            return Poll::Ready(Ok(delivered));
-        }
-        // What was looked at concerned others; the rest has its turn after theirs.
-        if !self.is_current() {
-            context.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    fn ready(&mut self) -> Result<Vec<Delivered>, Gone> {
-        let events: Vec<Arc<Event>> = {
-            let state = self.cache.state.read();
-            let first = state.next - state.ring.len() as u64;
-            if self.next < first {
-                return Err(Gone { asked: Revision(0), oldest: state.forgotten });
+        match self.step()? {
+            Step::To(delivered) => Poll::Ready(Ok(delivered)),
+            // The rest has its turn after others had theirs.
+            Step::Past => {
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
-            state.ring.range((self.next - first) as usize..).take(BATCH).cloned().collect()
-        };
-        self.next += events.len() as u64;
-        Ok(events
-            .into_iter()
-            .filter_map(|event| event.seen_through(&self.filter).map(|change| (change, event)))
-            .collect())
+            Step::End => Poll::Pending,
+        }
     }
 
-    fn is_current(&self) -> bool {
-        self.cache.state.read().next == self.next
+    /// The next event if it is there already. After `None` one asks with [`Watcher::poll_next`], which waits.
+    pub fn try_next(&mut self) -> Result<Option<Delivered>, Gone> {
+        Ok(match self.step()? {
+            Step::To(delivered) => Some(delivered),
+            Step::Past | Step::End => None,
+        })
     }
+
+    fn step(&mut self) -> Result<Step, Gone> {
+        let state = self.cache.state.read();
+        let first = state.next - state.ring.len() as u64;
+        if self.next < first {
+            return Err(Gone { asked: Revision(0), oldest: state.forgotten });
+        }
+        for event in state.ring.range((self.next - first) as usize..).take(BATCH) {
+            self.next += 1;
+            if let Some(change) = event.seen_through(&self.filter) {
+                return Ok(Step::To((change, event.clone())));
+            }
+        }
+        Ok(if self.next < state.next { Step::Past } else { Step::End })
+    }
+}
+
+/// Where a look into the ring leads.
+enum Step {
+    To(Delivered),
+    /// Past events that concern others, and there are more.
+    Past,
+    End,
 }
 
 impl Drop for Watcher {
