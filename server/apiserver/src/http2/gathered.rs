@@ -1,9 +1,9 @@
 //! Gathers what the streams of one HTTP/2 connection have to say, and writes it in one piece.
 //!
-//! An event wakes every watcher of a connection. HTTP/2 hands each stream's frame to the transport on its
-//! own and asks for a flush after every one: a TLS record and a system call for each watcher. Here frames
-//! gather while the connection is at work; it then lets the tasks that are ready have one turn, so that
-//! their frames come along, and writes everything.
+//! An event concerns every watch of a connection. h2 hands each stream's frame to the transport on its own and asks
+//! for a flush after every one: a TLS record and a system call for each watch. Here frames gather while the connection
+//! is at work; it then lets the requests' tasks that are ready have one turn, so that their answers come along, and
+//! writes everything.
 //!
 //! ```text
 //!   streams ─▶ h2 ─▶ Gathered (a buffer) ─ ─▶ TLS ─▶ socket
@@ -14,6 +14,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -25,6 +26,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const LONG: usize = 32 * 1024;
 /// A connection that gathered this much is written to before it may say more.
 const FULL: usize = 128 * 1024;
+
+/// Room for what many streams have to say, so that it is not copied again while it grows; held only while it is used.
+const SOME: usize = 64 * 1024;
 
 /// The transport as the connection sees it: writing only gathers, and so does flushing.
 pub struct Gathered<IO>(Arc<Mutex<Pipe<IO>>>);
@@ -39,6 +43,8 @@ pub struct Writing<F, IO> {
 
 struct Pipe<IO> {
     io: IO,
+    /// Something was read since someone looked.
+    heard: Arc<AtomicBool>,
     gathered: BytesMut,
     /// Why the last write failed; the connection hears of it when it writes again.
     failed: Option<io::Error>,
@@ -46,7 +52,13 @@ struct Pipe<IO> {
 
 impl<IO> Gathered<IO> {
     pub fn new(io: IO) -> Gathered<IO> {
-        Gathered(Arc::new(Mutex::new(Pipe { io, gathered: BytesMut::new(), failed: None })))
+        let heard = Arc::default();
+        Gathered(Arc::new(Mutex::new(Pipe { io, heard, gathered: BytesMut::new(), failed: None })))
+    }
+
+    /// Set whenever the other side is heard of.
+    pub fn heard(&self) -> Arc<AtomicBool> {
+        self.0.lock().heard.clone()
     }
 
     /// To be called before the transport is handed to a connection: makes what drives both.
@@ -115,7 +127,12 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Gathered<IO> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().io).poll_read(context, buffer)
+        let pipe = &mut *self.0.lock();
+        let read = Pin::new(&mut pipe.io).poll_read(context, buffer);
+        if read.is_ready() {
+            pipe.heard.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 
@@ -137,6 +154,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
         }
         if length >= LONG {
             return Pin::new(&mut pipe.io).poll_write_vectored(context, slices);
+        }
+        if pipe.gathered.capacity() == 0 {
+            pipe.gathered.reserve(SOME);
         }
         for slice in slices {
             pipe.gathered.extend_from_slice(slice);

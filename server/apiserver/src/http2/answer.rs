@@ -1,0 +1,160 @@
+//! An answer on its way into HTTP/2: its head, and the body that follows.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::HeaderMap;
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
+
+use crate::body::{Body, Response};
+
+/// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body.
+pub fn send(respond: &mut SendResponse<Bytes>, response: Response) -> Result<Option<Sending>, h2::Error> {
+    let (mut head, body) = response.into_parts();
+    finish_headers(&mut head.headers);
+    if let Body::Bytes(bytes) = &body
+        && !head.headers.contains_key(CONTENT_LENGTH)
+    {
+        head.headers.insert(CONTENT_LENGTH, bytes.len().into());
+    }
+    let head = http::Response::from_parts(head, ());
+    match body {
+        Body::Empty => respond.send_response(head, true).map(|_| None),
+        Body::Bytes(bytes) => {
+            respond.send_response(head, false)?.send_data(bytes, true)?;
+            Ok(None)
+        }
+        Body::Stream(body) => {
+            let stream = respond.send_response(head, false)?;
+            Ok(Some(Sending { body, stream, waiting: None }))
+        }
+    }
+}
+
+/// A body that is sent as it comes about. It is asked for more only when what it said before has room in the client's
+/// window, so a slow client costs one piece of memory.
+pub struct Sending {
+    body: BoxStream<'static, Bytes>,
+    stream: SendStream<Bytes>,
+    /// What the client has no room for yet.
+    waiting: Option<Bytes>,
+}
+
+impl Future for Sending {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Sending { body, stream, waiting } = &mut *self;
+        loop {
+            if waiting.is_none() {
+                // A panic is a defect of ours; it ends one body and no other of the connection.
+                let Ok(next) = catch_unwind(AssertUnwindSafe(|| body.poll_next_unpin(context))) else {
+                    stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(());
+                };
+                match next {
+                    Poll::Ready(Some(bytes)) if bytes.is_empty() => continue,
+                    Poll::Ready(Some(bytes)) => {
+                        // h2 wakes whom it gives capacity to, and that is who asks for it here.
+                        if stream.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready() {
+                            return Poll::Ready(());
+                        }
+                        stream.reserve_capacity(bytes.len());
+                        *waiting = Some(bytes);
+                    }
+                    Poll::Ready(None) => {
+                        // The client may be gone, and then does not miss the end.
+                        let _ = stream.send_data(Bytes::new(), true);
+                        return Poll::Ready(());
+                    }
+                    Poll::Pending => return stream.poll_reset(context).map(|_| ()),
+                }
+            }
+            while stream.capacity() == 0 {
+                let Some(Ok(_)) = ready!(stream.poll_capacity(context)) else { return Poll::Ready(()) };
+            }
+            if let Some(bytes) = waiting.take()
+                && stream.send_data(bytes, false).is_err()
+            {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+/// Headers about a single connection: HTTP/2 has none, and an answer that was fetched elsewhere may bring some.
+const OF_ONE_CONNECTION: [HeaderName; 5] = [
+    CONNECTION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+fn finish_headers(headers: &mut HeaderMap) {
+    if let Some(named) = headers.get(CONNECTION) {
+        let named = named.to_str().unwrap_or("").to_string();
+        named.split(',').for_each(|name| drop(headers.remove(name.trim())));
+    }
+    OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(name)));
+    headers.entry(DATE).or_insert_with(|| date(Timestamp::now()));
+}
+
+/// The time as RFC 9110 writes it, written once a second.
+fn date(now: Timestamp) -> HeaderValue {
+    thread_local!(static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) });
+    LAST.with_borrow_mut(|last| match last {
+        Some((second, text)) if *second == now.as_second() => text.clone(),
+        _ => {
+            let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&now);
+            let text = text.expect("the present has four digits for its year");
+            let value = HeaderValue::try_from(text).expect("a date is plain text");
+            *last = Some((now.as_second(), value.clone()));
+            value
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_from_elsewhere_loses_what_was_about_its_connection() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "keep-alive, x-hop"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("x-hop", "1"),
+            ("x-kept", "1"),
+            ("date", "then"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        finish_headers(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["date", "x-kept"]);
+        assert_eq!(headers["date"], "then");
+    }
+
+    #[test]
+    fn a_date_is_of_its_second() {
+        let check = |millisecond, expected| {
+            assert_eq!(date(Timestamp::from_millisecond(millisecond).expect("a time")), expected);
+        };
+        check(784_111_777_000, "Sun, 06 Nov 1994 08:49:37 GMT");
+        check(784_111_777_999, "Sun, 06 Nov 1994 08:49:37 GMT");
+        check(784_111_778_000, "Sun, 06 Nov 1994 08:49:38 GMT");
+    }
+}

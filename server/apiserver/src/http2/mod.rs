@@ -1,0 +1,180 @@
+//! One HTTP/2 connection. Each request has a task of its own until it is answered; a body that goes on from there (a
+//! watch, a log) is sent by the connection's own task. An event that concerns hundreds of watches then wakes one task
+//! for each connection, not one for each watch, and what they all have to say leaves together.
+//!
+//! ```text
+//!   requests ─▶ a task each ─▶ head, short bodies ──────▶ h2 ─▶ gathered ─▶ TLS ─▶ socket
+//!                    └─▶ bodies that go on ─▶ this task ─▶┘
+//! ```
+//!
+//! hyper has the same protocol below it and a task for each stream above it; there an event costs each watch two
+//! wake-ups, since h2 wakes whoever it gives capacity to.
+
+mod answer;
+mod gathered;
+mod received;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Ping, PingPong};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::body::Response;
+use crate::dormant::Dormant;
+use crate::server::{Failure, HANDSHAKE};
+use answer::Sending;
+use gathered::Gathered;
+use received::Received;
+
+/// Upstream's limit: what a client wants beyond it waits on its side.
+const MAX_STREAMS: u32 = 250;
+/// Half of what upstream takes. Beyond this the protocol itself refuses, and nothing is known of the request.
+const MAX_HEADER_BYTES: u32 = 512 * 1024;
+/// A client that was not heard of for this long is asked whether it is there ...
+const QUIET: Duration = Duration::from_secs(30);
+/// ... and given up when it says nothing for that long.
+const ANSWER: Duration = Duration::from_secs(20);
+/// What a client may send of one request, and of all, before it is read.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 2 << 20;
+
+/// Serves until the client goes, or `stop` and everything that was begun is answered.
+pub async fn serve<IO, H, F>(io: IO, handle: H, stop: CancellationToken) -> Result<(), Failure>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    H: Fn(http::Request<Received>) -> F + Unpin,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let io = Gathered::new(io);
+    let (writer, heard) = (io.writer(), io.heard());
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let serving = async move {
+        let mut connection = timeout(HANDSHAKE, builder.handshake(io)).await??;
+        let pings = connection.ping_pong().expect("it is asked for once");
+        let (hand_over, handed_over) = mpsc::channel(MAX_STREAMS as usize);
+        Serving {
+            connection,
+            handle,
+            sending: FuturesUnordered::new(),
+            hand_over,
+            handed_over,
+            silence: Dormant::new(silence(pings, heard)),
+            stop: Some(Dormant::new(stop.cancelled_owned())),
+        }
+        .await
+    };
+    writer.drive(serving).await
+}
+
+struct Serving<IO, H> {
+    connection: Connection<Gathered<IO>, Bytes>,
+    handle: H,
+    /// Bodies that go on.
+    sending: FuturesUnordered<Sending>,
+    /// How the requests' tasks hand them over; there is room for one of each stream.
+    hand_over: mpsc::Sender<Sending>,
+    handed_over: mpsc::Receiver<Sending>,
+    silence: Dormant<()>,
+    stop: Option<Dormant<()>>,
+}
+
+impl<IO, H, F> Future for Serving<IO, H>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    H: Fn(http::Request<Received>) -> F + Unpin,
+    F: Future<Output = Response> + Send + 'static,
+{
+    type Output = Result<(), Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.silence.poll_unpin(context).is_ready() {
+            return Poll::Ready(Err("the client does not answer".into()));
+        }
+        if let Some(stop) = &mut this.stop
+            && stop.poll_unpin(context).is_ready()
+        {
+            this.stop = None;
+            this.connection.graceful_shutdown();
+        }
+        while let Poll::Ready(Some(sending)) = this.handed_over.poll_recv(context) {
+            this.sending.push(sending);
+        }
+        // Before the connection has its turn, so that what they say goes along.
+        while let Poll::Ready(Some(())) = this.sending.poll_next_unpin(context) {}
+        while let Some(accepted) = ready!(this.connection.poll_accept(context)) {
+            let (request, respond) = accepted?;
+            // Boxed: on its way into its task it is moved several times, and it is 13 KB.
+            let handling = Box::pin((this.handle)(request.map(Received::new)));
+            tokio::spawn(answer(handling, respond, this.hand_over.clone()));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Ends with its stream at the latest: h2 tells it when the client, or the connection, is gone.
+async fn answer<F: Future<Output = Response>>(
+    mut handling: Pin<Box<F>>,
+    mut respond: SendResponse<Bytes>,
+    hand_over: mpsc::Sender<Sending>,
+) {
+    let answered = std::future::poll_fn(|context| match handling.poll_unpin(context) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => respond.poll_reset(context).map(|_| None),
+    });
+    let Some(response) = answered.await else { return };
+    drop(handling);
+    match answer::send(&mut respond, response) {
+        Ok(None) => {}
+        Ok(Some(mut sending)) => {
+            // What is there already can be much: the objects that a watch begins with are written here.
+            let goes_on =
+                std::future::poll_fn(|context| Poll::Ready(sending.poll_unpin(context).is_pending()));
+            if goes_on.await {
+                // A connection that is gone needs no body.
+                let _ = hand_over.send(sending).await;
+            }
+        }
+        Err(error) => {
+            tracing::debug!(%error, "an answer could not be sent");
+            respond.send_reset(h2::Reason::INTERNAL_ERROR);
+        }
+    }
+}
+
+/// Resolves when the client has ceased to answer. Whatever is heard of it is an answer: its pong may be far behind the
+/// body that it is taking in slowly.
+async fn silence(mut pings: PingPong, heard: Arc<AtomicBool>) {
+    loop {
+        sleep(QUIET).await;
+        if heard.swap(false, Ordering::Relaxed) {
+            continue;
+        }
+        match timeout(ANSWER, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection is at its end, and knows it.
+            Ok(Err(_)) => std::future::pending().await,
+            Err(_) if heard.swap(false, Ordering::Relaxed) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
