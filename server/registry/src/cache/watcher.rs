@@ -12,6 +12,8 @@ pub struct Watcher {
     cache: Arc<Cache>,
     filter: Filter,
     next: u64,
+    /// How far the ring went when it was last looked into.
+    known: u64,
     scope: WakeScope,
     /// This watcher's place among those that its scope wakes. Each has one of its own: hundreds are woken by one event, and
     /// would otherwise meet on the lock of whatever they share.
@@ -58,7 +60,7 @@ impl Cache {
         let scope = self.scope_of(&filter);
         let waiting = Arc::new(AtomicWaker::new());
         self.scopes.lock().entry(scope.clone()).or_default().push(waiting.clone());
-        Watcher { cache: self.clone(), filter, next, scope, waiting }
+        Watcher { cache: self.clone(), filter, next, known: 0, scope, waiting }
     }
 
     /// The narrowest scope whose events are all that the filter can match, so that a kubelet wakes for
@@ -106,8 +108,12 @@ impl Watcher {
         }
     }
 
-    /// The next event if it is there already. After `None` one asks with [`Watcher::poll_next`], which waits.
+    /// The next event if it was there already with the last one. After `None` one asks with [`Watcher::poll_next`],
+    /// which waits.
     pub fn try_next(&mut self) -> Result<Option<Delivered>, Gone> {
+        if self.next == self.known {
+            return Ok(None);
+        }
         Ok(match self.step()? {
             Step::To(delivered) => Some(delivered),
             Step::Past | Step::End => None,
@@ -120,13 +126,15 @@ impl Watcher {
         if self.next < first {
             return Err(Gone { asked: Revision(0), oldest: state.forgotten });
         }
-        for event in state.ring.range((self.next - first) as usize..).take(BATCH) {
+        self.known = state.next;
+        for _ in 0..BATCH {
+            let Some(event) = state.ring.get((self.next - first) as usize) else { break };
             self.next += 1;
             if let Some(change) = event.seen_through(&self.filter) {
                 return Ok(Step::To((change, event.clone())));
             }
         }
-        Ok(if self.next < state.next { Step::Past } else { Step::End })
+        Ok(if self.next < self.known { Step::Past } else { Step::End })
     }
 }
 
@@ -221,6 +229,25 @@ mod tests {
         pod(&cache, "a/other", "n2", "1", 4);
         pod(&cache, "a/x", "n1", "1", 5);
         assert_eq!(changes(&mut watcher).await, [(Change::Added, 5)]);
+    }
+
+    #[tokio::test]
+    async fn what_came_together_is_there_together_and_what_comes_later_wakes() {
+        let cache = cache();
+        let mut watcher = cache.watch_from(Revision(0), filter(None, "app=1", "")).expect("in the ring");
+        for revision in 1..=3 {
+            pod(&cache, "a/x", "", "1", revision);
+        }
+        assert_eq!(changes(&mut watcher).await.len(), 3);
+        assert!(watcher.try_next().expect("in the ring").is_none());
+        let waiting = tokio::spawn(async move { changes(&mut watcher).await });
+        tokio::task::yield_now().await;
+        // More than are looked at in one go, and none of them its own, before the one that is.
+        for revision in 4..=(4 + BATCH as i64) {
+            pod(&cache, "a/other", "", "2", revision);
+        }
+        pod(&cache, "a/x", "", "1", 1000);
+        assert_eq!(waiting.await.expect("no panic"), [(Change::Modified, 1000)]);
     }
 
     #[tokio::test]
