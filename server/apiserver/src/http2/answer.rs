@@ -17,8 +17,13 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 
 use crate::body::{Body, Response};
 
-/// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body.
-pub fn send(respond: &mut SendResponse<Bytes>, response: Response) -> Result<Option<Sending>, h2::Error> {
+/// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body. The answer to HEAD is
+/// the head alone, with the length that the body would have.
+pub fn send(
+    respond: &mut SendResponse<Bytes>,
+    response: Response,
+    is_head: bool,
+) -> Result<Option<Sending>, h2::Error> {
     let (mut head, body) = response.into_parts();
     finish_headers(&mut head.headers);
     if let Body::Bytes(bytes) = &body
@@ -28,6 +33,7 @@ pub fn send(respond: &mut SendResponse<Bytes>, response: Response) -> Result<Opt
     }
     let head = http::Response::from_parts(head, ());
     match body {
+        _ if is_head => respond.send_response(head, true).map(|_| None),
         Body::Empty => respond.send_response(head, true).map(|_| None),
         Body::Bytes(bytes) => {
             respond.send_response(head, false)?.send_data(bytes, true)?;

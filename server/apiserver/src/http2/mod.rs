@@ -25,6 +25,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Ping, PingPong};
+use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -120,9 +121,10 @@ where
         while let Poll::Ready(Some(())) = this.sending.poll_next_unpin(context) {}
         while let Some(accepted) = ready!(this.connection.poll_accept(context)) {
             let (request, respond) = accepted?;
+            let is_head = request.method() == Method::HEAD;
             // Boxed: on its way into its task it is moved several times, and it is 13 KB.
             let handling = Box::pin((this.handle)(request.map(Received::new)));
-            tokio::spawn(answer(handling, respond, this.hand_over.clone()));
+            tokio::spawn(answer(handling, is_head, respond, this.hand_over.clone()));
         }
         Poll::Ready(Ok(()))
     }
@@ -131,6 +133,7 @@ where
 /// Ends with its stream at the latest: h2 tells it when the client, or the connection, is gone.
 async fn answer<F: Future<Output = Response>>(
     mut handling: Pin<Box<F>>,
+    is_head: bool,
     mut respond: SendResponse<Bytes>,
     hand_over: mpsc::Sender<Sending>,
 ) {
@@ -140,7 +143,7 @@ async fn answer<F: Future<Output = Response>>(
     });
     let Some(response) = answered.await else { return };
     drop(handling);
-    match answer::send(&mut respond, response) {
+    match answer::send(&mut respond, response, is_head) {
         Ok(None) => {}
         Ok(Some(mut sending)) => {
             // What is there already can be much: the objects that a watch begins with are written here.

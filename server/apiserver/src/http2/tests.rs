@@ -90,6 +90,16 @@ async fn whole_and_empty_bodies_say_how_long_they_are() {
 }
 
 #[tokio::test]
+async fn the_answer_to_head_has_no_body() {
+    let mut pair = serving([Body::from("four")]).await;
+    let request = http::Request::head("https://here/").body(()).expect("a request");
+    let (answer, _) = pair.client.send_request(request, true).expect("sent");
+    let answer = answer.await.expect("answered");
+    assert_eq!(answer.headers()["content-length"], "4");
+    assert!(answer.body().is_end_stream());
+}
+
+#[tokio::test]
 async fn what_many_streams_say_at_once_is_one_write() {
     let (say, bodies): (Vec<_>, Vec<_>) = (0..50).map(|_| going_on()).unzip();
     let mut pair = serving(bodies).await;
