@@ -102,8 +102,10 @@ impl Entry {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        // A row that says nothing is not stored.
-        self.fields.get().is_some_and(FieldSet::is_empty)
+        match self.fields.get() {
+            Some(fields) => fields.is_empty(),
+            None => matches!(self.row.fields_v1.as_str(), "" | "{}"),
+        }
     }
 
     /// Whether two rows are of one manager. Who applies may move between versions and stays the same.
