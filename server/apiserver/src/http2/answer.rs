@@ -55,6 +55,13 @@ pub struct Sending {
     waiting: Option<Bytes>,
 }
 
+impl Sending {
+    /// The body has nothing to say for now; it is not the client that is waited for.
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.is_none()
+    }
+}
+
 impl Future for Sending {
     type Output = ();
 

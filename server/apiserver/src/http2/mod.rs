@@ -1,9 +1,9 @@
-//! One HTTP/2 connection. Each request has a task of its own until it is answered; a body that goes on from there (a
-//! watch, a log) is sent by the connection's own task. An event that concerns hundreds of watches then wakes one task
+//! One HTTP/2 connection. Each request has a task of its own until it has no more to say for now; a body that goes on from
+//! there (a watch, a log) is sent by the connection's own task. An event that concerns hundreds of watches then wakes one task
 //! for each connection, not one for each watch, and what they all have to say leaves together.
 //!
 //! ```text
-//!   requests ─▶ a task each ─▶ head, short bodies ──────▶ h2 ─▶ gathered ─▶ TLS ─▶ socket
+//!   requests ─▶ a task each ─▶ head, what is there ─────▶ h2 ─▶ gathered ─▶ TLS ─▶ socket
 //!                    └─▶ bodies that go on ─▶ this task ─▶┘
 //! ```
 //!
@@ -146,9 +146,13 @@ async fn answer<F: Future<Output = Response>>(
     match answer::send(&mut respond, response, is_head) {
         Ok(None) => {}
         Ok(Some(mut sending)) => {
-            // What is there already can be much: the objects that a watch begins with are written here.
-            let goes_on =
-                std::future::poll_fn(|context| Poll::Ready(sending.poll_unpin(context).is_pending()));
+            // What is there already can be much work (a long list, the objects that a watch begins with): it is done
+            // here, where nobody else waits for it.
+            let goes_on = std::future::poll_fn(|context| match sending.poll_unpin(context) {
+                Poll::Ready(()) => Poll::Ready(false),
+                Poll::Pending if sending.is_quiet() => Poll::Ready(true),
+                Poll::Pending => Poll::Pending,
+            });
             if goes_on.await {
                 // A connection that is gone needs no body.
                 let _ = hand_over.send(sending).await;

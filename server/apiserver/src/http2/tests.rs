@@ -156,6 +156,37 @@ async fn a_body_waits_for_a_slow_reader() {
 }
 
 #[tokio::test]
+async fn a_long_body_stays_with_its_request_and_a_quiet_one_goes_to_the_connection() {
+    /// The tasks that asked it for more.
+    fn asked(body: impl futures::Stream<Item = Bytes> + Send + 'static) -> (Body, Arc<AskedBy>) {
+        let tasks = Arc::new(AskedBy::default());
+        let (noted, mut body) = (tasks.clone(), Box::pin(body));
+        let body = futures::stream::poll_fn(move |context| {
+            noted.lock().insert(tokio::task::id());
+            body.poll_next_unpin(context)
+        });
+        (Body::stream(body), tasks)
+    }
+    type AskedBy = parking_lot::Mutex<std::collections::HashSet<tokio::task::Id>>;
+
+    let (long, by_long) = asked(futures::stream::iter(vec![Bytes::from(vec![b'x'; 10_000]); 20]));
+    let (say, said) = stream::unbounded();
+    let (quiet, by_quiet) = asked(said);
+    let mut pair = serving([long, quiet]).await;
+    let mut first = pair.get().await.into_body();
+    // The window holds a third of it.
+    read(&mut first, 200_000).await;
+    assert_eq!(by_long.lock().len(), 1);
+    let mut second = pair.get().await.into_body();
+    for _ in 0..3 {
+        say.unbounded_send("event".into()).expect("open");
+        read(&mut second, 5).await;
+    }
+    assert_eq!(by_quiet.lock().len(), 2);
+    assert!(by_quiet.lock().is_disjoint(&by_long.lock()));
+}
+
+#[tokio::test]
 async fn a_client_that_turns_away_ends_handling_and_body() {
     struct Dropped(Arc<tokio::sync::Notify>);
     impl Drop for Dropped {
