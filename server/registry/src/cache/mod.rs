@@ -12,6 +12,7 @@ pub mod peek;
 pub mod watcher;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -37,6 +38,9 @@ const REMEMBERED: usize = 16;
 
 pub struct Cache {
     state: RwLock<State>,
+    /// The position of the next event, for the many who only ask whether there is one: a lock, even to read, is a write
+    /// that the processors pass between them.
+    published: AtomicU64,
     /// Who waits for events of which scope.
     scopes: Mutex<HashMap<WakeScope, Vec<Arc<AtomicWaker>>>>,
     /// Snapshots that pages of unfinished lists come from, newest last.
@@ -68,8 +72,16 @@ pub struct Event {
     pub previous: Option<Arc<Entry>>,
     pub deleted: bool,
     departed: OnceLock<Arc<Entry>>,
-    /// As written for each sort of watcher; once, for all of them.
-    frames: Mutex<Vec<(Change, Form, Bytes)>>,
+    frames: OnceLock<Box<Frame>>,
+}
+
+/// An event as written for one sort of watcher; once, for all of them. They are few sorts, and hundreds of watchers read
+/// them at a time: a chain that only grows needs no lock.
+struct Frame {
+    change: Change,
+    form: Form,
+    bytes: Bytes,
+    next: OnceLock<Box<Frame>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +112,7 @@ impl Cache {
                 forgotten: Revision(0),
                 loaded: Revision(0),
             }),
+            published: AtomicU64::new(0),
             scopes: Mutex::default(),
             remembered: Mutex::default(),
             paths,
@@ -171,6 +184,7 @@ impl Cache {
             state.revision = revision;
             state.forgotten = revision;
             state.loaded = revision;
+            self.published.store(state.next, Ordering::Release);
         }
         self.scopes.lock().values().flatten().for_each(|waiting| waiting.wake());
     }
@@ -182,6 +196,7 @@ impl Cache {
             let mut state = self.state.write();
             let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
             state.push(Event::new(entry.clone(), previous.clone(), false));
+            self.published.store(state.next, Ordering::Release);
             previous
         };
         self.wake(&entry, previous.as_deref());
@@ -195,6 +210,7 @@ impl Cache {
             let Some(previous) = state.snapshot.remove(key) else { return };
             let entry = Arc::new(previous.deleted_at(revision));
             state.push(Event::new(entry.clone(), Some(previous.clone()), true));
+            self.published.store(state.next, Ordering::Release);
             (entry, previous)
         };
         self.wake(&entry, Some(&previous));
@@ -248,7 +264,7 @@ impl Event {
             previous,
             deleted,
             departed: OnceLock::new(),
-            frames: Mutex::default(),
+            frames: OnceLock::new(),
         }
     }
 
@@ -283,13 +299,21 @@ impl Event {
         form: &Form,
         make: impl FnOnce(&Entry) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        let is_same =
-            |(made_for, made_as, _): &&(Change, Form, Bytes)| *made_for == change && made_as == form;
-        if let Some((_, _, bytes)) = self.frames.lock().iter().find(is_same) {
-            return Ok(bytes.clone());
+        let mut place = &self.frames;
+        while let Some(frame) = place.get() {
+            if frame.change == change && frame.form == *form {
+                return Ok(frame.bytes.clone());
+            }
+            place = &frame.next;
         }
         let bytes = make(&self.shown(change))?;
-        self.frames.lock().push((change, form.clone(), bytes.clone()));
+        let mut frame =
+            Box::new(Frame { change, form: form.clone(), bytes: bytes.clone(), next: OnceLock::new() });
+        // Two watchers may make it at once; the result is the same.
+        while let Err(refused) = place.set(frame) {
+            frame = refused;
+            place = &place.get().expect("the place is taken").next;
+        }
         Ok(bytes)
     }
 }
@@ -300,6 +324,37 @@ impl Change {
             Change::Added => "ADDED",
             Change::Modified => "MODIFIED",
             Change::Deleted => "DELETED",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_written_once_for_each_sort_of_watcher() {
+        let entry = Entry::from_stored(
+            "ns/a".into(),
+            &Bytes::from_static(br#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#),
+            Revision(1),
+            &peek::Paths::new(&[]),
+        );
+        let event = Event::new(Arc::new(entry.expect("valid JSON")), None, false);
+        let form = |version: &str, encoding| Form { version: version.into(), encoding };
+        let sorts = [
+            (Change::Added, form("v1", Encoding::Json)),
+            (Change::Modified, form("v1", Encoding::Json)),
+            (Change::Added, form("v2", Encoding::Json)),
+            (Change::Added, form("v1", Encoding::Protobuf)),
+        ];
+        for (number, (change, form)) in sorts.iter().enumerate() {
+            let made = event.frame::<()>(*change, form, |_| Ok(number.to_string().into()));
+            assert_eq!(made, Ok(number.to_string().into()));
+        }
+        for (number, (change, form)) in sorts.iter().enumerate() {
+            let kept = event.frame::<()>(*change, form, |_| panic!("made twice"));
+            assert_eq!(kept, Ok(number.to_string().into()));
         }
     }
 }

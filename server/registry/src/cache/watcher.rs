@@ -1,6 +1,7 @@
 //! A position in the event ring of one resource, and the wait for more.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use ferry_store::Revision;
@@ -97,6 +98,9 @@ impl Watcher {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivered, Gone>> {
         // Registered before the ring is read, so that nothing falls in between.
         self.waiting.register(context.waker());
+        if self.cache.published.load(Ordering::Acquire) == self.next {
+            return Poll::Pending;
+        }
         match self.step()? {
             Step::To(delivered) => Poll::Ready(Ok(delivered)),
             // The rest has its turn after others had theirs.
