@@ -100,7 +100,7 @@ fn look(pod: &PodInfo) -> u64 {
     hasher.finish()
 }
 
-fn are_peers(one: &PodInfo, other: &PodInfo) -> bool {
+pub fn are_peers(one: &PodInfo, other: &PodInfo) -> bool {
     fn terms(pod: &PodInfo) -> Option<(Option<&PodAffinity>, Option<&PodAntiAffinity>)> {
         pod.affinity_spec().map(|all| (all.pod_affinity.as_ref(), all.pod_anti_affinity.as_ref()))
     }

@@ -9,7 +9,7 @@ use ferry_client::NamespacedName;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use crate::numbers::ByNumber;
-use crate::peers::{Group, GroupId, Peers};
+use crate::peers::{self, Group, GroupId, Peers};
 use crate::pod_info::{HostPort, PodInfo};
 use crate::resources::{PODS, Resource, Resources};
 use crate::symbols::{Symbol, Symbols};
@@ -317,6 +317,9 @@ impl Snapshot {
 
     /// Puts a pod onto a node by name, assumed or seen; moves it if it was elsewhere.
     pub fn put_pod(&mut self, pod: Arc<PodInfo>, node: &str) {
+        if self.renew(&pod, node) {
+            return;
+        }
         self.remove_pod(&pod.key);
         match self.find(node) {
             Some(index) => self.place(pod, index),
@@ -324,6 +327,27 @@ impl Snapshot {
                 self.homeless.insert(pod.key.clone(), (pod, node.to_owned()));
             }
         }
+    }
+
+    /// Takes a placed pod as it is now if it counts as before, which it mostly does: this is how a booking
+    /// becomes what was seen.
+    fn renew(&mut self, pod: &Arc<PodInfo>, node: &str) -> bool {
+        let (Some(index), Some(placed)) = (self.by_name.get(node), self.pods.get_mut(&pod.key)) else {
+            return false;
+        };
+        let known = &placed.pod;
+        let counts_as_before = placed.node == *index
+            && (known.requests == pod.requests && known.host_ports == pod.host_ports)
+            && (known.counted_cpu, known.counted_memory) == (pod.counted_cpu, pod.counted_memory)
+            && peers::are_peers(known, pod);
+        if counts_as_before {
+            let before = std::mem::replace(&mut placed.pod, pod.clone());
+            let pods = &mut self.columns.pods[index.0 as usize];
+            if let Some(own) = pods.iter_mut().find(|own| Arc::ptr_eq(own, &before)) {
+                *own = pod.clone();
+            }
+        }
+        counts_as_before
     }
 
     pub fn place(&mut self, pod: Arc<PodInfo>, index: NodeIndex) {
@@ -461,4 +485,50 @@ impl Columns {
 
 fn amount(list: &[(Box<str>, i64)], name: &str) -> i64 {
     list.iter().find(|(own, _)| &**own == name).map_or(0, |(_, amount)| *amount)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(revision: &str, cpu: &str, app: &str) -> Arc<PodInfo> {
+        let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+        let metadata =
+            json!({"name": "a", "namespace": "n", "labels": {"app": app}, "resourceVersion": revision});
+        Arc::new(
+            serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [container]}}))
+                .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_pod_that_is_seen_again_counts_once_and_as_it_is_now() {
+        let mut snapshot = Snapshot::default();
+        for name in ["one", "two"] {
+            let node = json!({"metadata": {"name": name}});
+            snapshot.put_node(&Arc::new(serde_json::from_value(node).unwrap()));
+        }
+        let nodes = ["one", "two"].map(|name| snapshot.find(name).unwrap());
+        let mut check = |seen: Arc<PodInfo>, on: usize, cpu: i64| {
+            snapshot.put_pod(seen.clone(), ["one", "two"][on]);
+            for (at, node) in nodes.into_iter().enumerate() {
+                let here = at == on;
+                let room = snapshot.room(node);
+                let expected = if here { (1, cpu) } else { (0, 0) };
+                assert_eq!((room.pods, room.requested.milli_cpu), expected);
+                assert_eq!(snapshot.pods(node).iter().any(|own| Arc::ptr_eq(own, &seen)), here);
+            }
+            assert!(Arc::ptr_eq(snapshot.placed(&seen.key).unwrap().0, &seen));
+            let groups: Vec<&Group> = snapshot.groups().collect();
+            assert_eq!(groups.len(), 1);
+            assert_eq!(groups[0].like.labels(), seen.labels());
+        };
+        check(pod("1", "1", "web"), 0, 1000);
+        check(pod("2", "1", "web"), 0, 1000);
+        check(pod("3", "2", "web"), 0, 2000);
+        check(pod("4", "2", "db"), 0, 2000);
+        check(pod("5", "2", "db"), 1, 2000);
+    }
 }
