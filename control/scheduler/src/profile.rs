@@ -1,6 +1,6 @@
 //! A profile: which plugins judge the pods of one `schedulerName`, and with what settings.
 
-use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{NodeSelector, TopologySpreadConstraint};
 
@@ -41,16 +41,18 @@ pub enum DefaultSpread {
 }
 
 impl DefaultSpread {
-    pub fn constraints(&self) -> Cow<'_, [TopologySpreadConstraint]> {
-        let softly = |topology_key: &str, max_skew| TopologySpreadConstraint {
-            topology_key: topology_key.into(),
-            max_skew,
-            when_unsatisfiable: "ScheduleAnyway".into(),
-            ..TopologySpreadConstraint::default()
-        };
+    pub fn constraints(&self) -> &[TopologySpreadConstraint] {
+        static SYSTEM: LazyLock<[TopologySpreadConstraint; 2]> = LazyLock::new(|| {
+            [(HOSTNAME, 3), (ZONE, 5)].map(|(topology_key, max_skew)| TopologySpreadConstraint {
+                topology_key: topology_key.into(),
+                max_skew,
+                when_unsatisfiable: "ScheduleAnyway".into(),
+                ..TopologySpreadConstraint::default()
+            })
+        });
         match self {
-            DefaultSpread::System => Cow::Owned(vec![softly(HOSTNAME, 3), softly(ZONE, 5)]),
-            DefaultSpread::List(constraints) => Cow::Borrowed(constraints),
+            DefaultSpread::System => &*SYSTEM,
+            DefaultSpread::List(constraints) => constraints,
         }
     }
 }

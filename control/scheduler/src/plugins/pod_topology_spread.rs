@@ -105,14 +105,13 @@ fn constraints(cycle: &Cycle, snapshot: &Snapshot, when: &str) -> Vec<Constraint
         let own = own.filter(|constraint| constraint.when_unsatisfiable == when);
         return own.map(|constraint| Constraint::new(constraint, cycle.pod, snapshot)).collect();
     }
-    let default = cycle.profile.default_spread.constraints();
-    let default: Vec<_> = default.iter().filter(|own| own.when_unsatisfiable == when).cloned().collect();
-    let Some(selector) = (!default.is_empty()).then(|| cycle.cluster.workload_selector(cycle.pod)).flatten()
-    else {
-        return Vec::new();
-    };
-    let default = default.into_iter().map(|mut constraint| {
-        constraint.label_selector = Some(selector.clone());
+    let default = cycle.profile.default_spread.constraints().iter();
+    let mut default = default.filter(|own| own.when_unsatisfiable == when).peekable();
+    let selector = default.peek().and_then(|_| cycle.cluster.workload_selector(cycle.pod));
+    let Some(selector) = selector else { return Vec::new() };
+    let default = default.map(|constraint| {
+        let label_selector = Some(selector.clone());
+        let constraint = TopologySpreadConstraint { label_selector, ..constraint.clone() };
         Constraint::new(&constraint, cycle.pod, snapshot)
     });
     default.collect()
