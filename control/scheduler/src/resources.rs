@@ -146,20 +146,17 @@ pub fn pod_requests_never_zero(pod: &Pod) -> Resources {
 
 fn total(pod: &Pod, of: impl Fn(&Container, Option<&ContainerStatus>) -> Resources) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::default() };
-    let status = |name: &str, statuses: Option<&Vec<ContainerStatus>>| {
-        statuses.and_then(|statuses| statuses.iter().find(|status| status.name == name)).cloned()
-    };
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let init_statuses = pod.status.as_ref().and_then(|status| status.init_container_statuses.as_ref());
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
+    let init_statuses = pod.status.as_ref().and_then(|status| status.init_container_statuses.as_deref());
 
     let mut running = Resources::default();
     for container in &spec.containers {
-        running.add(&of(container, status(&container.name, statuses).as_ref()));
+        running.add(&of(container, status_of(container, statuses)));
     }
     let mut sidecars = Resources::default();
     let mut starting = Resources::default();
     for container in spec.init_containers.iter().flatten() {
-        let mut needs = of(container, status(&container.name, init_statuses).as_ref());
+        let mut needs = of(container, status_of(container, init_statuses));
         if container.restart_policy.as_deref() == Some("Always") {
             running.add(&needs);
             sidecars.add(&needs);
@@ -175,6 +172,13 @@ fn total(pod: &Pod, of: impl Fn(&Container, Option<&ContainerStatus>) -> Resourc
         running.add(&Resources::of(overhead));
     }
     running
+}
+
+fn status_of<'s>(
+    container: &Container,
+    statuses: Option<&'s [ContainerStatus]>,
+) -> Option<&'s ContainerStatus> {
+    statuses?.iter().find(|status| status.name == container.name)
 }
 
 /// A request on the pod itself stands for the sum of its containers' (KEP-2837).
