@@ -94,9 +94,13 @@ mod tests {
         // The answer is not a full version; only what was sent matters here.
         let _ = span.in_scope(client.apiserver_version()).await;
         let _ = client.apiserver_version().await;
+        let silent = ferry_trace::span("events").unsampled();
+        let _ = silent.in_scope(client.apiserver_version()).await;
         let seen = seen.lock();
         assert_eq!(seen[0]["traceparent"], span.context().to_string());
         assert_eq!(seen[0]["baggage"], "ferry-cause=42");
         assert!(!seen[1].contains_key("traceparent") && !seen[1].contains_key("baggage"));
+        let only_once = |at: usize, name: &str| seen[at][name].is_sensitive();
+        assert!(only_once(0, "traceparent") && only_once(0, "baggage") && !only_once(2, "traceparent"));
     }
 }

@@ -1,6 +1,7 @@
 //! Requests whose answer is not read beyond its success. Most writes of a loop are such: what
 //! has become of the object, its informer tells; decoding it once more would cost as much again.
 
+use futures::io;
 use http::Request;
 use kube::api::DeleteParams;
 use kube::{Api, Client, Error};
@@ -12,7 +13,11 @@ pub async fn send(
     request: Result<Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<(), Error> {
     let request = request.map_err(Error::BuildRequest)?;
-    client.request_text(request).await.map(drop)
+    // kube's future has some kilobytes, which would be moved with every future and task it is part of
+    let answer = Box::pin(client.request_stream(request)).await?;
+    // to its end, so that the connection hears of no reader who went away
+    io::copy_buf(answer, &mut io::sink()).await.map_err(Error::ReadEvents)?;
+    Ok(())
 }
 
 /// A deletion, which is answered with the object or with a status: to tell one from the other it would be read twice.
