@@ -10,7 +10,7 @@ use http::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig as KubeconfigFile};
 use kube::{Client, Config};
@@ -18,6 +18,7 @@ use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
+use crate::gathered::Gathered;
 use crate::propagate::PropagateLayer;
 use crate::servers::{self, BadServers, Resolver};
 
@@ -91,7 +92,7 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
         .map_request(at(&config.cluster_url))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector));
+        .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(gathering(connector)));
     Ok(match config.auth_layer()? {
         Some(auth) => {
             Client::new(PropagateLayer.layer(cloneable(auth.layer(service))), config.default_namespace)
@@ -137,6 +138,16 @@ fn tls(
         None => builder,
     };
     Ok(builder.enable_all_versions().wrap_connector(tcp))
+}
+
+fn gathering<C, IO>(
+    connector: C,
+) -> impl Service<Uri, Response = TokioIo<Gathered<TokioIo<IO>>>, Error = C::Error, Future: Send + Unpin> + Clone
+where
+    C: Service<Uri, Response = IO> + Clone,
+    C::Future: Send + Unpin,
+{
+    ServiceBuilder::new().map_response(|io| TokioIo::new(Gathered::new(TokioIo::new(io)))).service(connector)
 }
 
 /// kube's layers are not all made to be cloned; a buffer in front of them is.

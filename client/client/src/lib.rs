@@ -13,6 +13,7 @@
 //!
 //! - [`connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
 //!   which; their identity is configuration. Each request carries the current span.
+//!   [`gathered`]: requests of one moment are one write.
 //! - [`informer`]: shared list+watch with typed, indexed stores.
 //! - [`queue`], [`reconcile`], [`expectations`]: level-triggered work on keys.
 //! - [`spans`]: what a process of its own did, told to the server.
@@ -29,6 +30,7 @@ pub mod connect;
 pub mod error;
 pub mod events;
 pub mod expectations;
+pub mod gathered;
 pub mod informer;
 pub mod leader;
 pub mod name;

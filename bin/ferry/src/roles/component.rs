@@ -76,9 +76,13 @@ where
 /// several (an eighth of the controllers' CPU) and the memory that each keeps.
 pub fn run_on_one_thread<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
-    F: Future<Output = anyhow::Result<T>>,
+    F: Future<Output = anyhow::Result<T>> + Send + 'static,
+    T: Send + 'static,
 {
-    run_on(tokio::runtime::Builder::new_multi_thread().worker_threads(1), component)
+    run_on(tokio::runtime::Builder::new_multi_thread().worker_threads(1), |shutdown| async {
+        // the thread that waits for the runtime would be another
+        tokio::spawn(component(shutdown)).await.context("the component ended in a panic")?
+    })
 }
 
 fn run_on<F, T>(

@@ -23,7 +23,7 @@ pub struct Flags {
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
-    component::run(|shutdown| async move {
+    component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-scheduler").await?;
         ferry_scheduler::run(client, flags.config()?, shutdown).await.context("run the scheduler")
     })

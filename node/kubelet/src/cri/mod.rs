@@ -7,7 +7,6 @@
 //! not know.
 
 pub mod container;
-mod gathered;
 pub mod image;
 pub mod runtime;
 pub mod sandbox;
@@ -20,7 +19,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use gathered::Gathered;
+use ferry_client::gathered::Gathered;
 
 pub use container::*;
 pub use image::*;

@@ -1,20 +1,18 @@
-//! Gathers what the calls of one connection have to say, and writes it in one
-//! piece.
+//! Gathers what the requests of one connection have to say, and writes it in one piece.
 //!
-//! A call is two or three frames of HTTP/2, and each is flushed on its own: as
-//! many system calls here, and as many times the runtime is woken for half a
-//! call. So the first flush only lets the tasks that are ready have their
-//! turn, whose frames then come along; the second writes.
+//! A request is two or three frames of HTTP/2, and each is flushed on its own: as many system calls here, and as
+//! many times the other side is woken for half a request. So the first flush only lets the tasks that are ready have
+//! their turn, whose frames then come along; the second writes.
 //!
-//! The API server gathers on its side over many flushes, since one event is
-//! a frame for each of hundreds of streams, and has its connection driven for
-//! it. A call's few frames need no more than this.
+//! The API server gathers on its side over many flushes, since one event is a frame for each of hundreds of streams,
+//! and has its connection driven for it. A client's few frames need no more than this.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
+use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Whoever gathered this much writes before it gathers more.
@@ -81,6 +79,12 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(context))?;
         Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+impl<IO: Connection> Connection for Gathered<IO> {
+    fn connected(&self) -> Connected {
+        self.io.connected()
     }
 }
 
