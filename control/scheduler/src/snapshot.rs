@@ -129,10 +129,12 @@ impl Snapshot {
         self.label(node, self.symbols.find(key)?).map(|value| self.symbols.text(value))
     }
 
+    #[inline]
     pub fn is_unschedulable(&self, node: NodeIndex) -> bool {
         self.columns.unschedulable[node.0 as usize]
     }
 
+    #[inline]
     pub fn taint_set(&self, node: NodeIndex) -> TaintSet {
         self.columns.taints[node.0 as usize]
     }
@@ -150,10 +152,12 @@ impl Snapshot {
         self.unschedulable > 0
     }
 
+    #[inline]
     pub fn room(&self, node: NodeIndex) -> &Room {
         &self.columns.room[node.0 as usize]
     }
 
+    #[inline]
     pub fn allocatable(&self, node: NodeIndex, resource: Resource) -> i64 {
         let Amounts { milli_cpu, memory, ephemeral_storage } = self.room(node).allocatable;
         match resource {
@@ -164,6 +168,7 @@ impl Snapshot {
         }
     }
 
+    #[inline]
     pub fn requested(&self, node: NodeIndex, resource: Resource) -> i64 {
         let Amounts { milli_cpu, memory, ephemeral_storage } = self.room(node).requested;
         match resource {

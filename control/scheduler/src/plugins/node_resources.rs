@@ -153,27 +153,33 @@ pub fn score_balance(
     if resources.iter().all(|(_, wanted)| *wanted == 0) {
         return Relevance::Skips;
     }
-    let (mut with, mut without) = (Vec::with_capacity(4), Vec::with_capacity(4));
-    for (score, node) in scores.iter_mut().zip(nodes) {
-        with.clear();
-        without.clear();
-        for (resource, wanted) in &resources {
-            let allocatable = snapshot.allocatable(*node, *resource);
-            if allocatable == 0 {
-                continue;
+    // of what there is, with the pod and without
+    let shares = |node: NodeIndex, (resource, wanted): &(Resource, i64)| {
+        let allocatable = snapshot.allocatable(node, *resource);
+        let used = snapshot.requested(node, *resource);
+        let share = |amount: i64| (amount as f64 / allocatable as f64).min(1.0);
+        (allocatable != 0).then(|| (share(used + wanted), share(used)))
+    };
+    for (score, &node) in scores.iter_mut().zip(nodes) {
+        let gain = match &resources[..] {
+            // as by default, and then without a list
+            [one, two] => match (shares(node, one), shares(node, two)) {
+                (Some(one), Some(two)) => evenness(&[one.0, two.0]) - evenness(&[one.1, two.1]),
+                _ => 0,
+            },
+            all => {
+                let all = all.iter().filter_map(|resource| shares(node, resource));
+                let (with, without): (Vec<f64>, Vec<f64>) = all.unzip();
+                evenness(&with) - evenness(&without)
             }
-            let used = snapshot.requested(*node, *resource);
-            let share = |amount: i64| (amount as f64 / allocatable as f64).min(1.0);
-            with.push(share(used + wanted));
-            without.push(share(used));
-        }
-        let gain = evenness(&with) - evenness(&without);
+        };
         *score = MAX_SCORE / 2 + (MAX_SCORE / 2 + gain) / 2;
     }
     Relevance::Judges
 }
 
 /// 100 when all shares are equal; less by their standard deviation.
+#[inline]
 fn evenness(shares: &[f64]) -> i64 {
     let deviation = match shares {
         [] | [_] => 0.0,
