@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ferry_client::{
     Client, Error, Event, EventType, Expectations, NamespacedName, Queue, Recorder, error, unread,
 };
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::core::Request;
@@ -14,7 +13,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::ownership::{Namespaced, controller_of};
 use crate::pods::is_deleting;
-use crate::slow_start::slow_start;
+use crate::slow_start::{slow_start, together};
 
 /// The pods a controller makes, with what it still expects to see of them.
 pub struct OwnedPods {
@@ -102,7 +101,7 @@ impl OwnedPods {
         key: &NamespacedName,
         pod: Pod,
     ) -> Result<(), Error> {
-        // hundreds are under way at a time: as text they are a tenth of what they are as values
+        // many are under way at a time: as text they are a tenth of what they are as values
         let text = serde_json::to_vec(&pod).expect("a pod is JSON");
         drop(pod);
         let request = pods_in(&key.namespace).create(&PostParams::default(), text);
@@ -134,7 +133,7 @@ impl OwnedPods {
         span.set("pods", pods.len());
         let key = NamespacedName::of(owner);
         self.expectations.expect_deletions(key.clone(), pods.iter().filter_map(|pod| pod.uid()));
-        let deleted = join_all(pods.iter().map(|pod| self.delete_one(owner, &key, pod)));
+        let deleted = together(pods.len(), |position| self.delete_one(owner, &key, &pods[position]));
         span.in_scope(deleted).await.into_iter().collect()
     }
 

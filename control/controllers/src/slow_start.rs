@@ -3,7 +3,11 @@
 //! What fails once usually fails always (a quota, a bad template); so a thousand requests are
 //! not sent to learn it.
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream;
+
+/// Of a batch, these are under way together: they keep the server busy, and more would only hold memory.
+const UNDER_WAY: usize = 64;
 
 /// Acts up to `count` times; stops after the first batch with a failure. Returns how many
 /// succeeded and the first error.
@@ -14,7 +18,7 @@ where
     let (mut done, mut tried, mut batch) = (0, 0, 1);
     while tried < count {
         let size = batch.min(count - tried);
-        let results = join_all((tried..tried + size).map(&act)).await;
+        let results = together(size, |position| act(tried + position)).await;
         tried += size;
         done += results.iter().filter(|result| result.is_ok()).count();
         if let Some(error) = results.into_iter().find_map(Result::err) {
@@ -23,6 +27,11 @@ where
         batch *= 2;
     }
     (done, None)
+}
+
+/// Acts `count` times, some at a time; what came out is in order. What is done at a position is made when its turn comes.
+pub async fn together<Fut: Future>(count: usize, act: impl Fn(usize) -> Fut) -> Vec<Fut::Output> {
+    stream::iter(0..count).map(act).buffered(UNDER_WAY).collect().await
 }
 
 #[cfg(test)]
@@ -39,6 +48,24 @@ mod tests {
         })
         .await;
         assert_eq!((outcome, *calls.borrow()), (expected, tried));
+    }
+
+    #[tokio::test]
+    async fn of_many_some_are_under_way() {
+        let (now, most) = (RefCell::new(0), RefCell::new(0));
+        let one = |index: usize| {
+            *now.borrow_mut() += 1;
+            let busiest = (*most.borrow()).max(*now.borrow());
+            *most.borrow_mut() = busiest;
+            let now = &now;
+            async move {
+                tokio::task::yield_now().await;
+                *now.borrow_mut() -= 1;
+                index
+            }
+        };
+        assert!(together(500, one).await.into_iter().eq(0..500));
+        assert_eq!(*most.borrow(), UNDER_WAY);
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::context::{Context, Running};
 use crate::discovery::Resource;
+use crate::slow_start::together;
 use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Propagation, Standing, fate};
 use monitors::Kinds;
 
@@ -259,9 +260,9 @@ impl Collector {
 
     async fn orphan_dependents(&self, uid: &str, node: &Node) -> Result<(), Error> {
         let dependents = self.graph.lock().dependents(uid);
-        let freed =
-            dependents.iter().map(|dependent| async { self.unlink(dependent, &[uid.to_owned()]).await });
-        futures::future::join_all(freed).await.into_iter().collect::<Result<(), Error>>()?;
+        let owners = [uid.to_owned()];
+        let freed = together(dependents.len(), |position| self.unlink(&dependents[position], &owners));
+        freed.await.into_iter().collect::<Result<(), Error>>()?;
         self.remove_finalizer(node, ORPHAN).await
     }
 

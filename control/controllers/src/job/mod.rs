@@ -14,7 +14,6 @@ use ferry_client::{
     Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder, Written,
     error,
 };
-use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
@@ -27,6 +26,7 @@ use crate::context::{Context, Running, enqueue_own};
 use crate::owned_pods::{OwnedPods, owner};
 use crate::ownership::{self, claim_all, controller_ref};
 use crate::pods::{by_controller, from_template, orphans_of};
+use crate::slow_start::together;
 use plan::{Failures, INDEX, INDEX_FAILURES, Plan, TRACKING, is_finished, is_indexed};
 
 const CONTROLLER: &str = "job-controller";
@@ -122,14 +122,16 @@ impl Controller {
 
     /// Takes the finalizer off pods whose end is noted.
     async fn release(&self, pods: Vec<Arc<Pod>>) -> Result<(), Error> {
-        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(|finalizer| finalizer == TRACKING));
-        let released = join_all(held.map(|pod| async {
+        let is_held = |pod: &Arc<Pod>| pod.finalizers().iter().any(|finalizer| finalizer == TRACKING);
+        let held: Vec<Arc<Pod>> = pods.into_iter().filter(is_held).collect();
+        let release = async |pod: &Pod| {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
             let patch =
                 json!({"metadata": {"uid": pod.uid(), "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
             let patched = api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
             error::ignore_not_found(patched).map(|_| ())
-        }));
+        };
+        let released = together(held.len(), |position| release(&held[position]));
         released.await.into_iter().collect::<Result<(), kube::Error>>().attempting("release finished pods")
     }
 
