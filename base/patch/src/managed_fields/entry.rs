@@ -3,11 +3,12 @@
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
-use ferry_api::ManagedFieldsEntry;
+use ferry_api::{ManagedFieldsEntry, read};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::field_set::FieldSet;
+use super::in_text;
 
 /// Updating managers beyond this number are folded into one, oldest first.
 const MAX_UPDATE_MANAGERS: usize = 10;
@@ -83,8 +84,9 @@ impl Entry {
     }
 
     pub fn fields(&self) -> &FieldSet {
-        // What was stored was checked before that.
-        self.fields.get_or_init(|| FieldSet::trust(parse(&self.row.fields_v1)))
+        // What was stored was checked before that; what is no JSON after all says nothing.
+        let read = || read::document(self.row.fields_v1.as_bytes()).unwrap_or(Value::Null);
+        self.fields.get_or_init(|| FieldSet::trust(read()))
     }
 
     pub(super) fn fields_mut(&mut self) -> &mut FieldSet {
@@ -93,12 +95,20 @@ impl Entry {
         self.fields.get_mut().expect("read above")
     }
 
-    /// Whether the manager has none of these fields, as far as that can be told without looking into its own.
-    pub(super) fn is_apart_from(&self, set: &FieldSet) -> bool {
-        match self.fields.get() {
-            Some(_) => set.is_empty(),
-            None => set.is_apart_from(&self.row.fields_v1),
-        }
+    /// Whether any of these fields is the manager's.
+    pub(super) fn has_any(&self, set: &FieldSet) -> bool {
+        let unread = self.unread().and_then(|text| in_text::has_any(text, set));
+        unread.unwrap_or_else(|| !self.fields().intersection(set).is_empty())
+    }
+
+    /// Whether all of these fields are the manager's.
+    pub(super) fn has_all(&self, set: &FieldSet) -> bool {
+        let unread = self.unread().and_then(|text| in_text::has_all(text, set));
+        unread.unwrap_or_else(|| set.is_within(self.fields()))
+    }
+
+    fn unread(&self) -> Option<&str> {
+        self.fields.get().is_none().then_some(&self.row.fields_v1)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -196,14 +206,12 @@ fn decode_row(index: usize, row: ManagedFieldsEntry, stored: bool) -> Result<Ent
     if stored {
         return Ok(Entry { row, operation, fields: OnceCell::new(), is_text: true });
     }
-    let fields = parse(&row.fields_v1);
+    let fields = match row.fields_v1.as_str() {
+        "" => Value::Null,
+        text => read::document(text.as_bytes()).map_err(|error| format!("error decoding set: {error}"))?,
+    };
     let fields = FieldSet::parse(&fields).map_err(|error| format!("error decoding set: {}", error.0))?;
     Ok(Entry { row, operation, fields: OnceCell::from(fields), is_text: false })
-}
-
-/// What is no JSON, and it never is, says as much about fields as null does.
-fn parse(text: &str) -> Value {
-    ferry_api::read::document(text.as_bytes()).unwrap_or(Value::Null)
 }
 
 /// Writes rows in their order: who applies first, then by age, then by name.

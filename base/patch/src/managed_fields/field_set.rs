@@ -16,8 +16,6 @@ use crate::MAX_DEPTH;
 type Nodes = Map<String, Value>;
 
 pub(super) const SELF: &str = ".";
-/// More than these, one after the other, cost as much to look for in a text as reading it does.
-const MANY_NAMES: usize = 8;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FieldSet(Nodes);
@@ -147,13 +145,6 @@ impl FieldSet {
         union(&mut self.0, other.0);
     }
 
-    /// Whether no path is in the set that `text` is of, as far as the names in it tell: what it has nowhere, it has not
-    /// there.
-    pub(super) fn is_apart_from(&self, text: &str) -> bool {
-        let is_nowhere = |element: &str| is_plain(element) && !text.contains(element);
-        is_apart(&self.0, &is_nowhere)
-    }
-
     /// Takes the paths of `other` out; paths below them stay.
     pub fn subtract(&mut self, other: &FieldSet) {
         subtract(&mut self.0, &other.0);
@@ -280,22 +271,6 @@ fn is_within(a: &Nodes, b: &Nodes) -> bool {
             _ => false,
         }
     })
-}
-
-fn is_apart(nodes: &Nodes, is_nowhere: &dyn Fn(&str) -> bool) -> bool {
-    nodes.iter().filter(|(text, _)| *text != SELF).all(|(text, node)| {
-        let inner = node.as_object();
-        // One member that may be there is enough to look closer, and so are many names to look for.
-        is_nowhere(text)
-            || inner.is_some_and(|inner| {
-                !is_member(inner) && inner.len() <= MANY_NAMES && is_apart(inner, is_nowhere)
-            })
-    })
-}
-
-/// Whether an element stands in a text as it is.
-fn is_plain(element: &str) -> bool {
-    !element.contains(|c: char| matches!(c, '"' | '\\') || c.is_control())
 }
 
 fn subtract(a: &mut Nodes, b: &Nodes) {
@@ -457,19 +432,6 @@ mod tests {
 
     fn set(fields: Value) -> FieldSet {
         FieldSet::parse(&fields).expect("a field set")
-    }
-
-    #[test]
-    fn what_a_text_does_not_name_is_not_in_it() {
-        let text = r#"{"f:spec":{"f:containers":{".":{},"k:{\"name\":\"a\"}":{"f:image":{}}}}}"#;
-        let is_apart = |fields: Value| FieldSet::parse(&fields).expect("a set").is_apart_from(text);
-        assert!(is_apart(json!({"f:status": {"f:phase": {}}, "f:spec": {"f:nodeName": {}}})));
-        assert!(is_apart(json!({})));
-        assert!(!is_apart(json!({"f:spec": {"f:containers": {}}})));
-        assert!(!is_apart(json!({"f:spec": {}})));
-        assert!(!is_apart(json!({"f:status": {"f:phase": {}}, "f:spec": {"f:containers": {"f:image": {}}}})));
-        // Its text is another one there.
-        assert!(!is_apart(json!({"f:spec": {"f:containers": {"k:{\"name\":\"b\"}": {}}}})));
     }
 
     #[test]

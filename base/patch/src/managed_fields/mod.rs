@@ -12,7 +12,7 @@
 //!
 //! `field_set` is the set of paths, `element` one step of a path, `rows` what the types say,
 //! `compare`, `fresh`, `claims`, `merge` and `pick` the walks over objects, `entry` a row of managedFields,
-//! `settle` and `csa` the ways from older records to newer ones.
+//! `in_text` what can be told of it unread, `settle` and `csa` the ways from older records to newer ones.
 
 mod apply;
 mod claims;
@@ -22,6 +22,7 @@ mod element;
 mod entry;
 mod field_set;
 mod fresh;
+mod in_text;
 mod merge;
 mod overlay;
 mod pick;

@@ -65,6 +65,22 @@ pub(super) fn note(
     manager: &str,
     write: &Write<'_>,
 ) {
+    let (version, subresource) = (write.api_version, write.subresource);
+    let is_own = |entry: &Entry| entry.is(manager, Operation::Update, version, subresource);
+    let has_all_already = |entry: &Entry| {
+        let given = [&changes.modified, &changes.added];
+        given.iter().all(|set| entry.has_all(set)) && !entry.has_any(&changes.removed)
+    };
+    // Who writes the same fields again, and that is most who write, has nothing to be given.
+    if let Some(own) = entries.iter_mut().find(|entry| is_own(entry))
+        && has_all_already(own)
+    {
+        if !changes.modified.is_empty() || !changes.added.is_empty() {
+            own.set_time(write.now);
+        }
+        take_from_others(entries, old, &new.0, &changes, write, |entry| !is_own(entry));
+        return;
+    }
     take_from_others(entries, old, &new.0, &changes, write, |_| true);
     let Changes { mut modified, added, .. } = changes;
     modified.union(added);
@@ -72,9 +88,7 @@ pub(super) fn note(
     if modified.is_empty() {
         return;
     }
-    let (version, subresource) = (write.api_version, write.subresource);
-    let own = entries.iter_mut().find(|entry| entry.is(manager, Operation::Update, version, subresource));
-    match own {
+    match entries.iter_mut().find(|entry| is_own(entry)) {
         Some(entry) => {
             entry.fields_mut().union(modified);
             entry.set_time(write.now);
@@ -103,7 +117,7 @@ pub(super) fn take_from_others(
             match elsewhere.changes(entry.api_version(), old, new, changes, write) {
                 Some(changes) => {
                     for set in [&changes.modified, &changes.added, &changes.removed] {
-                        if !entry.is_apart_from(set) {
+                        if entry.has_any(set) {
                             entry.fields_mut().subtract(set);
                         }
                     }

@@ -1,0 +1,102 @@
+//! What can be told of a set that is still text, by passing over it. Most writes change a few fields that one manager
+//! has already and no other does; then no set is made of anybody's text.
+
+use ferry_api::{read, write};
+
+use super::field_set::{FieldSet, SELF, is_member};
+
+/// More names in one place than these cost as much to look for as reading the text does.
+const MANY_NAMES: usize = 8;
+
+/// Whether any path of `set` is in the set that `text` is of. None where that takes reading it.
+pub fn has_any(text: &str, set: &FieldSet) -> Option<bool> {
+    any(text.as_bytes(), set.as_nodes())
+}
+
+/// Whether all paths of `set` are in the set that `text` is of. None where that takes reading it.
+pub fn has_all(text: &str, set: &FieldSet) -> Option<bool> {
+    all(text.as_bytes(), set.as_nodes())
+}
+
+type Nodes = serde_json::Map<String, serde_json::Value>;
+
+fn any(text: &[u8], nodes: &Nodes) -> Option<bool> {
+    for (element, node) in elements(nodes)? {
+        let Some(there) = at(text, element)? else { continue };
+        if is_member(node) && is_member_text(there)? || any(there, node)? {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+fn all(text: &[u8], nodes: &Nodes) -> Option<bool> {
+    for (element, node) in elements(nodes)? {
+        let Some(there) = at(text, element)? else { return Some(false) };
+        if is_member(node) && !is_member_text(there)? || !all(there, node)? {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+fn elements(nodes: &Nodes) -> Option<impl Iterator<Item = (&String, &Nodes)>> {
+    let elements = nodes.iter().filter(|(element, _)| *element != SELF);
+    (nodes.len() <= MANY_NAMES)
+        .then(|| elements.filter_map(|(element, node)| Some((element, node.as_object()?))))
+}
+
+/// What stands below an element.
+fn at<'t>(text: &'t [u8], element: &str) -> Option<Option<&'t [u8]>> {
+    let mut quoted = Vec::with_capacity(element.len() + 2);
+    write::text(&mut quoted, element);
+    let written = std::str::from_utf8(&quoted[1..quoted.len() - 1]).ok()?;
+    let [found] = read::members(text, [written])?;
+    Some(found)
+}
+
+fn is_member_text(text: &[u8]) -> Option<bool> {
+    Some(text == b"{}" || at(text, SELF)?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn set(fields: Value) -> FieldSet {
+        FieldSet::parse(&fields).expect("a set")
+    }
+
+    #[test]
+    fn a_text_is_asked_as_its_set_would_be() {
+        let fields = json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+            "f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {".": {}, "f:image": {}}}}});
+        let text = fields.to_string();
+        let check = |asked: Value, any: bool, all: bool| {
+            let asked = set(asked);
+            assert_eq!((has_any(&text, &asked), has_all(&text, &asked)), (Some(any), Some(all)), "{asked:?}");
+            assert_eq!(!set(fields.clone()).intersection(&asked).is_empty(), any, "{asked:?}");
+            assert_eq!(asked.is_within(&set(fields.clone())), all, "{asked:?}");
+        };
+        check(json!({}), false, true);
+        check(json!({"f:metadata": {"f:labels": {"f:a": {}}}}), true, true);
+        check(json!({"f:metadata": {"f:labels": {}}}), true, true);
+        check(json!({"f:metadata": {}}), false, false);
+        check(json!({"f:metadata": {"f:labels": {"f:a": {}, "f:b": {}}}}), true, false);
+        check(json!({"f:status": {"f:labels": {"f:a": {}}}}), false, false);
+        check(json!({"f:spec": {"f:nodeName": {}}}), false, false);
+        check(json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}}}}), true, true);
+        check(json!({"f:spec": {"f:containers": {"k:{\"name\":\"b\"}": {"f:image": {}}}}}), false, false);
+        check(json!({"f:spec": {"f:containers": {}}}), false, false);
+    }
+
+    #[test]
+    fn other_text_and_many_names_have_to_be_read() {
+        let asked = set(json!({"f:a": {}}));
+        assert_eq!(has_any(r#"{ "f:b": {} }"#, &asked), None);
+        assert_eq!(has_all("no JSON", &asked), None);
+        let many: Value = (0..9).map(|name| (format!("f:{name}"), json!({}))).collect();
+        assert_eq!(has_any("{}", &set(many)), None);
+    }
+}
