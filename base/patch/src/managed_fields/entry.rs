@@ -95,10 +95,12 @@ impl Entry {
         self.fields.get_mut().expect("read above")
     }
 
-    /// Whether any of these fields is the manager's.
-    pub(super) fn has_any(&self, set: &FieldSet) -> bool {
-        let unread = self.unread().and_then(|text| in_text::has_any(text, set));
-        unread.unwrap_or_else(|| !self.fields().intersection(set).is_empty())
+    /// Whether any of these fields may be the manager's.
+    pub(super) fn may_have(&self, set: &FieldSet) -> bool {
+        match self.unread() {
+            Some(text) => in_text::may_have(text, set),
+            None => !set.is_empty(),
+        }
     }
 
     /// Whether all of these fields are the manager's.

@@ -69,7 +69,7 @@ pub(super) fn note(
     let is_own = |entry: &Entry| entry.is(manager, Operation::Update, version, subresource);
     let has_all_already = |entry: &Entry| {
         let given = [&changes.modified, &changes.added];
-        given.iter().all(|set| entry.has_all(set)) && !entry.has_any(&changes.removed)
+        given.iter().all(|set| entry.has_all(set)) && !entry.may_have(&changes.removed)
     };
     // Who writes the same fields again, and that is most who write, has nothing to be given.
     if let Some(own) = entries.iter_mut().find(|entry| is_own(entry))
@@ -117,7 +117,7 @@ pub(super) fn take_from_others(
             match elsewhere.changes(entry.api_version(), old, new, changes, write) {
                 Some(changes) => {
                     for set in [&changes.modified, &changes.added, &changes.removed] {
-                        if entry.has_any(set) {
+                        if entry.may_have(set) {
                             entry.fields_mut().subtract(set);
                         }
                     }
