@@ -89,7 +89,7 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
     }
     let connector = tls(&config, tcp(config.connect_timeout, resolver))?;
     let service = ServiceBuilder::new()
-        .map_request(at(&config.cluster_url))
+        .filter(at(&config.cluster_url))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(gathering(connector)));
@@ -104,7 +104,7 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
 
 /// Sends requests to the server, below the path that its URL may have. kube's own layer would write and read the
 /// whole URL anew for each.
-fn at(server: &Uri) -> impl Fn(Request<Body>) -> Request<Body> + Clone + Send + 'static {
+fn at(server: &Uri) -> impl Fn(Request<Body>) -> Result<Request<Body>, BoxError> + Clone + Send + 'static {
     let server = server.clone();
     let below = server.path().trim_end_matches('/').to_owned();
     move |mut request| {
@@ -113,11 +113,10 @@ fn at(server: &Uri) -> impl Fn(Request<Body>) -> Request<Body> + Clone + Send + 
         parts.authority = server.authority().cloned();
         if !below.is_empty() {
             let path = parts.path_and_query.as_ref().map_or("/", PathAndQuery::as_str);
-            parts.path_and_query = format!("{below}{path}").parse().ok();
+            parts.path_and_query = Some(format!("{below}{path}").parse()?);
         }
-        // without a host there is nowhere to go, as whoever connects will say
-        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
-        request
+        *request.uri_mut() = Uri::from_parts(parts)?;
+        Ok(request)
     }
 }
 
@@ -194,10 +193,23 @@ mod tests {
     fn requests_go_below_the_servers_path() {
         let check = |server: &'static str, path: &'static str, expected: &str| {
             let request = Request::get(path).body(Body::empty()).expect("a request");
-            assert_eq!(at(&Uri::from_static(server))(request).uri().to_string(), expected);
+            let sent = at(&Uri::from_static(server))(request).expect("a URL");
+            assert_eq!(sent.uri().to_string(), expected);
         };
         check("https://host:6443", "/api/v1/pods?watch=true", "https://host:6443/api/v1/pods?watch=true");
         check("https://host/", "/api", "https://host/api");
         check("https://host/clusters/a/", "/api?b=c", "https://host/clusters/a/api?b=c");
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_is_not_another_one() {
+        let request = |path: &str| Request::get(path).body(Body::empty()).expect("a request");
+        let no_scheme = Uri::from_static("host:6443");
+        assert!(at(&no_scheme)(request("/api")).is_err());
+        let long = format!("/{}", "a".repeat(65_000));
+        let below = Uri::from_static("https://host/below");
+        assert!(at(&below)(request(&long)).is_ok());
+        let too_long = format!("/{}", "a".repeat(65_530));
+        assert!(at(&below)(request(&too_long)).is_err());
     }
 }
