@@ -14,6 +14,18 @@ fn schema(group: &'static str, kind: &'static str) -> Schema {
     Schema::builtin(&GroupVersionKind::new(group, "v1", kind)).expect("built in")
 }
 
+fn write<'a>(schema: &'a Schema, reset: Reset<'a>) -> Write<'a> {
+    Write {
+        manager: "ann",
+        subresource: "",
+        api_version: "v1",
+        now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+        schema,
+        reset,
+        versions: &OneVersion,
+    }
+}
+
 fn kinds() -> [Schema; 4] {
     [schema("apps", "Deployment"), schema("", "Pod"), schema("", "Service"), schema("", "Node")]
 }
@@ -159,15 +171,7 @@ fn applying_twice_changes_nothing_and_giving_up_takes_all_back() {
                 object.set_managers(Vec::new());
                 object
             };
-            let write = Write {
-                manager: "ann",
-                subresource: "",
-                api_version: "v1",
-                now: "2026-01-01T00:00:00Z".parse().expect("a time"),
-                schema,
-                reset: Reset::Nothing,
-                versions: &OneVersion,
-            };
+            let write = write(schema, Reset::Nothing);
             let other = Write { manager: "ben", ..write };
             let later = Write { now: "2026-01-02T00:00:00Z".parse().expect("a time"), ..write };
             let (hers, his) = (object(random), object(random));
@@ -209,17 +213,8 @@ fn all_of_a_new_object_is_its_writers() {
             one.0.extend([("odd \"name\"".to_string(), json!({"a\\": [1, {"b": {}}], "c": {"d": null}}))]);
         }
         let mut other = one.clone();
-        let write = Write {
-            manager: "ann",
-            subresource: "",
-            api_version: "v1",
-            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
-            schema,
-            reset: Reset::Fields(paths),
-            versions: &OneVersion,
-        };
-        managed_fields::update(None, &mut one, &write);
-        managed_fields::update(None, &mut other, &Write { reset: Reset::Fields(compared), ..write });
+        managed_fields::update(None, &mut one, &write(schema, Reset::Fields(paths)));
+        managed_fields::update(None, &mut other, &write(schema, Reset::Fields(compared)));
         assert_eq!(one, other);
     }
 }
@@ -261,15 +256,7 @@ fn nothing_panics() {
             (0..random.below(3)).for_each(|_| random::mutate(random, &mut value));
             Object::from_value(value)
         };
-        let write = Write {
-            manager: "ann",
-            subresource: "",
-            api_version: "apps/v1",
-            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
-            schema: &schema,
-            reset: Reset::Fields(&[&["status"]]),
-            versions: &OneVersion,
-        };
+        let write = Write { api_version: "apps/v1", ..write(&schema, Reset::Fields(&[&["status"]])) };
         let live = object(&step["live"]);
         if let Some(applied) = object(&step["applied"]) {
             let _ = managed_fields::apply(live.as_ref(), &applied, true, &write);
