@@ -10,6 +10,12 @@ pub struct Needed {
     pub package: &'static str,
 }
 
+/// To build: etcd-client makes its messages from etcd's own protocol files.
+const TO_BUILD: &[Needed] = &[
+    Needed { program: "protoc", package: "protobuf-compiler" },
+    Needed { program: "/usr/include/google/protobuf/descriptor.proto", package: "libprotobuf-dev" },
+];
+
 /// To run a cluster.
 pub const TO_RUN: &[Needed] = &[
     Needed { program: "containerd", package: "containerd" },
@@ -37,10 +43,12 @@ pub const FOR_TESTS: &[Needed] = &[
     },
 ];
 
+/// Installs these, and what any build needs.
 pub fn install(needed: &[Needed]) -> Result<()> {
     // Root's PATH may lack the directories where system programs live.
-    let missing: Vec<&str> = needed
+    let missing: Vec<&str> = TO_BUILD
         .iter()
+        .chain(needed)
         .filter(|needed| {
             !step::has(needed.program)
                 && !["/usr/sbin", "/sbin", "/bin", "/usr/bin"]
