@@ -35,25 +35,50 @@ fn whole(json: &[u8], seed: Any) -> Result<Value, serde_json::Error> {
 /// comes after the last of them not looked at.
 pub fn members<'a, const N: usize>(object: &'a [u8], names: [&str; N]) -> Option<[Option<&'a [u8]>; N]> {
     let mut found = [None; N];
-    let mut rest = object.strip_prefix(b"{")?;
-    if rest.first() == Some(&b'}') {
-        return Some(found);
+    for member in MemberTexts::of(object)? {
+        let (key, value) = member?;
+        if let Some(at) = names.iter().position(|name| name.as_bytes() == key) {
+            found[at] = Some(value);
+            if found.iter().all(Option::is_some) {
+                break;
+            }
+        }
     }
-    loop {
+    Some(found)
+}
+
+/// The members of an object's text: the name as it is written between its quotes, and the text of the value. `None`,
+/// and it is over, where the text is not as this project writes it.
+pub struct MemberTexts<'a> {
+    /// From the next member's name on; nothing after the last one.
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> MemberTexts<'a> {
+    pub fn of(object: &'a [u8]) -> Option<MemberTexts<'a>> {
+        let inner = object.strip_prefix(b"{")?;
+        Some(MemberTexts { rest: (inner.first() != Some(&b'}')).then_some(inner) })
+    }
+
+    fn step(&mut self, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (key, after) = rest.split_at(text_length(rest)?);
         let value = after.strip_prefix(b":")?;
         let (value, after) = value.split_at(value_length(value)?);
-        if let Some(at) = names.iter().position(|name| name.as_bytes() == &key[1..key.len() - 1]) {
-            found[at] = Some(value);
-            if found.iter().all(Option::is_some) {
-                return Some(found);
-            }
-        }
         match after.first()? {
-            b',' => rest = &after[1..],
-            b'}' => return Some(found),
+            b',' => self.rest = Some(&after[1..]),
+            b'}' => {}
             _ => return None,
         }
+        Some((&key[1..key.len() - 1], value))
+    }
+}
+
+impl<'a> Iterator for MemberTexts<'a> {
+    type Item = Option<(&'a [u8], &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest.take()?;
+        Some(self.step(rest))
     }
 }
 
@@ -86,15 +111,37 @@ fn value_length(json: &[u8]) -> Option<usize> {
 
 /// Of a string, with its quotes.
 fn text_length(json: &[u8]) -> Option<usize> {
-    let mut at = 1;
     json.first().filter(|first| **first == b'"')?;
+    let mut at = 1;
     loop {
-        at += json.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))? + 1;
+        at += quote_or_escape(json.get(at..)?)? + 1;
         match json[at - 1] {
             b'"' => return Some(at),
             _ => at += 1,
         }
     }
+}
+
+/// Where the first quote or backslash is. Eight bytes are looked at together: most strings end within the second eight.
+fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let marked = bytes_equal(word, b'"') | bytes_equal(word, b'\\');
+        if marked != 0 {
+            return Some(index * 8 + marked.trailing_zeros() as usize / 8);
+        }
+    }
+    let found = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+    Some(words.len() * 8 + found)
+}
+
+/// Marks the bytes of a word that are this one. What is above the lowest mark may be marked wrongly.
+fn bytes_equal(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let zero_where_equal = word ^ (ONES * u64::from(byte));
+    zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & HIGH
 }
 
 /// Any value; of members of the same name the last counts.
@@ -254,5 +301,25 @@ mod tests {
         }
         assert_eq!(members(br#"{ "a": 1}"#, ["a"]), None, "others' spaces");
         assert_eq!(members(b"[1]", ["a"]), None);
+    }
+
+    #[test]
+    fn a_string_ends_where_its_quote_is() {
+        for (length, place) in (0..20).flat_map(|length| (0..=length).map(move |place| (length, place))) {
+            for inner in ["", "\\\"", "\\\\", "!", "#", "[", "]", "\u{a2}\u{dc}"] {
+                let mut text = "x".repeat(length);
+                text.insert_str(place, inner);
+                let quoted = format!("\"{text}\"");
+                for after in ["", ",\"\"", "\"", "\\"] {
+                    let given = format!("{quoted}{after}");
+                    assert_eq!(text_length(given.as_bytes()), Some(quoted.len()), "{given}");
+                }
+                assert_eq!(
+                    text_length(&quoted.as_bytes()[..quoted.len() - 1]),
+                    None,
+                    "{quoted} without its end"
+                );
+            }
+        }
     }
 }
