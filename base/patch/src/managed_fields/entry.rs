@@ -95,6 +95,14 @@ impl Entry {
         self.fields.get_mut().expect("read above")
     }
 
+    /// Gives these fields to the manager.
+    pub(super) fn add(&mut self, set: FieldSet) {
+        match self.unread().and_then(|text| in_text::union(text, &set)) {
+            Some(text) => self.row.fields_v1 = text,
+            None => self.fields_mut().union(set),
+        }
+    }
+
     /// Whether any of these fields may be the manager's.
     pub(super) fn may_have(&self, set: &FieldSet) -> bool {
         match self.unread() {

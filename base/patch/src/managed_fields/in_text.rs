@@ -1,6 +1,9 @@
 //! What can be told of a set that is still text, by passing over it. Most writes change a few fields that one manager
 //! has already and no other does; then no set is made of anybody's text.
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
 use ferry_api::{read, write};
 
 use super::field_set::{FieldSet, SELF, is_member};
@@ -21,7 +24,81 @@ pub fn has_all(text: &str, set: &FieldSet) -> Option<bool> {
     all(text.as_bytes(), set.as_nodes())
 }
 
+/// The text of the set with all paths of `set` added. None where that takes reading it.
+pub fn union(text: &str, set: &FieldSet) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len() + 256);
+    merge(text.as_bytes(), set.as_nodes(), &mut out)?;
+    String::from_utf8(out).ok()
+}
+
 type Nodes = serde_json::Map<String, serde_json::Value>;
+
+/// Both are in the order of their elements, and so is what is written. Only where `nodes` leads is looked into the text.
+fn merge(text: &[u8], nodes: &Nodes, out: &mut Vec<u8>) -> Option<()> {
+    let mut nodes = nodes.iter().peekable();
+    let mut last: Option<Cow<'_, str>> = None;
+    out.push(b'{');
+    for member in read::MemberTexts::of(text)? {
+        let (key, below) = member?;
+        let element = unescaped(key)?;
+        // Others may have written it in another order.
+        if last.as_ref().is_some_and(|last| *last >= element) {
+            return None;
+        }
+        let mut ours = None;
+        while let Some((name, node)) = nodes.peek() {
+            match name.as_str().cmp(&element) {
+                Ordering::Less => add(name, node, out),
+                Ordering::Equal => ours = node.as_object(),
+                Ordering::Greater => break,
+            }
+            nodes.next();
+        }
+        comma(out);
+        out.push(b'"');
+        out.extend_from_slice(key);
+        out.extend_from_slice(b"\":");
+        match ours {
+            Some(node) if !node.is_empty() => {
+                // A member that gets members of its own says of itself that it is one.
+                let below = if below == b"{}" { br#"{".":{}}"# } else { below };
+                merge(below, node, out)?;
+            }
+            Some(_) if !is_member_text(below)? => merge(below, &member_alone(), out)?,
+            _ => out.extend_from_slice(below),
+        }
+        last = Some(element);
+    }
+    nodes.for_each(|(name, node)| add(name, node, out));
+    out.push(b'}');
+    Some(())
+}
+
+fn add(element: &str, node: &serde_json::Value, out: &mut Vec<u8>) {
+    comma(out);
+    write::text(out, element);
+    out.push(b':');
+    write::value(out, node);
+}
+
+fn comma(out: &mut Vec<u8>) {
+    if out.last() != Some(&b'{') {
+        out.push(b',');
+    }
+}
+
+fn member_alone() -> Nodes {
+    Nodes::from_iter([(SELF.to_string(), Nodes::new().into())])
+}
+
+/// An element as it is, of its text between the quotes.
+fn unescaped(key: &[u8]) -> Option<Cow<'_, str>> {
+    let key = std::str::from_utf8(key).ok()?;
+    match key.contains('\\') {
+        true => serde_json::from_str(&format!("\"{key}\"")).ok().map(Cow::Owned),
+        false => Some(Cow::Borrowed(key)),
+    }
+}
 
 fn any(text: &[u8], nodes: &Nodes) -> Option<bool> {
     for (element, node) in elements(nodes)? {
@@ -92,6 +169,40 @@ mod tests {
         check(json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}}}}), true, true);
         check(json!({"f:spec": {"f:containers": {"k:{\"name\":\"b\"}": {"f:image": {}}}}}), false, false);
         check(json!({"f:spec": {"f:containers": {}}}), false, false);
+    }
+
+    #[test]
+    fn paths_are_added_as_to_the_set() {
+        let fields = json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+            "f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {".": {}, "f:image": {}}, "k:{\"name\":\"b\"}": {}}}});
+        for added in [
+            json!({}),
+            json!({"f:metadata": {"f:labels": {"f:a": {}}}}),
+            json!({"f:metadata": {"f:annotations": {".": {}, "f:b": {}}, "f:labels": {"f:0": {}, "f:b": {}}}}),
+            json!({"f:metadata": {}}),
+            json!({"f:metadata": {".": {}, "f:z": {}}}),
+            json!({"f:metadata": {"f:labels": {"f:a": {"f:b": {}}}}}),
+            json!({"f:a": {}, "f:nnn": {"f:b": {}}, "f:z": {}}),
+            json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:name": {}}, "k:{\"name\":\"aa\"}": {".": {}, "f:x": {}}}}}),
+            json!({"f:spec": {"f:containers": {"k:{\"name\":\"b\"}": {".": {}, "f:x": {}}}}}),
+            json!({"f:spec": {"f:containers": {}}}),
+        ] {
+            let mut expected = set(fields.clone());
+            expected.union(set(added.clone()));
+            let united = union(&fields.to_string(), &set(added.clone())).expect("our text");
+            assert_eq!(united, expected.text(), "{added}");
+            assert_eq!(union("{}", &set(added.clone())), Some(set(added).text()));
+        }
+    }
+
+    #[test]
+    fn nothing_is_added_to_text_in_another_order() {
+        let added = set(json!({"f:a": {}}));
+        for text in
+            [r#"{"f:b":{},"f:a":{}}"#, r#"{"f:a":{},"f:a":{}}"#, r#"{"f:b":{}, "f:c":{}}"#, "", r#"{"f:b""#]
+        {
+            assert_eq!(union(text, &added), None, "{text}");
+        }
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(super) fn note(
     }
     match entries.iter_mut().find(|entry| is_own(entry)) {
         Some(entry) => {
-            entry.fields_mut().union(modified);
+            entry.add(modified);
             entry.set_time(write.now);
         }
         None => {
