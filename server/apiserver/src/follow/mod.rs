@@ -1,17 +1,16 @@
 //! Keeps deciders up to date from the registry's caches: what RBAC, the Node authorizer and bootstrap tokens
 //! know comes from here. The caches hold every object already, so nothing is kept a second time.
 
-use std::sync::{Arc, LazyLock};
+mod mentions;
 
-use ferry_api::read::members;
-use ferry_api::{GroupResource, GroupVersionKind, kinds};
+use std::sync::Arc;
+
+use ferry_api::GroupResource;
 use ferry_auth::authenticate::{BootstrapTokens, bootstrap_token};
 use ferry_auth::authorize::rbac::{self, Change as RbacChange};
 use ferry_auth::authorize::{NodeAuthorizer, Rbac};
 use ferry_registry::Registry;
 use ferry_registry::cache::{Cache, Change, Entry, Filter, Watcher};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
 /// How the objects of one resource reach a decider.
@@ -140,7 +139,7 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
             for delta in deltas {
                 match delta {
                     Delta::Set { entry, previous } => {
-                        if let Some(pod) = changed_pod(entry, previous) {
+                        if let Some(pod) = mentions::changed_pod(entry, previous) {
                             node.set_pod(&pod);
                         }
                     }
@@ -163,72 +162,6 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
     }),
 ];
 
-/// A pod without a node lets no node read anything.
-fn is_bound(pod: &Entry) -> bool {
-    static NODE_NAME: LazyLock<Option<usize>> = LazyLock::new(|| {
-        let row = kinds::builtin_row(&GroupVersionKind::new("", "v1", "Pod"))?;
-        let selectable = ferry_registry::kinds::strategy(row).selectable();
-        selectable.iter().position(|field| field.field == "spec.nodeName")
-    });
-    NODE_NAME.is_none_or(|at| !pod.fields[at].is_empty())
-}
-
-/// What a pod lets its node read follows from its spec, from the claims made for it, and from whether it is a mirror. A
-/// pod's status changes often; finding out that nothing else did is far cheaper than reading the pod.
-#[derive(PartialEq)]
-struct Mentions<'a> {
-    spec: &'a [u8],
-    annotations: Option<&'a [u8]>,
-    claims: Option<&'a [u8]>,
-    extended_claim: Option<&'a [u8]>,
-}
-
-impl<'a> Mentions<'a> {
-    fn of(pod: &'a Entry) -> Option<Mentions<'a>> {
-        let [metadata, spec, status] = members(&pod.json, ["metadata", "spec", "status"])?;
-        let [annotations] = members(metadata?, ["annotations"])?;
-        let claims = ["resourceClaimStatuses", "extendedResourceClaimStatus"];
-        let [claims, extended_claim] = members(status.unwrap_or(b"{}"), claims)?;
-        Some(Mentions { spec: spec?, annotations, claims, extended_claim })
-    }
-
-    fn read(&self, pod: &Entry) -> Result<Pod, serde_json::Error> {
-        fn part<T: DeserializeOwned>(json: Option<&[u8]>) -> Result<Option<T>, serde_json::Error> {
-            json.map(serde_json::from_slice).transpose()
-        }
-        Ok(Pod {
-            metadata: ObjectMeta {
-                name: Some(pod.name().to_string()),
-                namespace: Some(pod.namespace().to_string()),
-                annotations: part(self.annotations)?,
-                ..ObjectMeta::default()
-            },
-            spec: part(Some(self.spec))?,
-            status: Some(PodStatus {
-                resource_claim_statuses: part(self.claims)?,
-                extended_resource_claim_status: part(self.extended_claim)?,
-                ..PodStatus::default()
-            }),
-        })
-    }
-}
-
-/// A pod whose node may read something else than before: it was bound, or mentions something else.
-fn changed_pod(entry: &Entry, previous: Option<&Entry>) -> Option<Pod> {
-    if !is_bound(entry) {
-        return None;
-    }
-    // Written by others, in a form of their own.
-    let Some(mentions) = Mentions::of(entry) else { return view(entry) };
-    match previous.filter(|previous| is_bound(previous)) {
-        Some(previous) if Mentions::of(previous).as_ref() == Some(&mentions) => None,
-        _ => mentions
-            .read(entry)
-            .inspect_err(|error| tracing::error!(key = %entry.key, %error, "a pod cannot be read"))
-            .ok(),
-    }
-}
-
 pub const BOOTSTRAP_TOKENS: &[Feed<BootstrapTokens>] = &[Feed {
     group: "",
     plural: "secrets",
@@ -250,41 +183,3 @@ pub const BOOTSTRAP_TOKENS: &[Feed<BootstrapTokens>] = &[Feed {
         }
     },
 }];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ferry_registry::cache::peek::Paths;
-    use ferry_store::Revision;
-    use serde_json::{Value, json};
-
-    fn pod(spec: Value, status: Value) -> Entry {
-        let row = kinds::builtin_row(&GroupVersionKind::new("", "v1", "Pod")).expect("a row");
-        let paths = Paths::new(ferry_registry::kinds::strategy(row).selectable());
-        let stored =
-            json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec, "status": status}).to_string();
-        Entry::from_stored("ns/p".into(), &stored.into(), Revision(1), &paths).expect("JSON")
-    }
-
-    #[test]
-    fn a_pod_is_read_when_it_is_bound_or_mentions_something_else() {
-        let spec = |node: &str| json!({"containers": [], "nodeName": node, "serviceAccountName": "a"});
-        let pending = pod(spec(""), json!({}));
-        let bound = pod(spec("n"), json!({"phase": "Pending"}));
-        let running = pod(spec("n"), json!({"phase": "Running"}));
-        let claiming =
-            pod(spec("n"), json!({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "made"}]}));
-
-        assert!(changed_pod(&pending, None).is_none(), "no node reads it");
-        let read = changed_pod(&bound, Some(&pending)).expect("it was bound");
-        let whole: Pod = view(&bound).expect("a pod");
-        let metadata = ObjectMeta { resource_version: None, ..whole.metadata };
-        assert_eq!((read.spec, read.metadata), (whole.spec, metadata));
-        assert!(changed_pod(&bound, None).is_some(), "it was there when the server started");
-        assert!(changed_pod(&running, Some(&bound)).is_none(), "only its status changed");
-        let read =
-            changed_pod(&claiming, Some(&running)).and_then(|pod| pod.status).expect("a claim was made");
-        let claims = read.resource_claim_statuses.expect("claims");
-        assert_eq!(claims[0].resource_claim_name.as_deref(), Some("made"));
-    }
-}
