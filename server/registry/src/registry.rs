@@ -9,6 +9,7 @@ use ferry_store::Store;
 use parking_lot::RwLock;
 
 use crate::cache::log::{Followed, Log, Reader};
+use crate::cache::recent::Recent;
 use crate::cache::{Cache, peek};
 use crate::kinds;
 use crate::settings::Settings;
@@ -21,6 +22,7 @@ pub struct Registry {
     pub store: Arc<dyn Store>,
     pub log: Arc<Log>,
     pub settings: Settings,
+    pub(crate) recent: Recent,
     resources: RwLock<HashMap<GroupResource, Arc<Resource>, foldhash::fast::RandomState>>,
 }
 
@@ -39,7 +41,8 @@ impl Registry {
     /// A registry of `rows`; nothing is read until the log runs.
     pub fn new(store: Arc<dyn Store>, rows: &[Arc<Kind>], settings: Settings) -> Registry {
         let log = Arc::new(Log::new(store.clone(), ROOT));
-        let registry = Registry { log, store, settings, resources: RwLock::default() };
+        let registry =
+            Registry { log, store, settings, recent: Recent::default(), resources: RwLock::default() };
         for row in rows.iter().filter(|row| row.is_storage_version() && row.is_stored()) {
             registry.add(row.clone());
         }

@@ -9,6 +9,7 @@ pub mod filter;
 pub mod foretold;
 pub mod log;
 pub mod peek;
+pub mod recent;
 pub mod watcher;
 
 use std::collections::{HashMap, VecDeque};

@@ -1,11 +1,14 @@
 //! Create: name it, track who set what, let admission change it, prepare, validate, let admission
 //! judge it, write.
 
+use std::sync::Arc;
+
 use ferry_api::{Object, Schema, Status};
 use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
 use super::{Answer, Call, Operation, initialize, store_failure};
+use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
 use crate::strategy::{Companion, Traits};
@@ -77,7 +80,11 @@ impl Registry {
                 let (namespace, name) = (object.namespace(), object.name());
                 Ok(self.await_initialized(call, namespace, name, committed.revision).await?)
             }
-            Ok(committed) => self.read_back(call, object.namespace(), object.name(), committed.revision),
+            Ok(committed) => {
+                let entry = self.read_back(call, object.namespace(), object.name(), committed.revision)?;
+                self.keep(call, &entry, std::mem::take(object), committed.revision);
+                Ok(Answer::Entry(entry))
+            }
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => {
                 asked.into_iter().for_each(|asked| *object = asked);
@@ -125,11 +132,27 @@ impl Registry {
         namespace: &str,
         name: &str,
         revision: Revision,
-    ) -> Result<Answer, WriteFailure> {
+    ) -> Result<Arc<Entry>, WriteFailure> {
         // It may have changed or gone again already; the newest state answers as well.
-        call.resource.cache.get(&call.resource.key(namespace, name)).map(Answer::Entry).ok_or_else(|| {
+        call.resource.cache.get(&call.resource.key(namespace, name)).ok_or_else(|| {
             Status::internal(format!("the object of revision {revision} was deleted at once")).into()
         })
+    }
+}
+
+impl Registry {
+    /// The object of an entry, for whoever is about to write the next one.
+    pub(super) fn object_of(&self, entry: &Arc<Entry>) -> Result<Object, Status> {
+        let Some(object) = self.recent.take(entry) else { return entry.read_object() };
+        debug_assert_eq!(Some(&object), entry.read_object().ok().as_ref(), "{}", entry.key);
+        Ok(object)
+    }
+
+    /// Keeps what was just written for its next writer. Leases and events come and go by the thousand and have none.
+    pub(super) fn keep(&self, call: &Call<'_>, entry: &Arc<Entry>, written: Object, revision: Revision) {
+        if !call.resource.strategy.traits().relaxed {
+            self.recent.keep(entry, written, revision);
+        }
     }
 }
 
@@ -204,7 +227,7 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-pub(super) fn put(call: &Call<'_>, key: &std::sync::Arc<str>, object: &Object) -> StoreOperation {
+pub(super) fn put(call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
     let traits: Traits = call.resource.strategy.traits();
     StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: traits.ttl }
 }

@@ -99,7 +99,7 @@ impl Registry {
         options: &DeleteOptions,
         entry: &Arc<Entry>,
     ) -> Result<Option<Deleted>, Status> {
-        let old = entry.read_object()?;
+        let old = self.object_of(entry)?;
         check_preconditions(call, options, &old)?;
         call.admission.validate(Operation::Delete, None, Some(&old)).await?;
         let strategy = call.resource.strategy;

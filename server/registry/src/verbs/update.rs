@@ -67,7 +67,7 @@ impl Registry {
         change: &Change<'_>,
         entry: &Arc<Entry>,
     ) -> Result<Option<Answer>, Status> {
-        let old = entry.read_object()?;
+        let old = self.object_of(entry)?;
         let mut new = (change.transform)(Some(&old))?;
         let asked = new.resource_version().to_string();
         let insisted = !asked.is_empty() && asked != old.resource_version();
@@ -146,8 +146,11 @@ impl Registry {
         drop(charge.turn);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
-            Ok(_) => match call.current() {
-                Some(entry) => Ok(Some(Answer::Entry(entry))),
+            Ok(committed) => match call.current() {
+                Some(entry) => {
+                    self.keep(call, &entry, new, committed.revision);
+                    Ok(Some(Answer::Entry(entry)))
+                }
                 // Deleted again at once: answer with what was written.
                 None => Ok(Some(Answer::Object(Box::new(new)))),
             },
