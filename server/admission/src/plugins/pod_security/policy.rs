@@ -88,42 +88,58 @@ impl LevelVersion {
     }
 }
 
+/// The labels of one mode, as constants: they are looked for with every pod.
+struct Mode {
+    level: &'static str,
+    version: &'static str,
+}
+
+macro_rules! mode {
+    ($name:literal) => {
+        Mode {
+            level: concat!("pod-security.kubernetes.io/", $name),
+            version: concat!("pod-security.kubernetes.io/", $name, "-version"),
+        }
+    };
+}
+
+const ENFORCE: Mode = mode!("enforce");
+const AUDIT: Mode = mode!("audit");
+const WARN: Mode = mode!("warn");
+
 impl Policy {
     /// What the labels say; what they do not say is the default's. Labels that cannot be read enforce the
     /// most and audit and warn of the least, and are told.
     pub fn of<'a>(label: impl Fn(&str) -> Option<&'a str>, default: Policy) -> (Policy, FieldErrors) {
         let mut errors = FieldErrors::default();
         let mut policy = default;
-        let mut read = |mode: &str, into: &mut LevelVersion, unreadable: Level| {
+        let mut read = |mode: Mode, into: &mut LevelVersion, unreadable: Level| {
             let mut refuse = |key: &str, value: &str, why: &str| {
                 errors.invalid(format!("metadata.labels[{key}]"), value, why);
             };
             let mut known = false;
-            let key = format!("{PREFIX}{mode}");
-            if let Some(value) = label(&key) {
+            if let Some(value) = label(mode.level) {
                 known = Level::parse(value).is_some();
                 into.level = Level::parse(value).unwrap_or(unreadable);
                 if !known {
-                    refuse(&key, value, "must be one of privileged, baseline, restricted");
+                    refuse(mode.level, value, "must be one of privileged, baseline, restricted");
                 }
             }
-            let key = format!("{PREFIX}{mode}-version");
-            if let Some(value) = label(&key) {
+            if let Some(value) = label(mode.version) {
                 into.version = Version::parse(value).unwrap_or(Version::Latest);
                 if Version::parse(value).is_none() {
-                    refuse(&key, value, "must be \"latest\" or \"v1.x\"");
+                    refuse(mode.version, value, "must be \"latest\" or \"v1.x\"");
                 }
             }
             known
         };
-        let enforces = read("enforce", &mut policy.enforce, Level::Restricted);
-        read("audit", &mut policy.audit, Level::Privileged);
-        read("warn", &mut policy.warn, Level::Privileged);
+        let enforces = read(ENFORCE, &mut policy.enforce, Level::Restricted);
+        read(AUDIT, &mut policy.audit, Level::Privileged);
+        read(WARN, &mut policy.warn, Level::Privileged);
         // Who enforces wants at least to be warned of what will be refused.
-        let says = |mode: &str| label(&format!("{PREFIX}{mode}")).is_some();
-        if !says("warn") && enforces && policy.enforce.level > policy.warn.level {
+        if label(WARN.level).is_none() && enforces && policy.enforce.level > policy.warn.level {
             policy.warn.level = policy.enforce.level;
-            if !says("warn-version") {
+            if label(WARN.version).is_none() {
                 policy.warn.version = policy.enforce.version;
             }
         }
