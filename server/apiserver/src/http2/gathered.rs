@@ -2,13 +2,13 @@
 //!
 //! An event concerns every watch of a connection. h2 hands each stream's frame to the transport on its own and asks
 //! for a flush after every one: a TLS record and a system call for each watch. Here frames gather while the connection
-//! is at work; it then lets the requests' tasks that are ready have one turn, so that their answers come along, and
-//! writes everything.
+//! is at work; where other requests are under way it then lets their tasks have one turn, so that answers that are ready come
+//! along, and writes everything.
 //!
 //! ```text
 //!   streams ─▶ h2 ─▶ Gathered (a buffer) ─ ─▶ TLS ─▶ socket
 //!                                         │
-//!            Writing: polls the connection, yields once, then writes the buffer
+//!            Writing: polls the connection, yields once to others, then writes the buffer
 //! ```
 
 use std::io::{self, IoSlice};
@@ -45,6 +45,8 @@ struct Pipe<IO> {
     io: IO,
     /// Something was read since someone looked.
     heard: Arc<AtomicBool>,
+    /// Others may have something to say in a moment.
+    expecting: Arc<AtomicBool>,
     gathered: BytesMut,
     /// Why the last write failed; the connection hears of it when it writes again.
     failed: Option<io::Error>,
@@ -52,13 +54,18 @@ struct Pipe<IO> {
 
 impl<IO> Gathered<IO> {
     pub fn new(io: IO) -> Gathered<IO> {
-        let heard = Arc::default();
-        Gathered(Arc::new(Mutex::new(Pipe { io, heard, gathered: BytesMut::new(), failed: None })))
+        let (heard, expecting) = (Arc::default(), Arc::default());
+        Gathered(Arc::new(Mutex::new(Pipe { io, heard, expecting, gathered: BytesMut::new(), failed: None })))
     }
 
     /// Set whenever the other side is heard of.
     pub fn heard(&self) -> Arc<AtomicBool> {
         self.0.lock().heard.clone()
+    }
+
+    /// To be set while a turn for others is worth a second look at the connection.
+    pub fn expecting(&self) -> Arc<AtomicBool> {
+        self.0.lock().expecting.clone()
     }
 
     /// To be called before the transport is handed to a connection: makes what drives both.
@@ -107,7 +114,7 @@ impl<F: Future, IO: AsyncWrite + Unpin> Future for Writing<F, IO> {
         if pipe.gathered.is_empty() {
             return Poll::Pending;
         }
-        this.yielded = !this.yielded;
+        this.yielded = !this.yielded && pipe.expecting.load(Ordering::Relaxed);
         if this.yielded {
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -232,6 +239,33 @@ mod tests {
         assert_eq!(read, b"frame".repeat(50));
         assert_eq!(*writes.lock(), 1);
         driven.abort();
+    }
+
+    #[tokio::test]
+    async fn others_have_a_turn_where_they_are_expected() {
+        for (expected, writes) in [(true, 1), (false, 2)] {
+            let (near, mut far) = tokio::io::duplex(1 << 20);
+            let counted = Arc::new(Mutex::new(0));
+            let mut io = Gathered::new(Counted(near, counted.clone()));
+            io.expecting().store(expected, Ordering::Relaxed);
+            let (say, mut said) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+            let driven = io.writer().drive(async move {
+                while let Some(words) = said.recv().await {
+                    io.write_all(words).await.expect("gathered");
+                }
+                std::future::pending::<()>().await;
+            });
+            // In this order on the one thread: the connection is at rest after the first when the second one comes.
+            say.send(b"first").expect("heard");
+            let driven = tokio::spawn(driven);
+            let other = tokio::spawn(async move { say.send(b"second").expect("heard") });
+            let mut read = vec![0; 11];
+            far.read_exact(&mut read).await.expect("all of it arrives");
+            assert_eq!(read, b"firstsecond");
+            assert_eq!(*counted.lock(), writes, "expected: {expected}");
+            other.await.expect("no panic");
+            driven.abort();
+        }
     }
 
     #[tokio::test]

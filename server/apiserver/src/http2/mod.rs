@@ -58,7 +58,7 @@ where
     F: Future<Output = Response> + Send + 'static,
 {
     let io = Gathered::new(io);
-    let (writer, heard) = (io.writer(), io.heard());
+    let (writer, heard, expecting) = (io.writer(), io.heard(), io.expecting());
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(MAX_STREAMS)
@@ -75,6 +75,7 @@ where
             sending: FuturesUnordered::new(),
             hand_over,
             handed_over,
+            expecting,
             silence: Dormant::new(silence(pings, heard)),
             stop: Some(Dormant::new(stop.cancelled_owned())),
         }
@@ -91,6 +92,8 @@ struct Serving<IO, H> {
     /// How the requests' tasks hand them over; there is room for one of each stream.
     hand_over: mpsc::Sender<Sending>,
     handed_over: mpsc::Receiver<Sending>,
+    /// Set while requests are being answered.
+    expecting: Arc<AtomicBool>,
     silence: Dormant<()>,
     stop: Option<Dormant<()>>,
 }
@@ -117,6 +120,8 @@ where
         while let Poll::Ready(Some(sending)) = this.handed_over.poll_recv(context) {
             this.sending.push(sending);
         }
+        // Each task of a request has a sender; those whose requests come now have no answer yet.
+        this.expecting.store(this.hand_over.strong_count() > 1, Ordering::Relaxed);
         // Before the connection has its turn, so that what they say goes along.
         while let Poll::Ready(Some(())) = this.sending.poll_next_unpin(context) {}
         while let Some(accepted) = ready!(this.connection.poll_accept(context)) {
