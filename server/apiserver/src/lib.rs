@@ -28,6 +28,7 @@ mod metrics;
 mod negotiate;
 pub mod node_connection;
 mod paths;
+mod pieces;
 mod policy;
 mod proxied_links;
 mod request;

@@ -16,7 +16,7 @@ use crate::body::{Body, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::{Encoding, JSON, View, Wanted};
 use crate::table;
-use crate::{continue_token, request::Request};
+use crate::{continue_token, pieces, request::Request};
 
 /// Chunks of this size keep both the memory of a list and the number of writes small.
 const CHUNK: usize = 64 * 1024;
@@ -311,9 +311,9 @@ impl ItemWriter {
             // Built-in kinds: the list's kind says it all. Custom ones keep theirs, as clients expect.
             Some(rest) if self.kind.schema.as_ref().is_some_and(is_builtin) => {
                 out.extend_from_slice(b"{");
-                out.extend_from_slice(rest);
+                pieces::append(out, rest);
             }
-            _ => out.extend_from_slice(&json),
+            _ => pieces::append(out, &json),
         }
         Ok(())
     }

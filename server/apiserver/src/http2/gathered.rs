@@ -21,11 +21,16 @@ use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::pieces;
+
 /// What is longer is written through: there is nothing to gain from a copy. A frame of a long list is not: its 16 KB are
 /// cheaper to copy than to send alone, which wakes the other side for each.
 const LONG: usize = 32 * 1024;
 /// A connection that gathered this much is written to before it may say more.
 const FULL: usize = 128 * 1024;
+
+/// As many as make that much.
+const SLICES: usize = 64;
 
 /// Room for what many streams have to say, so that it is not copied again while it grows; held only while it is used.
 const SOME: usize = 64 * 1024;
@@ -86,7 +91,8 @@ impl<IO> Writer<IO> {
 impl<IO: AsyncWrite + Unpin> Pipe<IO> {
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
-            let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.gathered))?;
+            let slices = pieces::slices::<SLICES>(&self.gathered);
+            let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, &slices))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -166,7 +172,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
             pipe.gathered.reserve(SOME);
         }
         for slice in slices {
-            pipe.gathered.extend_from_slice(slice);
+            pieces::append(&mut pipe.gathered, slice);
         }
         Poll::Ready(Ok(length))
     }
