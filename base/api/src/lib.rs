@@ -34,6 +34,7 @@ pub mod table;
 pub mod time;
 pub mod types;
 mod view;
+mod word;
 pub mod write;
 pub mod yaml;
 pub mod zero;

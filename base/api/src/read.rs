@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::managers;
+use crate::{managers, word};
 
 /// Reads one whole document.
 pub fn document(json: &[u8]) -> Result<Value, serde_json::Error> {
@@ -127,21 +127,13 @@ fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let marked = bytes_equal(word, b'"') | bytes_equal(word, b'\\');
+        let marked = word::equal(word, b'"') | word::equal(word, b'\\');
         if marked != 0 {
             return Some(index * 8 + marked.trailing_zeros() as usize / 8);
         }
     }
     let found = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
     Some(words.len() * 8 + found)
-}
-
-/// Marks the bytes of a word that are this one. What is above the lowest mark may be marked wrongly.
-fn bytes_equal(word: u64, byte: u8) -> u64 {
-    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let zero_where_equal = word ^ (ONES * u64::from(byte));
-    zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & HIGH
 }
 
 /// Any value; of members of the same name the last counts.

@@ -5,6 +5,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::word;
+
 pub fn value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -80,14 +82,8 @@ fn needs_escapes(bytes: &[u8]) -> bool {
     }
 }
 
-/// The same for eight bytes at once. A borrow from one byte may mark the next one too, but never when no byte was marked
-/// rightly.
 fn word_needs_escapes(word: u64) -> bool {
-    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGH;
-    let equals = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (below(word, 0x20) | equals(b'"') | equals(b'\\')) != 0
+    (word::below(word, 0x20) | word::equal(word, b'"') | word::equal(word, b'\\')) != 0
 }
 
 #[cfg(test)]

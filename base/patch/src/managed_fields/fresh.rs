@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::compare::is_unmanaged_meta;
 use super::entry::{self, Operation};
+use super::in_text::comma;
 use super::rows::{Owned, Rows, same};
 use super::{Reset, Write};
 
@@ -154,7 +155,7 @@ impl<'s> Text<'s> {
             again
         });
         for (element, item) in elements {
-            self.comma();
+            comma(&mut self.out);
             json::text(&mut self.out, &element);
             self.out.push(b':');
             match item {
@@ -165,15 +166,9 @@ impl<'s> Text<'s> {
     }
 
     fn name(&mut self, name: &str) {
-        self.comma();
+        comma(&mut self.out);
         json::text_after(&mut self.out, "f:", name);
         self.out.push(b':');
-    }
-
-    fn comma(&mut self) {
-        if self.out.last() != Some(&b'{') {
-            self.out.push(b',');
-        }
     }
 }
 

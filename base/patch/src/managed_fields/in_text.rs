@@ -81,7 +81,8 @@ fn add(element: &str, node: &serde_json::Value, out: &mut Vec<u8>) {
     write::value(out, node);
 }
 
-fn comma(out: &mut Vec<u8>) {
+/// Before a member that is not the first of its object.
+pub(super) fn comma(out: &mut Vec<u8>) {
     if out.last() != Some(&b'{') {
         out.push(b',');
     }
