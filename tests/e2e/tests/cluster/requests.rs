@@ -1,5 +1,6 @@
 //! Requests that are estimated: from what real containers of the image were seen to use on a real node.
 
+use ferry_api::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -52,7 +53,7 @@ fn a_pod_gets_the_requests_that_others_of_its_image_used() {
     });
     let note = &estimated["metadata"]["annotations"]["kubernetes.io/initial-resources"];
     assert_eq!(note, "Initial Resources plugin set: cpu, memory request for container c");
-    let memory: u64 = requests(&estimated)["memory"].as_str().unwrap().parse().unwrap();
+    let memory = Quantity::parse(requests(&estimated)["memory"].as_str().unwrap()).unwrap().value();
     // nginx with its workers, and no more.
     assert!((100 << 10..200 << 20).contains(&memory), "{memory} bytes");
     let cpu = requests(&estimated)["cpu"].as_str().unwrap().to_owned();
