@@ -8,7 +8,7 @@ use ferry_api::{FieldValidation, Object, Schema, json, protobuf, yaml};
 use serde_json::Value;
 
 fn fixtures() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/k8s-1.36/fixtures");
+    let folder = PathBuf::from("../../../shared/k8s-1.36/fixtures");
     if folder.is_dir() {
         return Some(folder);
     }

@@ -19,7 +19,7 @@ async fn the_python_client_lists_watches_and_patches() {
         return;
     }
     let server = TestServer::start().await;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/list_watch_patch.py");
+    let script = Path::new("tests/clients/list_watch_patch.py");
     let mut command = Command::new("python3");
     command.arg(script).env("KUBECONFIG", server.kubeconfig());
     let output = tokio::task::spawn_blocking(move || command.output().expect("python3 starts"));

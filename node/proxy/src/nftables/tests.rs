@@ -32,7 +32,7 @@ fn update(service: &Service, slices: &[Arc<EndpointSlice>]) -> Update {
 }
 
 fn golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let path = Path::new("tests/golden").join(name);
     if std::env::var("FERRY_GOLDEN").is_ok_and(|value| value == "write") {
         fs::write(&path, text).unwrap();
     }
