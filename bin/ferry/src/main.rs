@@ -7,6 +7,7 @@ mod allocator;
 mod cluster;
 mod roles;
 mod settings;
+mod usage;
 
 #[global_allocator]
 static ALLOCATOR: allocator::Mimalloc = allocator::Mimalloc;

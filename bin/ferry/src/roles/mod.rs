@@ -4,8 +4,6 @@ mod access;
 pub mod apiserver;
 mod audit;
 pub mod bench;
-mod bench_scheduler;
-mod bench_workloads;
 pub mod component;
 pub mod controller_manager;
 pub mod dns;

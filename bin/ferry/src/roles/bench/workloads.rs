@@ -1,11 +1,11 @@
 //! The workloads of `ferry bench scheduler`: what nodes and pods look like. They follow upstream's
 //! scheduler_perf, so that its floors can stand beside the figures.
 
-use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use ferry_client::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
+
+use super::requests::{MERGE, post, send};
 
 pub const NAMESPACE: &str = "bench";
 /// The `app` of the pods that are measured, and of those that are placed before.
@@ -168,36 +168,5 @@ pub async fn create_node(client: &Client, number: usize) -> anyhow::Result<()> {
     post(client, "/api/v1/nodes", node).await?;
     // a new node is tainted until its controller finds it ready; none runs here
     let untainted = json!({"spec": {"taints": null}});
-    send(
-        client,
-        http::Method::PATCH,
-        &format!("/api/v1/nodes/{name}"),
-        "application/merge-patch+json",
-        untainted,
-    )
-    .await
-}
-
-pub async fn post(client: &Client, path: &str, object: Value) -> anyhow::Result<()> {
-    send(client, http::Method::POST, path, "application/json", object).await
-}
-
-/// The answer is not decoded: only what it says of success counts.
-async fn send(
-    client: &Client,
-    method: http::Method,
-    path: &str,
-    content_type: &str,
-    object: Value,
-) -> anyhow::Result<()> {
-    let request = http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::CONTENT_TYPE, content_type)
-        .body(Body::from(serde_json::to_vec(&object)?))?;
-    let response = client.send(request).await.with_context(|| path.to_owned())?;
-    let status = response.status();
-    let body = response.into_body().collect_bytes().await.with_context(|| path.to_owned())?;
-    ensure!(status.is_success(), "{path}: {}", String::from_utf8_lossy(&body));
-    Ok(())
+    send(client, http::Method::PATCH, &format!("/api/v1/nodes/{name}"), MERGE, untainted).await
 }

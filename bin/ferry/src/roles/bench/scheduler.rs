@@ -10,20 +10,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use ferry_apiserver::run::{Config, Running, start};
 use ferry_auth::User;
 use ferry_auth::user::MASTERS;
 use ferry_client::{CancellationToken, Client};
 use ferry_store::Embedded;
-use futures::{StreamExt, TryStreamExt};
-use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::apiserver::embedded_store;
-use super::bench_workloads::{self, MEASURED, NAMESPACE, Workload};
+use super::Output;
+use super::requests::{Seen, many, post};
+use super::workloads::{self, MEASURED, NAMESPACE, Workload};
+use crate::roles::apiserver::embedded_store;
+use crate::usage;
 
 #[derive(Args)]
 pub struct Flags {
@@ -37,12 +38,6 @@ pub struct Flags {
     workload: Vec<Workload>,
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -138,17 +133,17 @@ async fn measure_on(
     let admin = server.client(User::new("admin").with_groups([MASTERS]));
     let pods = pods.min(workload.room(nodes));
     let placed = workload.placed(nodes);
-    bench_workloads::prepare(&admin).await?;
-    many(nodes, |number| bench_workloads::create_node(&admin, number)).await.context("create nodes")?;
+    workloads::prepare(&admin).await?;
+    many(nodes, |number| workloads::create_node(&admin, number)).await.context("create nodes")?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    many(placed, |number| bench_workloads::post(&admin, &path, workload.placed_pod(number, number % nodes)))
+    many(placed, |number| post(&admin, &path, workload.placed_pod(number, number % nodes)))
         .await
         .context("create pods that are placed")?;
-    many(pods, |number| bench_workloads::post(&admin, &path, workload.pod(number)))
-        .await
-        .context("create pods that wait")?;
+    many(pods, |number| post(&admin, &path, workload.pod(number))).await.context("create pods that wait")?;
 
-    let mut bindings = Bindings::watch(&admin).await?;
+    // `spec.nodeName!=`: a pod that gets a node is new to this watch
+    let query = format!("&fieldSelector=spec.nodeName%21%3D&labelSelector=app%3D{MEASURED}");
+    let mut bindings = Seen::watch(&admin, &path, &query, "ADDED").await?;
     let stop = CancellationToken::new();
     let identity = User::new("system:kube-scheduler").with_groups(["system:authenticated"]);
     let scheduler = tokio::spawn(ferry_scheduler::run(
@@ -158,17 +153,17 @@ async fn measure_on(
     ));
     let measuring = async {
         let first = bindings.wait_for(1).await?;
-        let (begin, cpu) = (Instant::now(), cpu_time()?);
+        let (begin, before) = (Instant::now(), usage::of(std::process::id())?);
         let last = bindings.wait_for(pods).await?;
-        let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu));
-        anyhow::Ok((first, last, seconds, cpu))
+        let (seconds, after) = (begin.elapsed().as_secs_f64(), usage::of(std::process::id())?);
+        anyhow::Ok((first, last, seconds, after.cpu_seconds - before.cpu_seconds))
     };
     let churning = churn(&admin, &path, workload.churns());
     let (first, last, seconds, cpu) = tokio::select! {
         measured = measuring => measured?,
         failed = churning => match failed.context("create pods that preempt")? {},
     };
-    let memory_bytes = memory()?;
+    let memory_bytes = usage::of(std::process::id())?.resident_bytes;
     stop.cancel();
     scheduler.await.context("the scheduler ends")?.context("run the scheduler")?;
     let bound = (last - first).max(1) as f64;
@@ -179,7 +174,7 @@ async fn measure_on(
         pods,
         seconds,
         pods_per_second: bound / seconds,
-        cpu_micros_per_pod: cpu.as_micros() as f64 / bound,
+        cpu_micros_per_pod: cpu * 1e6 / bound,
         memory_bytes,
         upstream_floor: workload.upstream_floor(),
     })
@@ -194,74 +189,7 @@ async fn churn(client: &Client, path: &str, churns: bool) -> anyhow::Result<Infa
     let mut number = 0;
     loop {
         turn.tick().await;
-        bench_workloads::post(client, path, bench_workloads::churning_pod(number)).await?;
+        post(client, path, workloads::churning_pod(number)).await?;
         number += 1;
     }
-}
-
-/// Does something for every number, many at a time.
-async fn many<F: Future<Output = anyhow::Result<()>>>(
-    count: usize,
-    each: impl Fn(usize) -> F,
-) -> anyhow::Result<()> {
-    const AT_A_TIME: usize = 32;
-    futures::stream::iter((0..count).map(each)).buffer_unordered(AT_A_TIME).try_collect::<()>().await
-}
-
-/// Counts pods that get a node, by the lines of a watch that no one decodes.
-struct Bindings {
-    lines: futures::stream::BoxStream<'static, Result<bytes::Bytes, kube::Error>>,
-    seen: usize,
-}
-
-impl Bindings {
-    /// A cluster that binds nothing for so long is stuck.
-    const PATIENCE: Duration = Duration::from_secs(120);
-
-    /// Pods already bound are not counted.
-    async fn watch(client: &Client) -> anyhow::Result<Self> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        let list: Value =
-            client.request(http::Request::get(format!("{path}?limit=1")).body(Vec::new())?).await?;
-        let from = list["metadata"]["resourceVersion"].as_str().context("a list has a revision")?;
-        // `spec.nodeName!=`: a pod that gets a node is new to this watch
-        let query = format!(
-            "{path}?watch=1&resourceVersion={from}&fieldSelector=spec.nodeName%21%3D&labelSelector=app%3D{MEASURED}"
-        );
-        let request = http::Request::get(query).body(kube::client::Body::empty())?;
-        let response = client.send(request).await.context("watch pods")?;
-        ensure!(response.status().is_success(), "watch pods: {}", response.status());
-        let lines = response.into_body().into_data_stream().boxed();
-        Ok(Bindings { lines, seen: 0 })
-    }
-
-    async fn wait_for(&mut self, count: usize) -> anyhow::Result<usize> {
-        const ADDED: &[u8] = br#"{"type":"ADDED""#;
-        while self.seen < count {
-            let next = tokio::time::timeout(Self::PATIENCE, self.lines.next()).await;
-            let Some(bytes) = next.with_context(|| format!("{} of {count} pods were bound", self.seen))?
-            else {
-                bail!("the watch ended after {} of {count} pods", self.seen);
-            };
-            let bytes = bytes.context("read the watch")?;
-            self.seen += bytes.windows(ADDED.len()).filter(|window| *window == ADDED).count();
-        }
-        Ok(self.seen)
-    }
-}
-
-/// What this process has used so far, in user and in kernel mode.
-fn cpu_time() -> anyhow::Result<Duration> {
-    use nix::sys::resource::{UsageWho, getrusage};
-    use nix::sys::time::TimeValLike;
-    let usage = getrusage(UsageWho::RUSAGE_SELF).context("ask how much CPU was used")?;
-    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok(Duration::from_micros(u64::try_from(micros).context("time goes forward")?))
-}
-
-fn memory() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("ask how much memory is used")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    Ok(kib.context("the kernel names VmRSS")? << 10)
 }

@@ -1,0 +1,40 @@
+//! `ferry bench`: what this machine gets out of Ferry, measured in the real parts.
+
+mod api;
+mod controllers;
+mod part;
+mod requests;
+mod scheduler;
+mod workloads;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Args)]
+pub struct Flags {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// CPU of an API server for each of a client's requests
+    Api(api::Flags),
+    /// CPU and memory of the controllers while a large Deployment comes and goes
+    Controllers(controllers::Flags),
+    /// Pods bound per second among many nodes that no kubelet stands behind
+    Scheduler(scheduler::Flags),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+pub fn run(flags: Flags) -> anyhow::Result<()> {
+    match flags.what {
+        What::Api(flags) => api::run(&flags),
+        What::Controllers(flags) => controllers::run(&flags),
+        What::Scheduler(flags) => scheduler::run(&flags),
+    }
+}

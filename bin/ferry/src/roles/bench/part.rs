@@ -1,0 +1,111 @@
+//! A part of a cluster as a process of its own, so that what it uses can be told from what the others use.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use ferry_client::{Client, Kubeconfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::usage::{self, Usage};
+
+/// Ends with its value, if nobody stops it before.
+pub struct Part {
+    role: &'static str,
+    process: Child,
+}
+
+impl Part {
+    /// This program in another role.
+    pub fn start<W: AsRef<OsStr>>(
+        role: &'static str,
+        words: impl IntoIterator<Item = W>,
+    ) -> anyhow::Result<Part> {
+        let process = Command::new(std::env::current_exe().context("find this program")?)
+            .arg(role)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // What goes wrong is told; that it starts and stops is not.
+            .env("FERRY_LOG", std::env::var_os("FERRY_LOG").unwrap_or_else(|| "warn".into()))
+            .spawn()
+            .with_context(|| format!("start ferry {role}"))?;
+        Ok(Part { role, process })
+    }
+
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        usage::of(self.process.id())
+    }
+
+    /// In order, as an operator would.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.process.id()).context("a process has a number")?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("stop ferry {}", self.role))?;
+        let status = self.process.wait().with_context(|| format!("wait for ferry {}", self.role))?;
+        ensure!(status.success(), "ferry {} ended with {status}", self.role);
+        Ok(())
+    }
+
+    fn lives(&mut self) -> anyhow::Result<()> {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("ferry {} ended with {status}", self.role),
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Either fails where it was stopped before.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An API server with its store in a directory, and how to reach it.
+pub struct Server {
+    pub part: Part,
+    kubeconfig: Kubeconfig,
+}
+
+impl Server {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const STEP: Duration = Duration::from_millis(10);
+
+    pub async fn start(directory: &Path) -> anyhow::Result<Server> {
+        let path = directory.join("admin.kubeconfig");
+        let words = [OsStr::new("--bind-address=127.0.0.1"), OsStr::new("--secure-port=0")];
+        let words = words.into_iter().chain([OsStr::new("--data-dir"), directory.as_os_str()]);
+        let mut part = Part::start("apiserver", words)?;
+        let kubeconfig = Kubeconfig { path: Some(path.clone()), ..Kubeconfig::default() };
+        let deadline = Instant::now() + Self::PATIENCE;
+        loop {
+            part.lives()?;
+            // The file is there when the server listens.
+            if path.exists()
+                && let Ok(client) = ferry_client::connect(&kubeconfig).await
+                && client.request_text(http::Request::get("/readyz").body(Vec::new())?).await.is_ok()
+            {
+                return Ok(Server { part, kubeconfig });
+            }
+            ensure!(Instant::now() < deadline, "the API server is not ready after {:?}", Self::PATIENCE);
+            tokio::time::sleep(Self::STEP).await;
+        }
+    }
+
+    /// A connection of its own.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        ferry_client::connect(&self.kubeconfig).await.context("reach the API server")
+    }
+
+    pub async fn clients(&self, count: usize) -> anyhow::Result<Vec<Client>> {
+        futures::future::try_join_all((0..count).map(|_| self.client())).await
+    }
+
+    pub fn kubeconfig(&self) -> &Path {
+        self.kubeconfig.path.as_deref().unwrap_or(Path::new(""))
+    }
+}
