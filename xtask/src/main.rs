@@ -5,6 +5,7 @@ mod checks;
 mod links;
 mod packages;
 mod planes;
+mod release;
 mod step;
 
 use anyhow::{Result, bail};
@@ -14,11 +15,12 @@ fn main() -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["up", flags @ ..] => up(flags),
+        ["release"] => release::build(),
         ["test"] => checks::everything(),
         ["planes"] => planes::check(),
         ["links"] => links::check(),
         ["packages"] => packages::install(packages::FOR_TESTS),
-        _ => bail!("usage: cargo xtask up [flags of ferry up] | test | planes | links | packages"),
+        _ => bail!("usage: cargo xtask up [flags of ferry up] | release | test | planes | links | packages"),
     }
 }
 

@@ -7,10 +7,15 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 pub fn run(program: &str, words: &[&str]) -> Result<()> {
+    run_with(program, words, &[])
+}
+
+fn run_with(program: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("==> {program} {}", words.join(" "));
     let started = Instant::now();
     let status = Command::new(program)
         .args(words)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .status()
         .with_context(|| format!("start {program}"))?;
@@ -22,7 +27,11 @@ pub fn run(program: &str, words: &[&str]) -> Result<()> {
 }
 
 pub fn cargo(words: &[&str]) -> Result<()> {
-    run(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), words)
+    cargo_with(words, &[])
+}
+
+pub fn cargo_with(words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    run_with(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), words, environment)
 }
 
 pub fn output(program: &str, words: &[&str]) -> Result<String> {
