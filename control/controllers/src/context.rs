@@ -9,6 +9,7 @@ use ferry_client::{
     CancellationToken, Client, Error, Informer, Informers, NamespacedName, Outcome, Queue, Recorder, Workers,
 };
 use futures::future::{BoxFuture, join_all};
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::config::Config;
 use crate::pods;
@@ -78,6 +79,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let informers = Informers::new(client.clone(), shutdown.clone());
+    informers.keep::<Pod>(&pods::KEPT);
     informers.trim(pods::trim);
     let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
     let context = Context { client, informers, config: Arc::new(config), shutdown, events };
