@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -113,8 +113,9 @@ impl Machine {
 
 /// Connects and returns as whom the server saw the client.
 fn connect(from: &Namespace, server: &Namespace, ip: IpAddr) -> std::io::Result<IpAddr> {
-    let address = SocketAddr::new(ip, 8080);
-    let listener = server.run(|| TcpListener::bind(address).unwrap()).unwrap();
+    // A new port each time: a program that another test is just starting may hold the last listener open.
+    let listener = server.run(|| TcpListener::bind((ip, 0)).unwrap()).unwrap();
+    let address = listener.local_addr()?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             listener.set_nonblocking(false).unwrap();

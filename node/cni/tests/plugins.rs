@@ -111,7 +111,7 @@ fn code(outcome: Result<Value, Value>) -> u64 {
 }
 
 /// A TCP connection from one namespace to a listener in another that says who called.
-fn connect(from: &Namespace, to: SocketAddr, listener: TcpListener) -> std::io::Result<SocketAddr> {
+fn connect(from: &Namespace, to: SocketAddr, listener: &TcpListener) -> std::io::Result<SocketAddr> {
     std::thread::scope(|scope| {
         let server = scope.spawn(move || {
             let (mut stream, peer) = listener.accept().unwrap();
@@ -131,6 +131,7 @@ fn connect(from: &Namespace, to: SocketAddr, listener: TcpListener) -> std::io::
     })
 }
 
+/// Once for each address: a program that another test is just starting may hold a listener open that was dropped.
 fn listen(namespace: &Namespace, address: SocketAddr) -> TcpListener {
     namespace.run(|| TcpListener::bind(address).unwrap()).unwrap()
 }
@@ -156,16 +157,14 @@ fn the_classic_configuration_works_as_it_stands() {
 
     // pod to pod
     let server = SocketAddr::new(address(&b), 80);
-    let peer = connect(&first, server, listen(&second, server)).unwrap();
+    let listener = listen(&second, server);
+    let peer = connect(&first, server, &listener).unwrap();
     assert_eq!(peer.ip(), address(&a), "between pods the source stays");
     // host to pod
-    assert_eq!(
-        connect(&host.namespace, server, listen(&second, server)).unwrap().ip().to_string(),
-        "10.200.7.1"
-    );
+    assert_eq!(connect(&host.namespace, server, &listener).unwrap().ip().to_string(), "10.200.7.1");
     // pod to the host's gateway address
     let gateway: SocketAddr = "10.200.7.1:9000".parse().unwrap();
-    assert_eq!(connect(&first, gateway, listen(&host.namespace, gateway)).unwrap().ip(), address(&a));
+    assert_eq!(connect(&first, gateway, &listen(&host.namespace, gateway)).unwrap().ip(), address(&a));
 
     // CHECK came with 0.4.0
     assert_eq!(code(host.bridge("CHECK", "a", &first, &config)), 1);
@@ -214,7 +213,7 @@ fn what_leaves_the_network_takes_the_hosts_address() {
     let config = host.classic();
     host.bridge("ADD", "a", &pod, &config).unwrap();
     let server: SocketAddr = "192.0.2.2:80".parse().unwrap();
-    assert_eq!(connect(&pod, server, listen(&outside, server)).unwrap().ip().to_string(), "192.0.2.1");
+    assert_eq!(connect(&pod, server, &listen(&outside, server)).unwrap().ip().to_string(), "192.0.2.1");
     host.bridge("DEL", "a", &pod, &config).unwrap();
 }
 
@@ -237,9 +236,10 @@ fn host_ports_lead_to_the_pod() {
     let bind = SocketAddr::new(address(&result), 80);
 
     let by_gateway: SocketAddr = "10.200.7.1:8080".parse().unwrap();
-    connect(&client, by_gateway, listen(&server, bind)).unwrap();
-    connect(&server, by_gateway, listen(&server, bind)).expect("a pod reaches itself by its host port");
-    connect(&host.namespace, "127.0.0.1:8080".parse().unwrap(), listen(&server, bind)).unwrap();
+    let listener = listen(&server, bind);
+    connect(&client, by_gateway, &listener).unwrap();
+    connect(&server, by_gateway, &listener).expect("a pod reaches itself by its host port");
+    connect(&host.namespace, "127.0.0.1:8080".parse().unwrap(), &listener).unwrap();
 
     let datagrams = server.run(|| UdpSocket::bind(SocketAddr::new(address(&result), 53)).unwrap()).unwrap();
     datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -376,7 +376,7 @@ fn both_families_work_side_by_side() {
     assert_eq!(b["ips"][1]["address"], "fd00:7::3/64");
     assert!(b["ips"][1].get("version").is_none());
     let server: SocketAddr = "[fd00:7::3]:80".parse().unwrap();
-    assert_eq!(connect(&first, server, listen(&second, server)).unwrap().ip().to_string(), "fd00:7::2");
+    assert_eq!(connect(&first, server, &listen(&second, server)).unwrap().ip().to_string(), "fd00:7::2");
     host.bridge("DEL", "a", &first, &config).unwrap();
     host.bridge("DEL", "b", &second, &config).unwrap();
     assert_eq!(host.rules(), "");
@@ -390,7 +390,7 @@ fn loopback_sets_lo_up() {
     let result = host.call(Plugin::Loopback, "ADD", "a", Some(&pod.path()), &config).unwrap();
     assert_eq!(result["interfaces"][0]["name"], "lo");
     let server: SocketAddr = "127.0.0.1:80".parse().unwrap();
-    connect(&pod, server, listen(&pod, server)).unwrap();
+    connect(&pod, server, &listen(&pod, server)).unwrap();
     host.call(Plugin::Loopback, "CHECK", "a", Some(&pod.path()), &config).unwrap();
     host.call(Plugin::Loopback, "DEL", "a", Some(&pod.path()), &config).unwrap();
 }
