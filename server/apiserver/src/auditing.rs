@@ -11,7 +11,7 @@ use ferry_auth::impersonate::Impersonated;
 use ferry_auth::{Decision, User};
 use futures::StreamExt;
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Uri};
 use serde_json::Value;
 
 use crate::body::{Body, Response};
@@ -48,7 +48,7 @@ impl Auditing {
         }
         let facts = RequestFacts {
             audit_id: audit_id(&parts.headers),
-            request_uri: parts.uri.to_string(),
+            request_uri: request_uri(&parts.uri),
             user_agent: text(&parts.headers, USER_AGENT.as_str()).map(str::to_string),
             source_ips: source_ips(&parts.headers, connection),
             received,
@@ -172,6 +172,11 @@ fn audit_id(headers: &HeaderMap) -> String {
     }
 }
 
+/// Path and query, whichever protocol they came by: over HTTP/2 a request names its host with them.
+fn request_uri(uri: &Uri) -> String {
+    uri.path_and_query().map_or_else(String::new, ToString::to_string)
+}
+
 /// The client as proxies name it, then the nearest one, which is the only one known for certain.
 fn source_ips(headers: &HeaderMap, connection: &Connection) -> Vec<String> {
     let is_address = |text: &&str| text.parse::<std::net::IpAddr>().is_ok();
@@ -198,6 +203,13 @@ mod tests {
         assert_eq!(source_ips(&headers, &connection), ["10.0.0.9"]);
         headers.insert("x-forwarded-for", HeaderValue::from_static("192.0.2.1, no-address, 10.0.0.9"));
         assert_eq!(source_ips(&headers, &connection), ["192.0.2.1", "10.0.0.9"]);
+    }
+
+    #[test]
+    fn a_request_is_told_by_its_path_whatever_the_protocol() {
+        for uri in ["https://127.0.0.1:6443/api/v1/pods?limit=1", "/api/v1/pods?limit=1"] {
+            assert_eq!(request_uri(&uri.parse().expect("an address")), "/api/v1/pods?limit=1");
+        }
     }
 
     #[test]
