@@ -53,7 +53,7 @@ async fn measure(replicas: usize) -> anyhow::Result<Vec<Measured>> {
     let server = Server::start(directory.path()).await?;
     let client = server.client().await?;
     let manager =
-        Part::start("controller-manager", ["--kubeconfig".as_ref(), server.kubeconfig().as_os_str()])?;
+        Part::start("controller-manager", ["--kubeconfig".as_ref(), server.kubeconfig.as_os_str()])?;
     let mut made = Seen::watch(&client, PODS, "", "ADDED").await?;
     let mut gone = Seen::watch(&client, PODS, "", "DELETED").await?;
     let make = async {

@@ -1,7 +1,7 @@
 //! A part of a cluster as a process of its own, so that what it uses can be told from what the others use.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use ferry_client::{Client, Kubeconfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::requests::get;
 use crate::usage::{self, Usage};
 
 /// Ends with its value, if nobody stops it before.
@@ -65,10 +66,10 @@ impl Drop for Part {
     }
 }
 
-/// An API server with its store in a directory, and how to reach it.
+/// An API server with its store in a directory, and its administrator's kubeconfig there.
 pub struct Server {
     pub part: Part,
-    kubeconfig: Kubeconfig,
+    pub kubeconfig: PathBuf,
 }
 
 impl Server {
@@ -76,36 +77,35 @@ impl Server {
     const STEP: Duration = Duration::from_millis(10);
 
     pub async fn start(directory: &Path) -> anyhow::Result<Server> {
-        let path = directory.join("admin.kubeconfig");
         let words = [OsStr::new("--bind-address=127.0.0.1"), OsStr::new("--secure-port=0")];
         let words = words.into_iter().chain([OsStr::new("--data-dir"), directory.as_os_str()]);
-        let mut part = Part::start("apiserver", words)?;
-        let kubeconfig = Kubeconfig { path: Some(path.clone()), ..Kubeconfig::default() };
+        let part = Part::start("apiserver", words)?;
+        let mut server = Server { part, kubeconfig: directory.join("admin.kubeconfig") };
         let deadline = Instant::now() + Self::PATIENCE;
-        loop {
-            part.lives()?;
-            // The file is there when the server listens.
-            if path.exists()
-                && let Ok(client) = ferry_client::connect(&kubeconfig).await
-                && client.request_text(http::Request::get("/readyz").body(Vec::new())?).await.is_ok()
-            {
-                return Ok(Server { part, kubeconfig });
-            }
+        while !server.is_ready().await {
+            server.part.lives()?;
             ensure!(Instant::now() < deadline, "the API server is not ready after {:?}", Self::PATIENCE);
             tokio::time::sleep(Self::STEP).await;
         }
+        Ok(server)
+    }
+
+    /// The file comes when the server listens.
+    async fn is_ready(&self) -> bool {
+        if !self.kubeconfig.exists() {
+            return false;
+        }
+        let Ok(client) = self.client().await else { return false };
+        get(&client, "/readyz").await.is_ok()
     }
 
     /// A connection of its own.
     pub async fn client(&self) -> anyhow::Result<Client> {
-        ferry_client::connect(&self.kubeconfig).await.context("reach the API server")
+        let kubeconfig = Kubeconfig { path: Some(self.kubeconfig.clone()), ..Kubeconfig::default() };
+        ferry_client::connect(&kubeconfig).await.context("reach the API server")
     }
 
     pub async fn clients(&self, count: usize) -> anyhow::Result<Vec<Client>> {
         futures::future::try_join_all((0..count).map(|_| self.client())).await
-    }
-
-    pub fn kubeconfig(&self) -> &Path {
-        self.kubeconfig.path.as_deref().unwrap_or(Path::new(""))
     }
 }
