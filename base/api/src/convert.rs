@@ -7,7 +7,7 @@ mod horizontal_pod_autoscaler;
 
 use serde_json::Value;
 
-use crate::json::{self, FieldValidation};
+use crate::json::FieldValidation;
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::status::Status;
@@ -32,16 +32,10 @@ pub fn convert(mut object: Object, from: &Kind, to: &Kind) -> Result<Object, Sta
         _ => {}
     }
     object.set_type(&to.api_version(), &to.kind);
-    match &to.schema {
-        Some(schema) => {
-            let managers = object.take_managers();
-            let mut object =
-                json::decode_value(Value::Object(object.0), schema, FieldValidation::Ignore)?.object;
-            object.set_managers(managers);
-            Ok(object)
-        }
-        None => Ok(object),
-    }
+    let managers = object.take_managers();
+    let mut object = to.decode_value(Value::Object(object.0), FieldValidation::Ignore)?.object;
+    object.set_managers(managers);
+    Ok(object)
 }
 
 #[cfg(test)]
@@ -59,8 +53,7 @@ mod tests {
 
     /// Converts there and back, and gives what stood in between.
     fn check(value: Value, from: &Kind, to: &Kind) -> Value {
-        let schema = from.schema.as_ref().expect("a schema");
-        let object = json::decode_value(value, schema, FieldValidation::Strict).expect("fits").object;
+        let object = from.decode_value(value, FieldValidation::Strict).expect("fits").object;
         let there = convert(object.clone(), from, to).expect("converts");
         let back = convert(there.clone(), to, from).expect("converts back");
         assert_eq!(back.into_value(), object.into_value());

@@ -24,7 +24,7 @@ const TYPE_META: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
 /// Findings beyond this number are dropped: they no longer help anybody.
-const MAX_FINDINGS: usize = 100;
+pub(crate) const MAX_FINDINGS: usize = 100;
 
 /// How a document is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,9 @@ mod syntax;
 
 use serde_json::Value;
 
+use crate::codec::CustomSchema;
 use crate::decode::{self, Findings, Form};
+use crate::kinds::GroupVersionKind;
 use crate::object::Object;
 use crate::status::Status;
 use crate::types::Schema;
@@ -28,90 +30,101 @@ pub struct Decoded {
 /// Reads an object of a known type. Unknown fields are dropped, values normalised, and what is
 /// written even when empty is filled in.
 pub fn decode(bytes: &[u8], schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
-    decode_as(bytes, schema, validation, Form::Whole)
+    Reading::typed(schema, Form::Whole, validation).json(bytes)
 }
 
 /// Reads an apply configuration: checked like any object, but nothing is added or normalised, because
 /// every field it has, and no other, is claimed by its manager.
 pub fn decode_applied(bytes: &[u8], schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
-    decode_as(bytes, schema, validation, Form::Applied)
-}
-
-fn decode_as(
-    bytes: &[u8],
-    schema: &Schema,
-    validation: FieldValidation,
-    form: Form,
-) -> Result<Decoded, Status> {
-    let (read, findings) = match std::str::from_utf8(bytes) {
-        Ok(text) => {
-            whole(serde_json::Deserializer::from_str(text), |from| decode::object(from, schema, form))
-        }
-        // It is refused, and where it is wrong the reader finds best.
-        Err(_) => {
-            whole(serde_json::Deserializer::from_slice(bytes), |from| decode::object(from, schema, form))
-        }
-    };
-    finish(read, findings, validation, &Source { schema: Some(schema), bytes })
-}
-
-/// Nothing may follow the object.
-fn whole<'de, R: serde_json::de::Read<'de>>(
-    mut deserializer: serde_json::Deserializer<R>,
-    read: impl FnOnce(&mut serde_json::Deserializer<R>) -> (Result<Object, serde_json::Error>, Findings),
-) -> (Result<Object, serde_json::Error>, Findings) {
-    let (object, findings) = read(&mut deserializer);
-    (object.and_then(|object| deserializer.end().map(|()| object)), findings)
+    Reading::typed(schema, Form::Applied, validation).json(bytes)
 }
 
 /// Reads an object of a kind without field rows; only duplicate fields can be found.
 pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decoded, Status> {
-    let (read, findings) = whole(serde_json::Deserializer::from_slice(bytes), |from| decode::untyped(from));
-    finish(read, findings, validation, &Source { schema: None, bytes })
+    Reading::untyped(validation).json(bytes)
 }
 
 /// Brings a value that is in memory already (a patched object, say) into the form of its type.
 pub fn decode_value(value: Value, schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
-    let (read, findings) = decode::object(value, schema, Form::Whole);
-    finish(read, findings, validation, &Source { schema: Some(schema), bytes: b"{" })
+    Reading::typed(schema, Form::Whole, validation).value(value)
 }
 
-/// What was being read, for the message of a refusal.
-pub(crate) struct Source<'a> {
-    pub schema: Option<&'a Schema>,
-    pub bytes: &'a [u8],
+/// How a document is read, whatever its syntax: by which rows, in which form, and how strictly.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'a> {
+    pub rows: Option<&'a Schema>,
+    /// Judges the fields that have no rows.
+    pub custom: Option<&'a dyn CustomSchema>,
+    /// The kind that refusals name.
+    pub kind: Option<&'a GroupVersionKind>,
+    pub form: Form,
+    pub validation: FieldValidation,
 }
 
-/// Turns the outcome of the pass into an object with warnings or a refusal.
-pub(crate) fn finish<E: std::fmt::Display>(
-    read: Result<Object, E>,
-    findings: Findings,
-    validation: FieldValidation,
-    source: &Source<'_>,
-) -> Result<Decoded, Status> {
-    let object = match read {
-        Ok(object) => object,
-        Err(error) => {
-            return Err(match findings.mismatch {
-                Some(mismatch) if findings.no_object => source.unreadable(&mismatch),
-                Some(mismatch) => source.unfit(&mismatch),
-                None => source.unreadable(&why_unreadable(source.bytes, &error)),
-            });
-        }
-    };
-    match validation {
-        FieldValidation::Strict if !findings.strict.is_empty() => {
-            Err(source.unfit(&format!("strict decoding error: {}", findings.strict.join(", "))))
-        }
-        FieldValidation::Warn => Ok(Decoded { object, warnings: findings.strict }),
-        _ => Ok(Decoded { object, warnings: Vec::new() }),
+impl<'a> Reading<'a> {
+    pub fn typed(rows: &'a Schema, form: Form, validation: FieldValidation) -> Reading<'a> {
+        Reading { rows: Some(rows), custom: None, kind: rows.root().kinds.first(), form, validation }
     }
-}
 
-impl Source<'_> {
+    pub fn untyped(validation: FieldValidation) -> Reading<'static> {
+        Reading { rows: None, custom: None, kind: None, form: Form::Applied, validation }
+    }
+
+    pub fn json(&self, bytes: &[u8]) -> Result<Decoded, Status> {
+        let (read, findings) = match std::str::from_utf8(bytes) {
+            Ok(text) => whole(serde_json::Deserializer::from_str(text), |from| self.pass(from)),
+            // It is refused, and where it is wrong the reader finds best.
+            Err(_) => whole(serde_json::Deserializer::from_slice(bytes), |from| self.pass(from)),
+        };
+        self.finish(read, findings, bytes)
+    }
+
+    pub fn value(&self, value: Value) -> Result<Decoded, Status> {
+        let (read, findings) = self.pass(value);
+        self.finish(read, findings, b"{")
+    }
+
+    pub fn pass<'de, D: serde::Deserializer<'de>>(&self, from: D) -> (Result<Object, D::Error>, Findings) {
+        match self.rows {
+            Some(rows) => decode::object(from, rows, self.form),
+            None => decode::untyped(from),
+        }
+    }
+
+    /// Turns the outcome of the pass into an object with warnings or a refusal.
+    pub fn finish<E: std::fmt::Display>(
+        &self,
+        read: Result<Object, E>,
+        mut findings: Findings,
+        bytes: &[u8],
+    ) -> Result<Decoded, Status> {
+        let mut object = match read {
+            Ok(object) => object,
+            Err(error) => {
+                return Err(match findings.mismatch {
+                    Some(mismatch) if findings.no_object => self.unreadable(&mismatch, bytes),
+                    Some(mismatch) => self.unfit(&mismatch),
+                    None => self.unreadable(&why_unreadable(bytes, &error), bytes),
+                });
+            }
+        };
+        if let Some(custom) = self.custom {
+            let unknown = custom.prune(&mut object.0);
+            let unknown = unknown.into_iter().take(decode::MAX_FINDINGS);
+            findings.strict.extend(unknown.map(|path| format!("unknown field {path:?}")));
+        }
+        match self.validation {
+            FieldValidation::Strict if !findings.strict.is_empty() => {
+                Err(self.unfit(&format!("strict decoding error: {}", findings.strict.join(", "))))
+            }
+            FieldValidation::Warn => Ok(Decoded { object, warnings: findings.strict }),
+            _ => Ok(Decoded { object, warnings: Vec::new() }),
+        }
+    }
+
     /// The document is well formed but no such object.
     fn unfit(&self, why: &str) -> Status {
-        match self.schema.and_then(|schema| schema.root().kinds.first()) {
+        match self.kind {
             Some(gvk) => Status::bad_request(format!(
                 "{} in version {:?} cannot be handled as a {}: {why}",
                 gvk.kind, gvk.version, gvk.kind
@@ -121,21 +134,27 @@ impl Source<'_> {
     }
 
     /// The document is not well formed.
-    fn unreadable(&self, why: &str) -> Status {
-        self.unrecognized(&format!("couldn't get version/kind; json parse error: {why}"))
+    fn unreadable(&self, why: &str, bytes: &[u8]) -> Status {
+        self.unrecognized(&format!("couldn't get version/kind; json parse error: {why}"), bytes)
     }
 
     /// Not even its kind can be told.
-    pub fn unrecognized(&self, why: &str) -> Status {
-        let kind = match self.schema.and_then(|schema| schema.root().kinds.first()) {
+    pub fn unrecognized(&self, why: &str, bytes: &[u8]) -> Status {
+        let kind = match self.kind {
             Some(gvk) => format!(" (must be of type {})", gvk.kind),
             None => String::new(),
         };
-        Status::bad_request(format!(
-            "the object provided is unrecognized{kind}: {why} ({})",
-            summary(self.bytes)
-        ))
+        Status::bad_request(format!("the object provided is unrecognized{kind}: {why} ({})", summary(bytes)))
     }
+}
+
+/// Nothing may follow the object.
+fn whole<'de, R: serde_json::de::Read<'de>>(
+    mut deserializer: serde_json::Deserializer<R>,
+    read: impl FnOnce(&mut serde_json::Deserializer<R>) -> (Result<Object, serde_json::Error>, Findings),
+) -> (Result<Object, serde_json::Error>, Findings) {
+    let (object, findings) = read(&mut deserializer);
+    (object.and_then(|object| deserializer.end().map(|()| object)), findings)
 }
 
 /// Why a document cannot be read, in the words clients know; the reader's own where the syntax is right.

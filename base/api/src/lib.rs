@@ -11,13 +11,16 @@
 //! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share, and
 //! [`quota`] what objects cost.
 
+pub mod codec;
 pub mod convert;
 pub mod decode;
 pub mod defaulting;
 pub mod discovery;
 pub mod duration;
 pub mod field_error;
+pub mod go_json;
 pub mod json;
+pub mod json_path;
 pub mod kinds;
 mod managers;
 pub mod names;
@@ -39,6 +42,7 @@ pub mod write;
 pub mod yaml;
 pub mod zero;
 
+pub use codec::{Codec, CustomSchema};
 pub use field_error::{FieldError, FieldErrors};
 pub use json::FieldValidation;
 pub use kinds::{GroupResource, GroupVersionKind, Kind, Scope, Subresource};

@@ -187,10 +187,10 @@ impl Types {
     /// The built-in types of Kubernetes v1.36.
     pub fn builtin() -> &'static Arc<Types> {
         static BUILTIN: LazyLock<Arc<Types>> = LazyLock::new(|| {
-            Arc::new(
-                table::parse(include_str!("../table/types.txt"))
-                    .expect("the table is part of the program and a test reads it"),
-            )
+            let mut types = table::parse(include_str!("../table/types.txt"))
+                .expect("the table is part of the program and a test reads it");
+            types.add_custom_object();
+            Arc::new(types)
         });
         &BUILTIN
     }
@@ -209,6 +209,25 @@ impl Types {
 
     pub fn iter(&self) -> impl Iterator<Item = &Type> {
         self.types.iter()
+    }
+
+    /// What every custom object has, whatever its schema: typed metadata among fields of any kind.
+    fn add_custom_object(&mut self) {
+        let metadata = self.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+        let mut metadata =
+            Field::new("metadata", Shape::Struct(metadata.expect("ObjectMeta is in the table")));
+        metadata.keep = true;
+        self.add(Type {
+            name: CUSTOM_OBJECT.into(),
+            fields: vec![
+                Field::new("apiVersion", Shape::String),
+                Field::new("kind", Shape::String),
+                metadata,
+            ],
+            has_type_meta: true,
+            preserve_unknown: true,
+            ..Type::default()
+        });
     }
 
     /// Adds a type that is complete; custom resources build their arenas with it.
@@ -287,7 +306,22 @@ impl Types {
     }
 }
 
+/// The type whose rows every custom object is read with.
+const CUSTOM_OBJECT: &str = "CustomObject";
+
 impl Schema {
+    /// The rows that custom objects of every kind share: those of their metadata.
+    pub fn custom_object() -> Schema {
+        let types = Types::builtin();
+        let root = types.by_name(CUSTOM_OBJECT).expect("added with the table");
+        Schema { root, types: types.clone() }
+    }
+
+    /// Whether these are rows of the program's own table, which never change.
+    pub fn is_builtin(&self) -> bool {
+        Arc::ptr_eq(&self.types, Types::builtin())
+    }
+
     pub fn builtin(kind: &GroupVersionKind) -> Option<Schema> {
         let types = Types::builtin();
         Some(Schema { root: types.by_kind(kind)?, types: types.clone() })

@@ -9,25 +9,25 @@ use std::fmt::{self, Display};
 
 use serde_json::Value;
 
-use crate::decode::{self, Findings, Form};
-use crate::json::{self, Decoded, FieldValidation, Source};
+use crate::decode::{Findings, Form};
+use crate::json::{Decoded, FieldValidation, Reading};
 use crate::object::Object;
 use crate::status::Status;
 use crate::types::Schema;
 
 /// Reads one document as an object of a known type. Duplicate keys are found like unknown fields.
 pub fn decode(bytes: &[u8], schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
-    decode_form(bytes, Some(schema), validation, Form::Whole)
+    Reading::typed(schema, Form::Whole, validation).yaml(bytes)
 }
 
-/// Reads an apply configuration; see [`json::decode_applied`]. What is JSON is read as JSON.
+/// Reads an apply configuration; see [`json::decode_applied`](crate::json::decode_applied). What is JSON is read as JSON.
 pub fn decode_applied(bytes: &[u8], schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
-    decode_form(bytes, Some(schema), validation, Form::Applied)
+    Reading::typed(schema, Form::Applied, validation).yaml(bytes)
 }
 
 /// Reads one document as an object of a kind without field rows.
 pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decoded, Status> {
-    decode_form(bytes, None, validation, Form::Applied)
+    Reading::untyped(validation).yaml(bytes)
 }
 
 /// All documents of a file, empty ones left out.
@@ -63,37 +63,26 @@ impl Display for BadYaml {
 
 impl std::error::Error for BadYaml {}
 
-fn decode_form(
-    bytes: &[u8],
-    schema: Option<&Schema>,
-    validation: FieldValidation,
-    form: Form,
-) -> Result<Decoded, Status> {
-    // Most YAML that reaches a server is JSON, and JSON names its duplicates by their paths.
-    if bytes.first() == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
-        return match (schema, form) {
-            (Some(schema), Form::Whole) => json::decode(bytes, schema, validation),
-            (Some(schema), Form::Applied) => json::decode_applied(bytes, schema, validation),
-            (None, _) => json::decode_untyped(bytes, validation),
-        };
-    }
-    let source = Source { schema, bytes };
-    let unreadable = |why: String| match form {
-        Form::Whole => source.unrecognized(&why),
-        Form::Applied => {
-            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
+impl Reading<'_> {
+    pub(crate) fn yaml(&self, bytes: &[u8]) -> Result<Decoded, Status> {
+        // Most YAML that reaches a server is JSON, and JSON names its duplicates by their paths.
+        if bytes.first() == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
+            return self.json(bytes);
         }
-    };
-    let text =
-        std::str::from_utf8(bytes).map_err(|_| unreadable("yaml: invalid leading UTF-8 octet".into()))?;
-    let read = read::documents(text, 1).map_err(|error| unreadable(error.to_string()))?;
-    let value = read.documents.into_iter().next().unwrap_or(Value::Null);
-    let (object, mut findings) = match schema {
-        Some(schema) => decode::object(value, schema, form),
-        None => decode::untyped(value),
-    };
-    note_duplicates(&mut findings, &read.duplicates);
-    json::finish(object, findings, validation, &source)
+        let unreadable = |why: String| match self.form {
+            Form::Applied if self.rows.is_some() => {
+                Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
+            }
+            _ => self.unrecognized(&why, bytes),
+        };
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| unreadable("yaml: invalid leading UTF-8 octet".into()))?;
+        let read = read::documents(text, 1).map_err(|error| unreadable(error.to_string()))?;
+        let value = read.documents.into_iter().next().unwrap_or(Value::Null);
+        let (object, mut findings) = self.pass(value);
+        note_duplicates(&mut findings, &read.duplicates);
+        self.finish(object, findings, bytes)
+    }
 }
 
 /// All duplicate keys are one finding, as the YAML reader of other tools reports them.

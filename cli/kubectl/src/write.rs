@@ -11,8 +11,9 @@ use crate::discovery::Resource;
 use crate::error::{Error, Result};
 use crate::fields::{self, Fields};
 use crate::flags::{Args, Flag};
-use crate::printers::{self, Format, OBJECT_FORMATS, go_json};
+use crate::printers::{self, Format, OBJECT_FORMATS};
 use crate::transport::{JSON, MERGE_PATCH, Query, Request, STRATEGIC_MERGE_PATCH};
+use ferry_api::go_json;
 
 pub const DRY_RUN_FLAGS: &[Flag] =
     &[Flag::text("dry-run", "none, client (print only) or server (let the server check it)")

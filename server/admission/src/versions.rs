@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::{FieldValidation, GroupVersionKind, Kind, Object, Schema, Status, convert, defaulting, json};
+use ferry_api::{FieldValidation, GroupVersionKind, Kind, Object, Schema, Status, convert, json};
 use ferry_registry::Registry;
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ impl Versioned {
     /// The fields that the objects have.
     pub fn schema(&self) -> Option<Schema> {
         match &self.own {
-            None => self.kind.schema.clone(),
+            None => Some(self.kind.codec.field_rows().clone()),
             Some(own) => Schema::builtin(own),
         }
     }
@@ -53,7 +53,13 @@ impl Versioned {
             None => take_back(registry, changed, &self.kind),
             Some(own) => {
                 check_type(&changed, &own.api_version(), &own.kind)?;
-                decode(changed, self.schema().as_ref())
+                match Schema::builtin(own) {
+                    Some(schema) => json::decode_value(changed, &schema, FieldValidation::Ignore)
+                        .map(|decoded| decoded.object)
+                        .map_err(|status| Status::internal(status.message)),
+                    None => Object::from_value(changed)
+                        .ok_or_else(|| Status::internal("the changed value is no object")),
+                }
             }
         }
     }
@@ -71,28 +77,16 @@ fn check_type(changed: &Value, api_version: &str, kind: &str) -> Result<(), Stat
     )))
 }
 
-fn decode(changed: Value, schema: Option<&Schema>) -> Result<Object, Status> {
-    match schema {
-        Some(schema) => json::decode_value(changed, schema, FieldValidation::Ignore)
-            .map(|decoded| decoded.object)
-            .map_err(|status| Status::internal(status.message)),
-        None => Object::from_value(changed).ok_or_else(|| Status::internal("the changed value is no object")),
-    }
-}
-
 /// Of an object in `kind`'s version: it has to be an object of the kind, gets its defaults, and is brought into the
 /// stored version.
 fn take_back(registry: &Registry, changed: Value, kind: &Kind) -> Result<Object, Status> {
     check_type(&changed, &kind.api_version(), &kind.kind)?;
-    let mut object = decode(changed, kind.schema.as_ref())?;
-    if let Some(schema) = &kind.schema {
-        defaulting::apply(&mut object, schema);
-    }
+    let decoded = kind.decode_value(changed, FieldValidation::Ignore);
+    let mut object = decoded.map_err(|status| Status::internal(status.message))?.object;
+    kind.codec.set_defaults(&mut object);
     let Some(resource) = registry.resource(&kind.group_resource()) else { return Ok(object) };
     object = convert::convert(object, kind, &resource.stored)?;
-    if let Some(schema) = &resource.stored.schema {
-        defaulting::apply(&mut object, schema);
-    }
+    resource.stored.codec.set_defaults(&mut object);
     resource.strategy.default(&mut object);
     Ok(object)
 }

@@ -52,6 +52,11 @@ impl Wanted {
 
 /// The first acceptable form. Upstream takes clauses in the order they are given, weights ignored.
 pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
+    wanted_of(headers, views, &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf])
+}
+
+/// The same where whole objects can be written in some encodings only. Tables and metadata can be in all.
+pub fn wanted_of(headers: &HeaderMap, views: &[View], whole: &[Encoding]) -> Result<Wanted, Status> {
     let accept =
         headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
     if accept.is_empty() {
@@ -79,11 +84,13 @@ pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
             ) => View::PartialMetadata,
             _ => continue,
         };
-        if views.contains(&view) {
+        if views.contains(&view) && (view != View::Whole || whole.contains(&encoding)) {
             return Ok(Wanted { encoding, view, pretty: parameter("pretty") == Some("1") });
         }
     }
-    let ours = [JSON, YAML, PROTOBUF];
+    let all = [(Encoding::Json, JSON), (Encoding::Yaml, YAML), (Encoding::Protobuf, PROTOBUF)];
+    let ours: Vec<&str> =
+        all.iter().filter(|(encoding, _)| whole.contains(encoding)).map(|(_, name)| *name).collect();
     Err(if representable { Status::not_acceptable(&ours) } else { Status::no_representation(&ours) })
 }
 

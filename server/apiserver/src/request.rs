@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ferry_api::{FieldValidation, Kind, Object, Status, convert, defaulting, json, protobuf, yaml};
+use ferry_api::{FieldValidation, Kind, Object, Status, convert, json};
 use ferry_auth::User;
 use ferry_registry::Resource;
 use ferry_registry::verbs::{Call, Requester};
@@ -129,18 +129,13 @@ impl Request {
     pub fn decode_as(&self, kind: &Kind, validation: FieldValidation) -> Result<Object, Status> {
         let _span = ferry_trace::span("apiserver.decode");
         let encoding = negotiate::body_encoding(&self.headers)?;
-        let decoded = match (encoding, &kind.schema) {
-            (Encoding::Protobuf, Some(schema)) => {
-                let object = protobuf::decode_as(&self.body, schema)?;
+        let decoded = match encoding {
+            Encoding::Protobuf => {
+                let object = kind.decode_protobuf(&self.body)?;
                 json::Decoded { object, warnings: Vec::new() }
             }
-            (Encoding::Protobuf, None) => {
-                return Err(Status::unsupported_media_type(&[negotiate::JSON, negotiate::YAML]));
-            }
-            (Encoding::Json, Some(schema)) => json::decode(&self.body, schema, validation)?,
-            (Encoding::Json, None) => json::decode_untyped(&self.body, validation)?,
-            (Encoding::Yaml, Some(schema)) => yaml::decode(&self.body, schema, validation)?,
-            (Encoding::Yaml, None) => yaml::decode_untyped(&self.body, validation)?,
+            Encoding::Json => kind.decode_json(&self.body, validation)?,
+            Encoding::Yaml => kind.decode_yaml(&self.body, validation)?,
         };
         self.warn(decoded.warnings);
         let mut object = decoded.object;
@@ -152,14 +147,10 @@ impl Request {
 /// Sets defaults and brings an object into the stored version.
 pub fn complete(mut object: Object, kind: &Kind, resource: &Resource) -> Result<Object, Status> {
     let _span = ferry_trace::span("apiserver.default");
-    if let Some(schema) = &kind.schema {
-        defaulting::apply(&mut object, schema);
-    }
+    kind.codec.set_defaults(&mut object);
     if !kind.is_storage_version() {
         object = convert::convert(object, kind, &resource.stored)?;
-        if let Some(schema) = &resource.stored.schema {
-            defaulting::apply(&mut object, schema);
-        }
+        resource.stored.codec.set_defaults(&mut object);
     }
     resource.strategy.default(&mut object);
     Ok(object)

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ferry_api::{Kind, Object, Status, convert, protobuf, yaml};
+use ferry_api::{Kind, Object, Status, protobuf, yaml};
 use ferry_patch::PatchError;
+use ferry_registry::Resource;
 use ferry_registry::cache::{Encoding as FormEncoding, Entry, Form};
+use ferry_registry::columns::Column;
 use ferry_registry::verbs::Answer;
 use ferry_registry::verbs::list::Listed;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -16,6 +18,7 @@ use crate::body::{Body, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::{Encoding, JSON, View, Wanted};
 use crate::table;
+use crate::verbs::Target;
 use crate::{continue_token, pieces, request::Request};
 
 /// Chunks of this size keep both the memory of a list and the number of writes small.
@@ -73,31 +76,29 @@ pub fn finish(builder: http::response::Builder, body: Body) -> Response {
 }
 
 /// One object, in the version `kind`.
-pub fn answer(
-    request: &Request,
-    code: u16,
-    kind: &Kind,
-    answer: &Answer,
-    wanted: Wanted,
-) -> Result<Response, Status> {
+pub fn answer(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Result<Response, Status> {
     let _span = ferry_trace::span("apiserver.encode");
+    let (kind, resource) = (target.kind, target.resource);
     let builder = http::Response::builder().status(code).header(CONTENT_TYPE, wanted.content_type());
     let body: Body = match wanted.view {
         View::Table => {
-            let object = whole(kind, answer)?;
-            let table = table::of_objects(request, kind, &[object], json!({}))?;
+            let object = whole(resource, kind, answer)?;
+            let columns = resource.strategy.columns(&kind.version);
+            let table = table::of_objects(target.request, columns, &[object], json!({}))?;
             return Ok(encode_value(code, table, wanted));
         }
         View::PartialMetadata => {
-            let object = partial(&whole(kind, answer)?);
+            let object = partial(&whole(resource, kind, answer)?);
             return Ok(encode_value(code, object.into_value(), wanted));
         }
         View::Whole => match (wanted.encoding, answer) {
-            (Encoding::Json, Answer::Entry(entry)) => json_of(kind, entry)?.into(),
-            (Encoding::Protobuf, Answer::Entry(entry)) => protobuf_of(kind, entry)?.into(),
-            (Encoding::Yaml, _) => yaml::encode(&whole(kind, answer)?).into_bytes().into(),
-            (Encoding::Json, Answer::Object(_)) => whole(kind, answer)?.to_json().into(),
-            (Encoding::Protobuf, Answer::Object(_)) => encode_protobuf(kind, &whole(kind, answer)?)?.into(),
+            (Encoding::Json, Answer::Entry(entry)) => json_of(resource, kind, entry)?.into(),
+            (Encoding::Protobuf, Answer::Entry(entry)) => protobuf_of(resource, kind, entry)?.into(),
+            (Encoding::Yaml, _) => yaml::encode(&whole(resource, kind, answer)?).into_bytes().into(),
+            (Encoding::Json, Answer::Object(_)) => whole(resource, kind, answer)?.to_json().into(),
+            (Encoding::Protobuf, Answer::Object(_)) => {
+                kind.encode_protobuf(&whole(resource, kind, answer)?)?.into()
+            }
         },
     };
     Ok(finish(builder, body))
@@ -125,22 +126,11 @@ fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
 }
 
 /// The object of an answer, in the version `kind`.
-pub fn whole(kind: &Kind, answer: &Answer) -> Result<Object, Status> {
+pub fn whole(resource: &Resource, kind: &Kind, answer: &Answer) -> Result<Object, Status> {
     match answer {
-        Answer::Entry(entry) => parse(&json_of(kind, entry)?),
-        Answer::Object(object) if kind.is_storage_version() => Ok((**object).clone()),
-        Answer::Object(object) => from_storage((**object).clone(), kind),
+        Answer::Entry(entry) => parse(&json_of(resource, kind, entry)?),
+        Answer::Object(object) => resource.in_version((**object).clone(), kind),
     }
-}
-
-/// An object as stored, in the version `kind`.
-pub fn from_storage(object: Object, kind: &Kind) -> Result<Object, Status> {
-    if kind.is_storage_version() {
-        return Ok(object);
-    }
-    let stored = ferry_api::kinds::builtin_row(&kind.storage_version)
-        .ok_or_else(|| Status::internal(format!("{} is no kind", kind.storage_version)))?;
-    convert::convert(object, stored, kind)
 }
 
 fn parse(json: &[u8]) -> Result<Object, Status> {
@@ -149,19 +139,19 @@ fn parse(json: &[u8]) -> Result<Object, Status> {
 }
 
 /// An entry's JSON in the version `kind`.
-pub fn json_of(kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
+pub fn json_of(resource: &Resource, kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
     if kind.is_storage_version() {
         return Ok(entry.json.clone());
     }
     entry.form(&form(kind, FormEncoding::Json), || {
-        Ok(from_storage(parse(&entry.json)?, kind)?.to_json().into())
+        Ok(resource.in_version(parse(&entry.json)?, kind)?.to_json().into())
     })
 }
 
 /// An entry's protobuf envelope in the version `kind`.
-pub fn protobuf_of(kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
+pub fn protobuf_of(resource: &Resource, kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
     entry.form(&form(kind, FormEncoding::Protobuf), || {
-        Ok(encode_protobuf(kind, &parse(&json_of(kind, entry)?)?)?.into())
+        Ok(kind.encode_protobuf(&parse(&json_of(resource, kind, entry)?)?)?.into())
     })
 }
 
@@ -173,21 +163,13 @@ fn internal(error: protobuf::Error) -> Status {
     Status::internal(error.to_string())
 }
 
-fn not_in_protobuf() -> Status {
-    Status::not_acceptable(&[JSON, crate::negotiate::YAML])
-}
-
-fn encode_protobuf(kind: &Kind, object: &Object) -> Result<Vec<u8>, Status> {
-    let schema = kind.schema.as_ref().ok_or_else(not_in_protobuf)?;
-    protobuf::encode(object, schema).map_err(internal)
-}
-
 /// `{"apiVersion":"v1","kind":"Pod",`: items of a list leave it off, their kind is the list's.
 pub fn type_head(kind: &Kind) -> String {
     format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind)
 }
 
-pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
+pub fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
+    let (kind, resource) = (target.kind, target.resource);
     let mut meta = json!({"resourceVersion": listed.revision.to_string()});
     if let Some(next) = &listed.next {
         meta["continue"] = continue_token::encode(next).into();
@@ -197,22 +179,44 @@ pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted)
     }
     match wanted.view {
         View::Table => {
-            let objects: Vec<Object> =
-                listed.entries.iter().map(|entry| parse(&json_of(kind, entry)?)).collect::<Result<_, _>>()?;
-            Ok(encode_value(200, table::of_objects(request, kind, &objects, meta)?, wanted))
+            let objects = listed.entries.iter().map(|entry| parse(&json_of(resource, kind, entry)?));
+            let objects: Vec<Object> = objects.collect::<Result<_, _>>()?;
+            let columns = resource.strategy.columns(&kind.version);
+            Ok(encode_value(200, table::of_objects(target.request, columns, &objects, meta)?, wanted))
         }
         View::PartialMetadata => {
             let items: Vec<Value> = listed
                 .entries
                 .iter()
-                .map(|entry| Ok(partial(&parse(&json_of(kind, entry)?)?).into_value()))
+                .map(|entry| Ok(partial(&parse(&json_of(resource, kind, entry)?)?).into_value()))
                 .collect::<Result<_, Status>>()?;
             let list = json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items,
             });
             Ok(encode_value(200, list, wanted))
         }
-        View::Whole => whole_list(kind, listed, &meta, wanted),
+        View::Whole => whole_list(resource, kind, listed, &meta, wanted),
+    }
+}
+
+/// An object that was made for this answer.
+pub fn made(
+    request: &Request,
+    kind: &Kind,
+    columns: &[Column],
+    object: Object,
+    wanted: Wanted,
+) -> Result<Response, Status> {
+    match wanted.view {
+        View::Whole if wanted.encoding == Encoding::Protobuf => {
+            let builder = http::Response::builder().header(CONTENT_TYPE, wanted.content_type());
+            Ok(finish(builder, kind.encode_protobuf(&object)?.into()))
+        }
+        View::Whole => Ok(self::object(200, object, wanted)),
+        View::Table => {
+            Ok(encode_value(200, table::of_objects(request, columns, &[object], json!({}))?, wanted))
+        }
+        View::PartialMetadata => Ok(encode_value(200, partial(&object).into_value(), wanted)),
     }
 }
 
@@ -220,11 +224,12 @@ pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted)
 pub fn objects(
     request: &Request,
     kind: &Kind,
+    columns: &[Column],
     objects: Vec<Object>,
     wanted: Wanted,
 ) -> Result<Response, Status> {
     let list = match wanted.view {
-        View::Table => table::of_objects(request, kind, &objects, json!({}))?,
+        View::Table => table::of_objects(request, columns, &objects, json!({}))?,
         View::PartialMetadata => {
             let items: Vec<Value> = objects.iter().map(|object| partial(object).into_value()).collect();
             json!({
@@ -241,7 +246,13 @@ pub fn objects(
     Ok(encode_value(200, list, wanted))
 }
 
-fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) -> Result<Response, Status> {
+fn whole_list(
+    resource: &Arc<Resource>,
+    kind: &Arc<Kind>,
+    listed: Listed,
+    meta: &Value,
+    wanted: Wanted,
+) -> Result<Response, Status> {
     let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.content_type());
     match wanted.encoding {
         Encoding::Json => {
@@ -252,7 +263,7 @@ fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) ->
             );
             if listed.entries.len() < 16 {
                 let mut bytes = BytesMut::from(head.as_bytes());
-                let mut writer = ItemWriter::new(kind.clone());
+                let mut writer = ItemWriter::new(resource.clone(), kind.clone());
                 for entry in &listed.entries {
                     writer.write(&mut bytes, entry)?;
                 }
@@ -260,13 +271,20 @@ fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) ->
                 return Ok(finish(builder, bytes.freeze().into()));
             }
             let builder = builder.extension(FiniteStream);
-            Ok(finish(builder, Body::stream(item_chunks(head, kind.clone(), listed.entries))))
+            Ok(finish(
+                builder,
+                Body::stream(item_chunks(
+                    head,
+                    ItemWriter::new(resource.clone(), kind.clone()),
+                    listed.entries,
+                )),
+            ))
         }
         Encoding::Yaml => {
             let items: Vec<Value> = listed
                 .entries
                 .iter()
-                .map(|entry| Ok(parse(&json_of(kind, entry)?)?.into_value()))
+                .map(|entry| Ok(parse(&json_of(resource, kind, entry)?)?.into_value()))
                 .collect::<Result<_, Status>>()?;
             let list = json!({
                 "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
@@ -274,8 +292,8 @@ fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) ->
             Ok(encode_value(200, list, wanted))
         }
         Encoding::Protobuf => {
-            let items: Vec<Bytes> =
-                listed.entries.iter().map(|entry| protobuf_of(kind, entry)).collect::<Result<_, _>>()?;
+            let items = listed.entries.iter().map(|entry| protobuf_of(resource, kind, entry));
+            let items: Vec<Bytes> = items.collect::<Result<_, _>>()?;
             let messages: Vec<&[u8]> = items
                 .iter()
                 .map(|item| protobuf::message_of(item))
@@ -292,24 +310,25 @@ fn whole_list(kind: &Arc<Kind>, listed: Listed, meta: &Value, wanted: Wanted) ->
 
 /// Writes items of a JSON list one after the other.
 struct ItemWriter {
+    resource: Arc<Resource>,
     kind: Arc<Kind>,
     head: String,
     first: bool,
 }
 
 impl ItemWriter {
-    fn new(kind: Arc<Kind>) -> ItemWriter {
-        ItemWriter { head: type_head(&kind), kind, first: true }
+    fn new(resource: Arc<Resource>, kind: Arc<Kind>) -> ItemWriter {
+        ItemWriter { head: type_head(&kind), resource, kind, first: true }
     }
 
     fn write(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Status> {
-        let json = json_of(&self.kind, entry)?;
+        let json = json_of(&self.resource, &self.kind, entry)?;
         if !std::mem::take(&mut self.first) {
             out.extend_from_slice(b",");
         }
         match json.strip_prefix(self.head.as_bytes()) {
             // Built-in kinds: the list's kind says it all. Custom ones keep theirs, as clients expect.
-            Some(rest) if self.kind.schema.as_ref().is_some_and(is_builtin) => {
+            Some(rest) if self.kind.codec.typed().is_some() => {
                 out.extend_from_slice(b"{");
                 pieces::append(out, rest);
             }
@@ -319,17 +338,13 @@ impl ItemWriter {
     }
 }
 
-fn is_builtin(schema: &ferry_api::Schema) -> bool {
-    Arc::ptr_eq(&schema.types, ferry_api::Types::builtin())
-}
-
 /// The list, written while it is being sent: no second copy of it exists.
 fn item_chunks(
     head: String,
-    kind: Arc<Kind>,
+    writer: ItemWriter,
     entries: Vec<Arc<Entry>>,
 ) -> impl futures::Stream<Item = Bytes> {
-    let state = (Some(head), entries.into_iter(), ItemWriter::new(kind), false);
+    let state = (Some(head), entries.into_iter(), writer, false);
     futures::stream::unfold(state, |(mut head, mut entries, mut writer, ended)| async move {
         if ended {
             return None;

@@ -1,6 +1,6 @@
 //! `kubectl get`'s tables: columns and cells of objects, made by the kind's strategy.
 
-use ferry_api::{Kind, Object, Status};
+use ferry_api::{Object, Status};
 use ferry_registry::columns::{Column, NAME};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -16,9 +16,13 @@ enum Include {
     Object,
 }
 
-pub fn of_objects(request: &Request, kind: &Kind, objects: &[Object], meta: Value) -> Result<Value, Status> {
+pub fn of_objects(
+    request: &Request,
+    columns: &[Column],
+    objects: &[Object],
+    meta: Value,
+) -> Result<Value, Status> {
     let include = Include::parse(request.query.text("includeObject"))?;
-    let columns = ferry_registry::kinds::strategy(kind).columns();
     let now = Timestamp::now();
     let rows: Vec<Value> = objects.iter().map(|object| row(object, columns, include, now)).collect();
     Ok(json!({
@@ -28,9 +32,13 @@ pub fn of_objects(request: &Request, kind: &Kind, objects: &[Object], meta: Valu
 }
 
 /// A watch event as a table of one row; only the first brings the columns.
-pub fn of_event(kind: &Kind, object: &Object, include: &str, with_columns: bool) -> Result<Value, Status> {
+pub fn of_event(
+    columns: &[Column],
+    object: &Object,
+    include: &str,
+    with_columns: bool,
+) -> Result<Value, Status> {
     let include = Include::parse(include)?;
-    let columns = ferry_registry::kinds::strategy(kind).columns();
     Ok(json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": object.resource_version()},
@@ -60,7 +68,7 @@ fn definitions(columns: &[Column]) -> Vec<Value> {
     let others = columns.iter().map(|column| {
         json!({
             "name": column.name, "type": column.kind, "format": column.format, "priority": column.priority,
-            "description": "",
+            "description": column.description,
         })
     });
     name.into_iter().chain(others).collect()

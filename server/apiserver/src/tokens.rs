@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ferry_api::{FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
+use ferry_api::{Codec, FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Status};
 use ferry_auth::Answer;
 use ferry_auth::authenticate::Outcome;
 use ferry_auth::authenticate::service_account::{
@@ -103,7 +103,7 @@ impl Api {
         let row = Kind {
             group: "authentication.k8s.io".into(),
             kind: "TokenRequest".into(),
-            schema: Schema::builtin(&gvk),
+            codec: Codec::builtin(&gvk),
             storage_version: gvk.clone(),
             ..(**target.kind).clone()
         };

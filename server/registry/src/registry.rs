@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{GroupResource, Kind, Status, json, protobuf};
+use ferry_api::{GroupResource, Kind, Object, Status, convert, json, protobuf};
 use ferry_store::Store;
 use parking_lot::RwLock;
 
@@ -13,7 +13,7 @@ use crate::cache::recent::Recent;
 use crate::cache::{Cache, peek};
 use crate::kinds;
 use crate::settings::Settings;
-use crate::strategy::Strategy;
+use crate::strategy::StrategyRef;
 
 /// Everything is stored below this, as upstream does.
 pub const ROOT: &str = "/registry/";
@@ -30,7 +30,7 @@ pub struct Registry {
 pub struct Resource {
     /// The row of the version that is stored.
     pub stored: Arc<Kind>,
-    pub strategy: &'static dyn Strategy,
+    pub strategy: StrategyRef,
     pub cache: Arc<Cache>,
     /// `/registry/pods/`
     pub prefix: String,
@@ -66,9 +66,14 @@ impl Registry {
         registry
     }
 
-    /// Makes room for one more resource. Its cache is filled by the log's start, or by `log.load`.
+    /// Makes room for a built-in resource. Its cache is filled by the log's start.
     pub fn add(&self, stored: Arc<Kind>) -> Arc<Resource> {
-        let strategy = kinds::strategy(&stored);
+        let strategy = StrategyRef::Builtin(kinds::strategy(&stored));
+        self.add_with(stored, strategy)
+    }
+
+    /// Makes room for one more resource. Its cache is filled by the log's start, or by `log.load`.
+    pub fn add_with(&self, stored: Arc<Kind>, strategy: StrategyRef) -> Arc<Resource> {
         let selectable = strategy.selectable();
         // Kubelets watch the pods of their node; there are many of them, so they are grouped.
         let grouped_by = selectable.iter().position(|field| field.field == "spec.nodeName");
@@ -104,6 +109,19 @@ impl Resource {
 
     pub fn store_key(&self, namespace: &str, name: &str) -> Arc<str> {
         format!("{}{}", self.prefix, self.key(namespace, name)).into()
+    }
+
+    /// An object as it is stored, in the version `kind`.
+    pub fn in_version(&self, object: Object, kind: &Kind) -> Result<Object, Status> {
+        if kind.version == self.stored.version && kind.group == self.stored.group {
+            return Ok(object);
+        }
+        let mut object = convert::convert(object, &self.stored, kind)?;
+        // A version of a custom resource may know defaults that the stored one does not.
+        if kind.codec.typed().is_none() {
+            kind.codec.set_defaults(&mut object);
+        }
+        Ok(object)
     }
 
     pub fn reader(&self) -> &dyn Reader {

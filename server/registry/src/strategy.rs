@@ -6,7 +6,10 @@
 //! pipeline holds. Changes are made to the `Object` (what the view does not know is never lost),
 //! judgements are made on the view.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Operation};
@@ -65,12 +68,12 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     }
 
     /// Values for field selectors beyond metadata.name and metadata.namespace.
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         &[]
     }
 
     /// Columns of `kubectl get` after the name.
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         crate::columns::AGE_ONLY
     }
 
@@ -92,7 +95,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     fn begin_deletion(&self, _object: &mut Object) {}
 
     /// Where the scale subresource finds its numbers.
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self) -> Option<&ScalePaths> {
         None
     }
 
@@ -118,20 +121,28 @@ pub struct Companion {
 
 /// A field that selectors may name, and where its value stands. One that is listed twice has the
 /// value of the first of its paths that leads somewhere.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selectable {
-    pub field: &'static str,
-    pub path: &'static [&'static str],
+    pub field: Cow<'static, str>,
+    /// Field names joined by dots.
+    pub path: Cow<'static, str>,
     /// What an absent value counts as: a boolean's "false", a phase's "".
     pub absent: &'static str,
 }
 
+impl Selectable {
+    pub const fn new(field: &'static str, path: &'static str, absent: &'static str) -> Selectable {
+        Selectable { field: Cow::Borrowed(field), path: Cow::Borrowed(path), absent }
+    }
+}
+
+/// Where a Scale finds its numbers: field names joined by dots.
 #[derive(Debug)]
 pub struct ScalePaths {
-    pub replicas: &'static [&'static str],
-    pub status_replicas: &'static [&'static str],
-    /// A LabelSelector, or (for ReplicationController) a plain map.
-    pub selector: &'static [&'static str],
+    pub replicas: Cow<'static, str>,
+    pub status_replicas: Cow<'static, str>,
+    /// A LabelSelector, a plain map (ReplicationController), or a selector as text (custom resources).
+    pub selector: Option<Cow<'static, str>>,
 }
 
 /// Switches of the pipeline that a kind may set.
@@ -201,28 +212,58 @@ pub trait Strategy: Send + Sync {
     fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>);
     fn prepare_update(&self, new: &mut Object, old: &Object);
     /// Returns what the client should hear though the object is accepted.
-    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<Vec<String>, Status>;
+    /// `version` is the one that the request speaks.
+    fn validate(
+        &self,
+        object: &Object,
+        version: &str,
+        errors: &mut FieldErrors,
+    ) -> Result<Vec<String>, Status>;
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object);
     fn validate_update(
         &self,
         new: &Object,
         old: &Object,
+        version: &str,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status>;
-    fn selectable(&self) -> &'static [Selectable];
-    fn columns(&self) -> &'static [Column];
+    /// The fields that selectors of any version may name.
+    fn selectable(&self) -> &[Selectable];
+    /// Whether selectors of this version may name the field.
+    fn may_select(&self, _field: &str, _version: &str) -> bool {
+        true
+    }
+    fn columns(&self, version: &str) -> &[Column];
     fn traits(&self) -> Traits;
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64>;
     fn is_retained(&self, object: &Object) -> bool;
     fn begin_deletion(&self, object: &mut Object);
-    fn scale(&self) -> Option<&'static ScalePaths>;
+    fn scale(&self, version: &str) -> Option<&ScalePaths>;
     fn companions(
         &self,
         registry: &Registry,
         new: Option<&mut Object>,
         old: Option<&Object>,
     ) -> Result<Vec<Companion>, Status>;
+}
+
+/// A strategy of the table, or one that a definition made.
+#[derive(Clone)]
+pub enum StrategyRef {
+    Builtin(&'static dyn Strategy),
+    Custom(Arc<dyn Strategy>),
+}
+
+impl Deref for StrategyRef {
+    type Target = dyn Strategy;
+
+    fn deref(&self) -> &(dyn Strategy + 'static) {
+        match self {
+            StrategyRef::Builtin(strategy) => *strategy,
+            StrategyRef::Custom(strategy) => strategy.as_ref(),
+        }
+    }
 }
 
 /// Which part of the object an update is about.
@@ -289,7 +330,7 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.prepare_action(subresource, new, old);
     }
 
-    fn validate(&self, object: &Object, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
+    fn validate(&self, object: &Object, _: &str, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
         let view = view(object)?;
         self.rules.validate(&view, errors);
         Ok(self.rules.warnings(&view))
@@ -299,6 +340,7 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         &self,
         new: &Object,
         old: &Object,
+        _: &str,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
@@ -324,11 +366,11 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         Ok(Vec::new())
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         self.rules.selectable()
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self, _: &str) -> &[Column] {
         self.rules.columns()
     }
 
@@ -348,7 +390,7 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.begin_deletion(object);
     }
 
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self, _: &str) -> Option<&ScalePaths> {
         self.rules.scale()
     }
 

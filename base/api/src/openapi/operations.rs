@@ -54,6 +54,7 @@ pub enum Answer {
 
 pub const ANYTHING: &[&str] = &["*/*"];
 pub const FORMATS: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const TEXT_FORMATS: &[&str] = &["application/json", "application/yaml"];
 const STREAMS: &[&str] = &[
     "application/json",
     "application/yaml",
@@ -69,6 +70,9 @@ const PATCHES: &[&str] = &[
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+
+const CUSTOM_PATCHES: &[&str] =
+    &["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
 const LIST_PARAMETERS: &[(&str, &str)] = &[
     ("allowWatchBookmarks", "boolean"),
@@ -117,13 +121,15 @@ impl Answer {
 
 /// All paths of a kind.
 pub fn of_kind(kind: &Kind) -> Vec<Path> {
-    let Some(schema) = &kind.schema else { return Vec::new() };
-    let builder = Builder::new(kind, schema);
+    let builder = Builder::new(kind);
     let mut paths = builder.resource();
     for subresource in &kind.subresources {
         paths.extend(builder.subresource(subresource));
     }
-    paths.extend(builder.watches());
+    // Custom resources are not watched by path.
+    if kind.codec.has_protobuf() {
+        paths.extend(builder.watches());
+    }
     paths.retain(|path| !path.operations.is_empty());
     paths
 }
@@ -196,7 +202,6 @@ pub fn split_parameters(path: &Path) -> (Vec<Parameter>, Vec<Vec<Parameter>>) {
 
 struct Builder<'k> {
     kind: &'k Kind,
-    schema: &'k Schema,
     /// `CoreV1`
     identifier: String,
     /// `NamespacedPod` or `Node`
@@ -204,11 +209,10 @@ struct Builder<'k> {
 }
 
 impl<'k> Builder<'k> {
-    fn new(kind: &'k Kind, schema: &'k Schema) -> Builder<'k> {
+    fn new(kind: &'k Kind) -> Builder<'k> {
         let scope = if kind.is_namespaced() { "Namespaced" } else { "" };
         Builder {
             kind,
-            schema,
             identifier: format!("{}{}", group_identifier(&kind.group), capitalized(&kind.version)),
             noun: format!("{scope}{}", kind.kind),
         }
@@ -233,7 +237,7 @@ impl<'k> Builder<'k> {
             parameters: Vec::new(),
             body: None,
             consumes: ANYTHING,
-            produces: FORMATS,
+            produces: self.formats(),
             responses: Vec::new(),
         }
     }
@@ -252,17 +256,30 @@ impl<'k> Builder<'k> {
     }
 
     fn definition(&self, gvk: &GroupVersionKind) -> String {
-        let own = self.schema.types.by_kind(gvk).map(|id| self.schema.types.get(id).name.to_string());
-        own.or_else(|| Types::builtin().by_kind(gvk).map(|id| Types::builtin().get(id).name.to_string()))
-            .unwrap_or_else(|| self.schema.root().name.to_string())
+        match Types::builtin().by_kind(gvk) {
+            Some(id) => Types::builtin().get(id).name.to_string(),
+            None => self.kind.definition_name().into_owned(),
+        }
+    }
+
+    fn formats(&self) -> &'static [&'static str] {
+        if self.kind.codec.has_protobuf() { FORMATS } else { TEXT_FORMATS }
+    }
+
+    fn streams(&self) -> &'static [&'static str] {
+        if self.kind.codec.has_protobuf() { STREAMS } else { TEXT_FORMATS }
+    }
+
+    fn patches(&self) -> &'static [&'static str] {
+        if self.kind.codec.has_protobuf() { PATCHES } else { CUSTOM_PATCHES }
     }
 
     fn own(&self) -> Answer {
-        Answer::Definition(self.schema.root().name.to_string())
+        Answer::Definition(self.kind.definition_name().into_owned())
     }
 
     fn list(&self) -> Answer {
-        Answer::Definition(format!("{}List", self.schema.root().name))
+        Answer::Definition(self.kind.list_definition_name())
     }
 
     /// The collection and the single object.
@@ -272,7 +289,7 @@ impl<'k> Builder<'k> {
         if kind.has_verb("list") {
             let mut list = self.operation("get", "list", self.id("list", &self.noun));
             list.parameters = self.parameters(LIST_PARAMETERS, &[]);
-            list.produces = STREAMS;
+            list.produces = self.streams();
             list.responses = vec![(200, self.list())];
             collection.operations.push(list);
         }
@@ -303,7 +320,7 @@ impl<'k> Builder<'k> {
             let mut list = self.operation("get", "list", id);
             list.parameters = self.parameters(LIST_PARAMETERS, &[]);
             list.parameters.retain(|parameter| parameter.name != "namespace");
-            list.produces = STREAMS;
+            list.produces = self.streams();
             list.responses = vec![(200, self.list())];
             let path = format!("{}/{}", base_path(&kind.group, &kind.version), kind.plural);
             paths.push(Path { path, operations: vec![list] });
@@ -350,7 +367,7 @@ impl<'k> Builder<'k> {
                     let mut patch = self.operation("patch", "patch", self.id("patch", &noun));
                     patch.parameters = self.parameters(PATCH_PARAMETERS, &["name"]);
                     patch.body = Some(Body { schema: format!("{META}.Patch"), required: true });
-                    patch.consumes = PATCHES;
+                    patch.consumes = self.patches();
                     patch.responses = vec![(200, answer.clone()), (201, answer.clone())];
                     patch
                 }
@@ -435,7 +452,7 @@ impl<'k> Builder<'k> {
             if !path.contains("{namespace}") {
                 watch.parameters.retain(|parameter| parameter.name != "namespace");
             }
-            watch.produces = STREAMS;
+            watch.produces = self.streams();
             watch.responses = vec![(200, Answer::Definition(format!("{META}.WatchEvent")))];
             Path { path, operations: vec![watch] }
         };

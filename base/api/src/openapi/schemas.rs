@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::types::{Field, ListType, Schema, Shape, Type, Types};
+use crate::codec::{Codec, CustomSchema};
+use crate::kinds::Kind;
+use crate::types::{Field, ListType, Shape, Type, Types};
 
 use super::operations::{Answer, META, Path};
 
@@ -20,8 +22,9 @@ const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
 const JSON: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON";
 
-/// All definitions that the paths lead to. `schemas` are the types of the kinds among them.
-pub fn definitions(paths: &[Path], schemas: &[&Schema], version: Version) -> Map<String, Value> {
+/// All definitions that the paths lead to. `kinds` are those among them that bring their own.
+pub fn definitions(paths: &[Path], kinds: &[&Kind], version: Version) -> Map<String, Value> {
+    let custom = custom_definitions(kinds);
     let mut wanted: BTreeSet<String> = BTreeSet::new();
     for operation in paths.iter().flat_map(|path| &path.operations) {
         wanted.extend(operation.body.iter().map(|body| body.schema.clone()));
@@ -35,7 +38,7 @@ pub fn definitions(paths: &[Path], schemas: &[&Schema], version: Version) -> Map
         if definitions.contains_key(&name) {
             continue;
         }
-        let (definition, references) = definition(&name, schemas, version);
+        let (definition, references) = definition(&name, &custom, version);
         wanted.extend(references);
         definitions.insert(name, definition);
     }
@@ -49,46 +52,53 @@ pub fn reference(name: &str, version: Version) -> Value {
     }
 }
 
-fn definition(name: &str, schemas: &[&Schema], version: Version) -> (Value, Vec<String>) {
+/// The definitions that custom resources bring: those of the kinds and of their lists, by name.
+type CustomDefinitions<'k> = BTreeMap<String, (&'k dyn CustomSchema, bool)>;
+
+fn custom_definitions<'k>(kinds: &[&'k Kind]) -> CustomDefinitions<'k> {
+    let mut definitions = BTreeMap::new();
+    for kind in kinds {
+        if let Codec::Custom { schema, .. } = &kind.codec {
+            definitions.insert(kind.definition_name().into_owned(), (schema.as_ref(), false));
+            definitions.insert(kind.list_definition_name(), (schema.as_ref(), true));
+        }
+    }
+    definitions
+}
+
+fn definition(name: &str, custom: &CustomDefinitions<'_>, version: Version) -> (Value, Vec<String>) {
     if let Some(scalar) = scalar_definition(name, version) {
         return (scalar, Vec::new());
     }
-    let arenas = schemas.iter().map(|schema| schema.types.as_ref()).chain([Types::builtin().as_ref()]);
-    for types in arenas {
-        if let Some(id) = types.by_name(name) {
+    let types = Types::builtin();
+    match (types.by_name(name), custom.get(name)) {
+        (Some(id), _) => {
             let mut writer = Writer { types, version, references: Vec::new() };
             let definition = writer.structure(types.get(id));
-            return (definition, writer.references);
+            (definition, writer.references)
         }
-    }
-    // A custom resource's rows have no list of their own.
-    match name.strip_suffix("List").and_then(|item| schemas.iter().find(|s| s.root().name.as_ref() == item)) {
-        Some(schema) => list_definition(schema, version),
-        None => (json!({"type": "object"}), Vec::new()),
+        (None, Some((schema, is_list))) => {
+            let definition = if *is_list { schema.open_api_list(version) } else { schema.open_api(version) };
+            let mut references = Vec::new();
+            collect_references(&definition, &mut references);
+            (definition, references)
+        }
+        (None, None) => (json!({"type": "object"}), Vec::new()),
     }
 }
 
-fn list_definition(schema: &Schema, version: Version) -> (Value, Vec<String>) {
-    let item = schema.root().name.to_string();
-    let metadata = format!("{META}.ListMeta");
-    let kinds: Vec<Value> = schema
-        .root()
-        .kinds
-        .iter()
-        .map(|gvk| json!({"group": gvk.group, "version": gvk.version, "kind": format!("{}List", gvk.kind)}))
-        .collect();
-    let definition = json!({
-        "type": "object",
-        "required": ["items"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": reference(&metadata, version),
-            "items": {"type": "array", "items": reference(&item, version)},
-        },
-        "x-kubernetes-group-version-kind": kinds,
-    });
-    (definition, vec![item, metadata])
+/// The names of the definitions that a definition refers to.
+fn collect_references(definition: &Value, references: &mut Vec<String>) {
+    match definition {
+        Value::Object(map) => {
+            if let Some(Value::String(reference)) = map.get("$ref") {
+                references.extend(reference.rsplit('/').next().map(str::to_owned));
+            }
+            map.values().for_each(|value| collect_references(value, references));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_references(item, references)),
+        _ => {}
+    }
 }
 
 fn scalar_definition(name: &str, version: Version) -> Option<Value> {

@@ -9,7 +9,7 @@ use super::operations::{self, META, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{group_versions, v3};
 use crate::kinds::Kind;
-use crate::types::{Schema, Types};
+use crate::types::Types;
 
 /// The version of the API that the documents describe.
 pub const API_VERSION: &str = "1.36";
@@ -28,8 +28,8 @@ pub fn document(kinds: &[Arc<Kind>]) -> Value {
         served.extend(versions.iter().map(|version| v3::version_document(group, version)));
     }
     served.extend(kinds.iter().flat_map(|kind| operations::of_kind(kind)));
-    let schemas: Vec<&Schema> = kinds.iter().filter_map(|kind| kind.schema.as_ref()).collect();
-    let mut definitions = schemas::definitions(&served, &schemas, Version::V2);
+    let kinds: Vec<&Kind> = kinds.iter().map(Arc::as_ref).collect();
+    let mut definitions = schemas::definitions(&served, &kinds, Version::V2);
     add_registered_kinds(&mut definitions);
 
     let mut shared = BTreeMap::new();

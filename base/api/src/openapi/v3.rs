@@ -8,7 +8,6 @@ use super::operations::{self, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{base_path, capitalized, group_identifier, group_versions, tag};
 use crate::kinds::Kind;
-use crate::types::Schema;
 
 /// The documents there are, by their path below `/openapi/v3/`.
 pub fn paths(kinds: &[Arc<Kind>]) -> Vec<String> {
@@ -27,7 +26,7 @@ pub fn paths(kinds: &[Arc<Kind>]) -> Vec<String> {
 
 /// One document; None where no such path is served.
 pub fn document(kinds: &[Arc<Kind>], path: &str) -> Option<Value> {
-    let mut schemas: Vec<&Schema> = Vec::new();
+    let mut own: Vec<&Kind> = Vec::new();
     let mut served: Vec<Path> = Vec::new();
     let mut group_version = None;
     match path {
@@ -52,14 +51,14 @@ pub fn document(kinds: &[Arc<Kind>], path: &str) -> Option<Value> {
                     served.push(version_document(group, version));
                     for kind in kinds.iter().filter(known) {
                         served.extend(operations::of_kind(kind));
-                        schemas.extend(&kind.schema);
+                        own.push(kind);
                     }
                     group_version = Some((group, version));
                 }
             }
         }
     }
-    let mut definitions = schemas::definitions(&served, &schemas, Version::V3);
+    let mut definitions = schemas::definitions(&served, &own, Version::V3);
     if let Some((group, version)) = group_version {
         add_own_kinds(&mut definitions, group, version);
     }

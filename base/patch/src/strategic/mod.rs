@@ -13,9 +13,7 @@ mod fields;
 mod merge;
 mod order;
 
-use std::sync::Arc;
-
-use ferry_api::{Schema, Types};
+use ferry_api::Schema;
 use serde_json::{Map, Value};
 
 use crate::error::PatchError;
@@ -51,7 +49,7 @@ pub fn apply(value: &mut Value, patch: Value, schema: &Schema) -> Result<(), Pat
 
 /// Only built-in kinds have rows with merge keys.
 pub fn is_supported(schema: &Schema) -> bool {
-    Arc::ptr_eq(&schema.types, Types::builtin())
+    schema.is_builtin()
 }
 
 /// The patch that makes `modified` out of `original`.

@@ -10,8 +10,8 @@ use crate::command::Command;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::flags::Flag;
-use crate::printers::go_json;
 use crate::transport::{Query, Request};
+use ferry_api::go_json;
 
 pub const COMMAND: Command = Command {
     name: "cluster-info",

@@ -14,7 +14,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::fields::{self, Fields};
 use crate::flags::Flag;
-use crate::printers::{self, go_json};
+use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{
@@ -22,6 +22,7 @@ use crate::write::{
     difference, record_cause, save_config,
 };
 use crate::yaml;
+use ferry_api::go_json;
 
 pub const COMMAND: Command = Command {
     name: "edit",

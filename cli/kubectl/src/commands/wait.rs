@@ -11,13 +11,13 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Flag;
-use crate::printers::jsonpath::{Template, to_text};
 use crate::printers::{self, Format, OBJECT_FORMATS, named};
 use crate::selection::{
     ALL_NAMESPACES_FLAGS, FIELD_SELECTOR_FLAGS, FILE_FLAGS, Info, SELECTOR_FLAGS, Selection, Target,
 };
 use crate::transport::{JSON, Query};
 use crate::watch::Events;
+use ferry_api::json_path::{Template, to_text};
 
 pub const COMMAND: Command = Command {
     name: "wait",

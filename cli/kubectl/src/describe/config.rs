@@ -7,7 +7,7 @@ use super::metadata::{annotations, labels};
 use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
-use crate::printers::jsonpath::to_text;
+use ferry_api::json_path::to_text;
 
 fn head(object: &Value) -> String {
     let mut text = format!("Name:\t{}\nNamespace:\t{}\n", object.name(), object.namespace());

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::metadata::{annotations, labels};
 use crate::fields::{self, Fields};
-use crate::printers::jsonpath::to_text;
+use ferry_api::json_path::to_text;
 
 /// What stands at the top already, or interests nobody.
 const SKIPPED: &[&str] = &[

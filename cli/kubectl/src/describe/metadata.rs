@@ -4,8 +4,8 @@ use ferry_api::selector::LabelSelector;
 use serde_json::Value;
 
 use crate::fields::Fields;
-use crate::printers::jsonpath::to_text;
 use crate::write::LAST_APPLIED;
+use ferry_api::json_path::to_text;
 
 const MAX_ANNOTATION: usize = 140;
 

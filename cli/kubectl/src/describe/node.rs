@@ -9,8 +9,8 @@ use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::printers::duration;
-use crate::printers::jsonpath::to_text;
 use crate::transport::{Query, Request};
+use ferry_api::json_path::to_text;
 
 pub async fn page(cli: &Cli, node: &Value) -> Result<String> {
     let mut text = format!("Name:\t{}\nRoles:\t{}\n", node.name(), or_none(roles(node)));

@@ -7,8 +7,8 @@ use super::{or_none, or_unset};
 use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
-use crate::printers::jsonpath::to_text;
 use crate::transport::{Query, Request};
+use ferry_api::json_path::to_text;
 
 pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
     let slices = slices(cli, service).await?;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::fields::Fields;
-use crate::printers::jsonpath::to_text;
+use ferry_api::json_path::to_text;
 
 pub fn volumes(spec: &Value, indent: &str) -> String {
     let volumes = spec.list("volumes");

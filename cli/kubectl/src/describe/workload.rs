@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::fields::Fields;
 use crate::pods;
 use crate::printers::duration;
-use crate::printers::jsonpath::to_text;
 use crate::selection::Info;
+use ferry_api::json_path::to_text;
 
 fn names(object: &Value) -> String {
     format!("Name:\t{}\nNamespace:\t{}\n", object.name(), object.namespace())

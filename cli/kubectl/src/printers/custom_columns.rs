@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::columns::{TABLE, align};
-use super::jsonpath::{Template, to_text};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
+use ferry_api::json_path::{Template, to_text};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {

@@ -5,8 +5,8 @@ use ferry_api::kinds::GroupVersionKind;
 use ferry_api::types::{Schema, Shape, Type, Types};
 use serde_json::Value;
 
-use super::go_json;
 use crate::fields::Fields;
+use ferry_api::go_json;
 
 pub fn pretty(object: &Value) -> String {
     let kind = GroupVersionKind::from_api_version(object.text("apiVersion"), object.kind());

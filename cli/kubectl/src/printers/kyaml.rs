@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::go_json;
+use ferry_api::go_json;
 
 /// A document, with the line that begins it.
 pub fn document(value: &Value) -> String {

@@ -5,12 +5,11 @@ pub mod columns;
 pub mod custom_columns;
 pub mod declared;
 pub mod duration;
-pub mod go_json;
 pub mod go_template;
-pub mod jsonpath;
 pub mod kyaml;
 pub mod table;
 
+use ferry_api::{go_json, json_path};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -36,7 +35,7 @@ pub enum Format {
     Yaml,
     Kyaml,
     JsonPath {
-        template: jsonpath::Template,
+        template: json_path::Template,
         as_json: bool,
     },
     GoTemplate(go_template::Template),
@@ -86,7 +85,7 @@ impl Format {
                 } else {
                     template.to_owned()
                 };
-                let parsed = jsonpath::Template::parse(&text)
+                let parsed = json_path::Template::parse(&text)
                     .map_err(|reason| Error::message(format!("error parsing jsonpath {text}, {reason}")))?;
                 Ok(Format::JsonPath { template: parsed, as_json: format == "jsonpath-as-json" })
             }
@@ -174,7 +173,7 @@ fn go_template_failure(
     Ok(Error::message(format!("error executing template {:?}: {reason}", template.source)))
 }
 
-fn jsonpath_failure(template: &jsonpath::Template, object: &Value, reason: &str) -> Error {
+fn jsonpath_failure(template: &json_path::Template, object: &Value, reason: &str) -> Error {
     Error::message(format!(
         "error executing jsonpath {:?}: Error executing template: {reason}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n",
         template.source,

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::columns::{TABLE, align_remembering};
-use super::jsonpath::to_text;
 use crate::fields::Fields;
+use ferry_api::json_path::to_text;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {

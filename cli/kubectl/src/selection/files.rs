@@ -78,7 +78,7 @@ fn flatten(object: Value, source: &str, validating: bool, documents: &mut Vec<Re
         return documents.push(Err(Error::message(if validating {
             format!("error validating {source:?}: error validating data: {reason}; if you choose to ignore these errors, turn validation off with --validate=false")
         } else {
-            format!("unable to decode {source:?}: Object '{last}' is missing in '{}'", crate::printers::go_json::compact(&object))
+            format!("unable to decode {source:?}: Object '{last}' is missing in '{}'", ferry_api::go_json::compact(&object))
         })));
     }
     if !object.is_list() {

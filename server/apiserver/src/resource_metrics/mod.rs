@@ -14,7 +14,6 @@ use ferry_api::selector::{FieldSelector, LabelSelector};
 use ferry_api::{GroupResource, Kind, Object, Quantity, Status, duration, quantity, time};
 use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
-use ferry_registry::verbs::Answer;
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -36,6 +35,7 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     let mut wanted = wanted(&request.headers, ALL_VIEWS)?;
     wanted.pretty |= request.query.flag("pretty");
     let info = &request.info;
+    let columns = ferry_registry::kinds::strategy(kind).columns(&kind.version);
     // The measured objects bear the names, labels and fields of what is measured.
     let measured = GroupResource::new("", kind.plural.clone());
     let measured = api.registry.resource(&measured).ok_or_else(Status::no_such_path)?;
@@ -44,13 +44,13 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
         let entry = measured.cache.get(&measured.key(&info.namespace, &info.name)).ok_or_else(missing)?;
         let object = entry.read_object()?;
         let metrics = measure(api, kind, vec![object]).await.pop().ok_or_else(missing)?;
-        return respond::answer(request, 200, kind, &Answer::Object(Box::new(metrics)), wanted);
+        return respond::made(request, kind, columns, metrics, wanted);
     }
     let filter = filter(request, kind, &measured)?;
     let selected = api.registry.select(&measured, &filter).await?;
     let objects = selected.iter().map(|entry| entry.read_object()).collect::<Result<_, _>>()?;
     let metrics = measure(api, kind, objects).await;
-    respond::objects(request, kind, metrics, wanted)
+    respond::objects(request, kind, columns, metrics, wanted)
 }
 
 /// Errors call the resource by its kind, as metrics-server's do: `podmetrics.metrics.k8s.io`.
@@ -63,7 +63,7 @@ fn filter(request: &Request, kind: &Kind, measured: &Resource) -> Result<Filter,
     let labels = LabelSelector::parse(request.query.text("labelSelector")).map_err(|error| bad(&error))?;
     let fields = FieldSelector::parse(request.query.text("fieldSelector")).map_err(|error| bad(&error))?;
     let namespace = kind.is_namespaced().then_some(&*request.info.namespace).filter(|name| !name.is_empty());
-    Filter::new(namespace, labels, &fields, measured.strategy.selectable())
+    Filter::new(namespace, labels, &fields, measured.strategy.selectable(), |_| true)
 }
 
 /// What the nodes or pods use, in their order. Those of which nothing is known are left out.

@@ -2,7 +2,7 @@
 
 use ferry_api::selector::LabelSelector;
 use ferry_api::status::Cause;
-use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Schema, Status};
+use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Status};
 use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
 use ferry_registry::verbs::delete::{DeleteOptions, Disruption};
@@ -54,7 +54,7 @@ fn read(request: &Request, kind: &Kind, gvk: &GroupVersionKind) -> Result<Object
     let row = Kind {
         group: "policy".into(),
         kind: "Eviction".into(),
-        schema: Schema::builtin(gvk),
+        codec: Codec::builtin(gvk),
         storage_version: gvk.clone(),
         ..kind.clone()
     };

@@ -17,7 +17,7 @@ use http::Method;
 
 use crate::api::Api;
 use crate::body::Response;
-use crate::negotiate::{View, Wanted, wanted};
+use crate::negotiate::{Encoding, View, Wanted, wanted_of};
 use crate::request::Request;
 use crate::request_info::{RequestInfo, segment_problem};
 use crate::{resource_metrics, respond, subresources};
@@ -114,7 +114,11 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     pub fn wanted(&self) -> Result<Wanted, Status> {
-        let mut wanted = wanted(&self.request.headers, ALL_VIEWS)?;
+        let whole: &[Encoding] = match self.kind.codec.has_protobuf() {
+            true => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
+            false => &[Encoding::Json, Encoding::Yaml],
+        };
+        let mut wanted = wanted_of(&self.request.headers, ALL_VIEWS, whole)?;
         wanted.pretty |= self.request.query.flag("pretty");
         Ok(wanted)
     }

@@ -2,7 +2,7 @@
 //! the object as it is to the object as it should be; the registry's update does the rest.
 
 use ferry_api::status::{Cause, Details};
-use ferry_api::{FieldValidation, Object, Status, json, yaml};
+use ferry_api::{FieldValidation, Object, Status, json};
 use ferry_patch::managed_fields::ApplyError;
 use ferry_patch::{PatchError, json_patch, managed_fields, merge, strategic};
 use ferry_registry::verbs::Call;
@@ -46,7 +46,7 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
         let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
         target.api.registry.update(&call, change).await?
     };
-    respond::answer(target.request, if created { 201 } else { 200 }, target.kind, &answer, wanted)
+    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted)
 }
 
 enum Patch<'a> {
@@ -62,9 +62,7 @@ impl<'a> Patch<'a> {
         match content_type {
             JSON_PATCH => Ok(Patch::Json(body)),
             MERGE_PATCH => Ok(Patch::Merge(value()?)),
-            STRATEGIC_PATCH if target.kind.schema.as_ref().is_some_and(strategic::is_supported) => {
-                Ok(Patch::Strategic(value()?))
-            }
+            STRATEGIC_PATCH if target.kind.codec.typed().is_some() => Ok(Patch::Strategic(value()?)),
             STRATEGIC_PATCH => Err(Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_YAML])),
             _ => Err(Status::unknown_media_type()),
         }
@@ -98,7 +96,7 @@ fn patched(
     let Some(live) = live else {
         return Err(Status::not_found(&target.kind.group_resource(), &target.request.info.name));
     };
-    let mut object = respond::from_storage(live.clone(), target.kind)?;
+    let mut object = target.resource.in_version(live.clone(), target.kind)?;
     // A patch that does not speak of managers need not see them.
     let managers = if patch.may_see_managers() { None } else { Some(object.take_managers()) };
     let mut value = object.into_value();
@@ -108,7 +106,7 @@ fn patched(
             merge::apply(&mut value, patch);
             Ok(())
         }
-        Patch::Strategic(patch) => match &target.kind.schema {
+        Patch::Strategic(patch) => match target.kind.codec.typed() {
             Some(schema) => strategic::apply(&mut value, patch.clone(), schema),
             None => Ok(()),
         },
@@ -139,14 +137,7 @@ fn read_back(
     untouched: Map<String, Value>,
     validation: FieldValidation,
 ) -> Result<Object, Status> {
-    let decoded = match &target.kind.schema {
-        Some(schema) => json::decode_value(value, schema, validation)?,
-        None => json::Decoded {
-            object: Object::from_value(value)
-                .ok_or_else(|| Status::bad_request("the patched value is no object"))?,
-            warnings: Vec::new(),
-        },
-    };
+    let decoded = target.kind.decode_value(value, validation)?;
     target.request.warn(decoded.warnings);
     let mut object = decoded.object;
     object.0.extend(untouched);
@@ -173,10 +164,7 @@ pub(super) fn require_manager(request: &Request) -> Result<(), Status> {
 
 fn applied_configuration(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
     require_manager(target.request)?;
-    let decoded = match &target.kind.schema {
-        Some(schema) => yaml::decode_applied(&target.request.body, schema, options.validation)?,
-        None => yaml::decode_untyped(&target.request.body, options.validation)?,
-    };
+    let decoded = target.kind.decode_applied(&target.request.body, options.validation)?;
     target.request.warn(decoded.warnings);
     let mut object = decoded.object;
     if object.api_version() != target.kind.api_version() {
@@ -203,12 +191,9 @@ pub(super) fn apply(
     call: &Call<'_>,
 ) -> Result<Object, Status> {
     let _span = ferry_trace::span("apiserver.apply");
-    let Some(schema) = &target.kind.schema else {
-        return Err(Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH]));
-    };
-    let live = live.map(|live| respond::from_storage(live.clone(), target.kind)).transpose()?;
+    let live = live.map(|live| target.resource.in_version(live.clone(), target.kind)).transpose()?;
     let api_version = target.kind.api_version();
-    let write = managed_write(call, &api_version, schema);
+    let write = managed_write(call, &api_version, target.kind.codec.field_rows());
     let mut merged =
         managed_fields::apply(live.as_ref(), applied, options.force, &write).map_err(apply_failure)?;
     if let Some(live) = &live

@@ -22,7 +22,7 @@ pub async fn get(target: Target<'_>) -> Result<Response, Status> {
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let call = writing.call(target.request, target.kind, target.resource);
     let entry = target.api.registry.get(&call, freshness).await?;
-    respond::answer(target.request, 200, target.kind, &Answer::Entry(entry), wanted)
+    respond::answer(target, 200, &Answer::Entry(entry), wanted)
 }
 
 pub async fn list(target: Target<'_>) -> Result<Response, Status> {
@@ -49,7 +49,7 @@ pub async fn list(target: Target<'_>) -> Result<Response, Status> {
         Some(from) if status.code == 410 => with_rest_of_the_list(status, from),
         _ => status,
     })?;
-    respond::list(target.request, target.kind, listed, wanted)
+    respond::list(target, listed, wanted)
 }
 
 /// Who can live with a list of two revisions finds in the answer where to go on.
@@ -120,7 +120,12 @@ pub fn filter(target: Target<'_>) -> Result<Filter, Status> {
             .map_err(|error| Status::bad_request(error.to_string()))?;
     }
     let namespace = Some(namespace_of(target.kind, info)).filter(|namespace| !namespace.is_empty());
-    let mut filter = Filter::new(namespace, labels, &fields, target.resource.strategy.selectable())?;
+    let mut filter = {
+        let (strategy, version) = (&target.resource.strategy, &target.kind.version);
+        Filter::new(namespace, labels, &fields, strategy.selectable(), |field| {
+            strategy.may_select(field, version)
+        })?
+    };
     filter.include_uninitialized = target.request.query.flag("includeUninitialized");
     Ok(filter)
 }

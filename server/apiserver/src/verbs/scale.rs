@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
 use ferry_patch::{json_patch, merge, strategic};
+use ferry_registry::columns;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
 use ferry_registry::verbs::{Admission, Answer, Operation};
@@ -45,7 +46,7 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
             target.api.registry.update(&call, change).await?.0
         }
     };
-    let object = respond::whole(target.kind, &answer)?;
+    let object = respond::whole(target.resource, target.kind, &answer)?;
     Ok(respond::object(200, scale_of(target, &object)?, wanted))
 }
 
@@ -80,8 +81,13 @@ impl Admission for ScaleAdmission<'_> {
         let replicas = |scale: &Object| scale.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
         if replicas(&changed) != replicas(&shown) {
             check_replicas(replicas(&changed), shown.name())?;
-            let paths = self.target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
-            set_replicas(object, paths.replicas, replicas(&changed));
+            let paths = self
+                .target
+                .resource
+                .strategy
+                .scale(&self.target.kind.version)
+                .ok_or_else(Status::no_such_path)?;
+            set_replicas(object, &paths.replicas, replicas(&changed));
         }
         Ok(())
     }
@@ -111,9 +117,10 @@ fn schema() -> Schema {
 
 /// The Scale that an object shows.
 fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
-    let paths = target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
-    let number = |path: &[&str]| object.get(path).and_then(Value::as_i64).unwrap_or(0);
-    let selector = match object.get(paths.selector) {
+    let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
+    let number = |path: &str| columns::number_at(object, path);
+    let selector = match paths.selector.as_deref().and_then(|path| columns::at(object, path)) {
+        Some(Value::String(text)) => text.clone(),
         Some(Value::Object(map))
             if map.contains_key("matchLabels") || map.contains_key("matchExpressions") =>
         {
@@ -136,8 +143,8 @@ fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
     }
     let scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": {"replicas": number(paths.replicas)},
-        "status": {"replicas": number(paths.status_replicas), "selector": selector},
+        "spec": {"replicas": number(&paths.replicas)},
+        "status": {"replicas": number(&paths.status_replicas), "selector": selector},
     });
     Object::from_value(scale).ok_or_else(|| Status::internal("a scale is an object"))
 }
@@ -147,7 +154,7 @@ fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
 fn applied_replicas(target: Target<'_>, options: &WriteOptions) -> Result<Object, Status> {
     let request = target.request;
     patch::require_manager(request)?;
-    let paths = target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
+    let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
     let decoded = ferry_api::yaml::decode_applied(&request.body, &schema(), options.validation)?;
     request.warn(decoded.warnings);
     let scale = decoded.object;
@@ -164,7 +171,7 @@ fn applied_replicas(target: Target<'_>, options: &WriteOptions) -> Result<Object
     }
     if let Some(replicas) = scale.get(&["spec", "replicas"]).and_then(Value::as_i64) {
         check_replicas(replicas, &request.info.name)?;
-        set_replicas(&mut applied, paths.replicas, replicas);
+        set_replicas(&mut applied, &paths.replicas, replicas);
     }
     Ok(applied)
 }
@@ -197,18 +204,18 @@ fn check_name(given: &str, name: &str) -> Result<(), Status> {
     )))
 }
 
-fn set_replicas(object: &mut Object, path: &[&str], replicas: i64) {
-    let (field, sections) = path.split_last().expect("a path has steps");
+fn set_replicas(object: &mut Object, path: &str, replicas: i64) {
+    let (sections, field) = path.rsplit_once('.').unwrap_or(("", path));
     let mut section = &mut object.0;
-    for name in sections {
+    for name in sections.split('.').filter(|name| !name.is_empty()) {
         section = ferry_api::object::object_at(section, name);
     }
-    section.insert((*field).to_string(), replicas.into());
+    section.insert(field.to_string(), replicas.into());
 }
 
 /// The object with the replicas that the request's Scale asks for.
 fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
-    let paths = target.resource.strategy.scale().ok_or_else(Status::no_such_path)?;
+    let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
     let asked = asked_scale(target, live)?;
     let replicas = asked.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
     check_replicas(replicas, live.name())?;
@@ -220,7 +227,7 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
         }
         version => object.set_meta("resourceVersion", version),
     }
-    set_replicas(&mut object, paths.replicas, replicas);
+    set_replicas(&mut object, &paths.replicas, replicas);
     Ok(object)
 }
 
@@ -252,7 +259,7 @@ fn autoscaling_kind(target: Target<'_>) -> ferry_api::Kind {
     ferry_api::Kind {
         group: "autoscaling".into(),
         version: "v1".into(),
-        schema: Some(schema()),
+        codec: ferry_api::Codec::Typed(schema()),
         storage_version: GroupVersionKind::new("autoscaling", "v1", "Scale"),
         ..(**target.kind).clone()
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ferry_api::{Kind, Status, protobuf};
-use ferry_registry::Registry;
 use ferry_registry::cache::{
     Change, Encoding as FormEncoding, Entry, Event, Filter, Form, Snapshot, Watcher,
 };
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::watch::Start;
+use ferry_registry::{Registry, Resource};
 use ferry_store::Revision;
 use futures::{FutureExt, Stream};
 use http::header::CONTENT_TYPE;
@@ -50,6 +50,7 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let frames = Frames {
         registry: target.api.registry.clone(),
         kind: target.kind.clone(),
+        resource: target.resource.clone(),
         form: Form {
             version: target.kind.api_version().into(),
             encoding: match wanted.encoding {
@@ -234,6 +235,7 @@ fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
 struct Frames {
     registry: Arc<Registry>,
     kind: Arc<Kind>,
+    resource: Arc<Resource>,
     /// How whole objects are written.
     form: Form,
     wanted: Wanted,
@@ -263,14 +265,15 @@ impl Frames {
         if self.wanted.view == View::Whole {
             return self.whole_frame(change.as_str(), entry);
         }
-        let object = serde_json::from_slice(&respond::json_of(&self.kind, entry)?)
+        let object = serde_json::from_slice(&respond::json_of(&self.resource, &self.kind, entry)?)
             .ok()
             .and_then(ferry_api::Object::from_value)
             .ok_or_else(|| Status::internal("an object of the cache cannot be read"))?;
         let shown = match self.wanted.view {
             View::Table => {
-                let columns = !std::mem::replace(&mut self.columns_sent, true);
-                table::of_event(&self.kind, &object, &self.include_object, columns)?
+                let first = !std::mem::replace(&mut self.columns_sent, true);
+                let columns = self.resource.strategy.columns(&self.kind.version);
+                table::of_event(columns, &object, &self.include_object, first)?
             }
             _ => respond::partial(&object).into_value(),
         };
@@ -279,8 +282,10 @@ impl Frames {
 
     fn whole_frame(&self, change: &str, entry: &Entry) -> Result<Bytes, Status> {
         match self.wanted.encoding {
-            Encoding::Protobuf => Ok(protobuf_frame(change, &respond::protobuf_of(&self.kind, entry)?)),
-            _ => Ok(json_frame(change, &respond::json_of(&self.kind, entry)?)),
+            Encoding::Protobuf => {
+                Ok(protobuf_frame(change, &respond::protobuf_of(&self.resource, &self.kind, entry)?))
+            }
+            _ => Ok(json_frame(change, &respond::json_of(&self.resource, &self.kind, entry)?)),
         }
     }
 

@@ -55,21 +55,26 @@ impl Filter {
         labels: LabelSelector,
         fields: &FieldSelector,
         selectable: &[Selectable],
+        may_select: impl Fn(&str) -> bool,
     ) -> Result<Filter, Status> {
         let mut filter = Filter { namespace: namespace.map(Into::into), labels, ..Filter::default() };
         for requirement in fields.requirements() {
             let field = match requirement.field.as_str() {
                 "metadata.name" => FieldRef::Name,
                 "metadata.namespace" => FieldRef::Namespace,
-                other => match selectable.iter().position(|field| field.field == other) {
-                    Some(position) => FieldRef::Selectable(position),
-                    None if selectable.is_empty() => {
-                        return Err(Status::bad_request(format!(
-                            "{other:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-                        )));
+                other => {
+                    match selectable.iter().position(|field| field.field == other && may_select(other)) {
+                        Some(position) => FieldRef::Selectable(position),
+                        None if selectable.is_empty() => {
+                            return Err(Status::bad_request(format!(
+                                "{other:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                            )));
+                        }
+                        None => {
+                            return Err(Status::bad_request(format!("field label not supported: {other}")));
+                        }
                     }
-                    None => return Err(Status::bad_request(format!("field label not supported: {other}"))),
-                },
+                }
             };
             if field == FieldRef::Name && requirement.equal {
                 filter.name = Some(requirement.value.as_str().into());

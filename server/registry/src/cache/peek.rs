@@ -23,7 +23,7 @@ pub struct Paths {
 struct Node {
     /// Usually one; a field may have two names.
     leaves: Vec<usize>,
-    children: Vec<(&'static str, Node)>,
+    children: Vec<(Box<str>, Node)>,
     labels: bool,
     /// That it is there is all that counts.
     presence: bool,
@@ -37,13 +37,13 @@ pub struct Peeked {
 }
 
 impl Paths {
-    pub fn new(selectable: &'static [Selectable]) -> Paths {
+    pub fn new(selectable: &[Selectable]) -> Paths {
         let mut paths = Paths::default();
         paths.root.child("metadata").child("labels").labels = true;
         paths.root.child("metadata").child("initializers").presence = true;
         for (position, field) in selectable.iter().enumerate() {
             let mut node = &mut paths.root;
-            for step in field.path {
+            for step in field.path.split('.') {
                 node = node.child(step);
             }
             node.leaves.push(position);
@@ -89,11 +89,11 @@ impl Paths {
 }
 
 impl Node {
-    fn child(&mut self, name: &'static str) -> &mut Node {
-        let at = match self.children.iter().position(|(have, _)| *have == name) {
+    fn child(&mut self, name: &str) -> &mut Node {
+        let at = match self.children.iter().position(|(have, _)| **have == *name) {
             Some(at) => at,
             None => {
-                self.children.push((name, Node::default()));
+                self.children.push((name.into(), Node::default()));
                 self.children.len() - 1
             }
         };
@@ -117,7 +117,7 @@ impl Found {
         }
         self.uninitialized |= node.presence;
         for (name, child) in &node.children {
-            match map.get(*name) {
+            match map.get(&**name) {
                 Some(Value::Object(inner)) => self.look_into(child, inner),
                 Some(Value::String(text)) => self.leaf(child, text.as_str()),
                 Some(Value::Bool(value)) => self.leaf(child, if *value { "true" } else { "false" }),
@@ -237,7 +237,7 @@ impl<'a, 'de> Visitor<'de> for Step<'a> {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(self.0.children.iter().find(|(name, _)| *name == key).map(|(_, node)| node))
+        Ok(self.0.children.iter().find(|(name, _)| **name == *key).map(|(_, node)| node))
     }
 }
 
@@ -246,9 +246,9 @@ mod tests {
     use super::*;
 
     static FIELDS: &[Selectable] = &[
-        Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
-        Selectable { field: "spec.unschedulable", path: &["spec", "unschedulable"], absent: "false" },
-        Selectable { field: "status.phase", path: &["status", "phase"], absent: "" },
+        Selectable::new("spec.nodeName", "spec.nodeName", ""),
+        Selectable::new("spec.unschedulable", "spec.unschedulable", "false"),
+        Selectable::new("status.phase", "status.phase", ""),
     ];
 
     #[test]
@@ -262,12 +262,12 @@ mod tests {
     #[test]
     fn an_object_shows_what_its_json_does() {
         static MORE: &[Selectable] = &[
-            Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
-            Selectable { field: "type", path: &["type"], absent: "none" },
-            Selectable { field: "reportingComponent", path: &["reportingComponent"], absent: "" },
-            Selectable { field: "reportingComponent", path: &["source", "component"], absent: "" },
-            Selectable { field: "spec.count", path: &["spec", "count"], absent: "0" },
-            Selectable { field: "spec.on", path: &["spec", "on"], absent: "false" },
+            Selectable::new("spec.nodeName", "spec.nodeName", ""),
+            Selectable::new("type", "type", "none"),
+            Selectable::new("reportingComponent", "reportingComponent", ""),
+            Selectable::new("reportingComponent", "source.component", ""),
+            Selectable::new("spec.count", "spec.count", "0"),
+            Selectable::new("spec.on", "spec.on", "false"),
         ];
         let paths = Paths::new(MORE);
         for json in [

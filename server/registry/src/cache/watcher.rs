@@ -169,8 +169,7 @@ mod tests {
     use crate::strategy::Selectable;
     use ferry_api::selector::{FieldSelector, LabelSelector};
 
-    static FIELDS: &[Selectable] =
-        &[Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" }];
+    static FIELDS: &[Selectable] = &[Selectable::new("spec.nodeName", "spec.nodeName", "")];
 
     fn cache() -> Arc<Cache> {
         Arc::new(Cache::new(peek::Paths::new(FIELDS), Some(0)))
@@ -191,6 +190,7 @@ mod tests {
             LabelSelector::parse(labels).expect("a selector"),
             &FieldSelector::parse(fields).expect("a selector"),
             FIELDS,
+            |_| true,
         )
         .expect("selectable")
     }

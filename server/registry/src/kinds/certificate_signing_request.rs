@@ -143,13 +143,12 @@ impl Rules<CertificateSigningRequest> for RequestRules {
         &["approval"]
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] =
-            &[Selectable { field: "spec.signerName", path: &["spec", "signerName"], absent: "" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("spec.signerName", "spec.signerName", "")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::CERTIFICATE_SIGNING_REQUEST
     }
 }

@@ -51,7 +51,7 @@ impl Rules<ConfigMap> for ConfigMapRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::CONFIG_MAP
     }
 }

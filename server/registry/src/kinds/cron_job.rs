@@ -55,7 +55,7 @@ impl Rules<CronJob> for CronJobRules {
         checks::not_negative(errors, SPEC.child("failedJobsHistoryLimit"), spec.failed_jobs_history_limit);
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::CRON_JOB
     }
 

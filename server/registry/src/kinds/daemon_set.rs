@@ -64,7 +64,7 @@ impl Rules<DaemonSet> for DaemonSetRules {
         checks::immutable(errors, SPEC.child("selector"), &selector(new), &selector(old));
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::DAEMON_SET
     }
 

@@ -57,11 +57,11 @@ impl Rules<Deployment> for DeploymentRules {
         checks::immutable(errors, SPEC.child("selector"), &selector(new), &selector(old));
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::DEPLOYMENT
     }
 
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self) -> Option<&ScalePaths> {
         Some(&workload::SCALE)
     }
 

@@ -69,7 +69,7 @@ impl Rules<EndpointSlice> for SliceRules {
         checks::immutable(errors, Path::root("addressType"), &new.address_type, &old.address_type);
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::network::ENDPOINT_SLICE
     }
 

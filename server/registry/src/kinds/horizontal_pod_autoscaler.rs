@@ -74,7 +74,7 @@ impl Rules<HorizontalPodAutoscaler> for AutoscalerRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::AUTOSCALER
     }
 }

@@ -52,7 +52,7 @@ impl Rules<Ingress> for IngressRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::network::INGRESS
     }
 

@@ -93,13 +93,12 @@ impl Rules<Job> for JobRules {
         checks::immutable(errors, SPEC.child("successPolicy"), &new.success_policy, &old.success_policy);
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] =
-            &[Selectable { field: "status.successful", path: &["status", "succeeded"], absent: "0" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("status.successful", "status.succeeded", "0")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::JOB
     }
 

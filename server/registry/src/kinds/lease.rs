@@ -27,7 +27,7 @@ impl Rules<Lease> for LeaseRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::LEASE
     }
 

@@ -38,7 +38,7 @@ use ferry_api::Kind;
 
 use crate::strategy::{PLAIN, Strategy};
 
-/// The rules of a kind; a custom resource has those of a plain kind.
+/// The rules of a built-in kind.
 pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
     match (&*kind.group, &*kind.kind) {
         ("", "ConfigMap") => &config_map::STRATEGY,

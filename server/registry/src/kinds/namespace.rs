@@ -75,13 +75,12 @@ impl Rules<Namespace> for NamespaceRules {
         object.section_mut("status").insert("phase".into(), "Terminating".into());
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] =
-            &[Selectable { field: "status.phase", path: &["status", "phase"], absent: "" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("status.phase", "status.phase", "")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::NAMESPACE
     }
 

@@ -52,7 +52,7 @@ impl Rules<NetworkPolicy> for PolicyRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::network::NETWORK_POLICY
     }
 

@@ -44,13 +44,13 @@ impl Rules<Node> for NodeRules {
         }
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         static FIELDS: &[Selectable] =
-            &[Selectable { field: "spec.unschedulable", path: &["spec", "unschedulable"], absent: "false" }];
+            &[Selectable::new("spec.unschedulable", "spec.unschedulable", "false")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::NODE
     }
 

@@ -77,7 +77,7 @@ impl Rules<PersistentVolume> for VolumeRules {
         checks::immutable(errors, SPEC.child("volumeMode"), &mode(new), &mode(old));
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::storage::PERSISTENT_VOLUME
     }
 }

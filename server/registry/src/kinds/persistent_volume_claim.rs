@@ -83,7 +83,7 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::storage::PERSISTENT_VOLUME_CLAIM
     }
 }

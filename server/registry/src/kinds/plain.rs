@@ -31,11 +31,11 @@ impl Rules<IgnoredAny> for Switches {
         self.traits
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         self.selectable
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         self.columns
     }
 }
@@ -110,38 +110,30 @@ static ROWS: &[Row] = &[
 ];
 
 static EVENT_FIELDS: &[Selectable] = &[
-    Selectable { field: "involvedObject.kind", path: &["involvedObject", "kind"], absent: "" },
-    Selectable { field: "involvedObject.namespace", path: &["involvedObject", "namespace"], absent: "" },
-    Selectable { field: "involvedObject.name", path: &["involvedObject", "name"], absent: "" },
-    Selectable { field: "involvedObject.uid", path: &["involvedObject", "uid"], absent: "" },
-    Selectable { field: "involvedObject.apiVersion", path: &["involvedObject", "apiVersion"], absent: "" },
-    Selectable {
-        field: "involvedObject.resourceVersion",
-        path: &["involvedObject", "resourceVersion"],
-        absent: "",
-    },
-    Selectable { field: "involvedObject.fieldPath", path: &["involvedObject", "fieldPath"], absent: "" },
-    Selectable { field: "reason", path: &["reason"], absent: "" },
-    Selectable { field: "reportingComponent", path: &["reportingComponent"], absent: "" },
-    Selectable { field: "source", path: &["source", "component"], absent: "" },
-    Selectable { field: "source", path: &["reportingComponent"], absent: "" },
-    Selectable { field: "type", path: &["type"], absent: "" },
+    Selectable::new("involvedObject.kind", "involvedObject.kind", ""),
+    Selectable::new("involvedObject.namespace", "involvedObject.namespace", ""),
+    Selectable::new("involvedObject.name", "involvedObject.name", ""),
+    Selectable::new("involvedObject.uid", "involvedObject.uid", ""),
+    Selectable::new("involvedObject.apiVersion", "involvedObject.apiVersion", ""),
+    Selectable::new("involvedObject.resourceVersion", "involvedObject.resourceVersion", ""),
+    Selectable::new("involvedObject.fieldPath", "involvedObject.fieldPath", ""),
+    Selectable::new("reason", "reason", ""),
+    Selectable::new("reportingComponent", "reportingComponent", ""),
+    Selectable::new("source", "source.component", ""),
+    Selectable::new("source", "reportingComponent", ""),
+    Selectable::new("type", "type", ""),
     // the names of events.k8s.io/v1, for the same fields
-    Selectable { field: "regarding.kind", path: &["involvedObject", "kind"], absent: "" },
-    Selectable { field: "regarding.namespace", path: &["involvedObject", "namespace"], absent: "" },
-    Selectable { field: "regarding.name", path: &["involvedObject", "name"], absent: "" },
-    Selectable { field: "regarding.uid", path: &["involvedObject", "uid"], absent: "" },
-    Selectable { field: "regarding.apiVersion", path: &["involvedObject", "apiVersion"], absent: "" },
-    Selectable {
-        field: "regarding.resourceVersion",
-        path: &["involvedObject", "resourceVersion"],
-        absent: "",
-    },
-    Selectable { field: "regarding.fieldPath", path: &["involvedObject", "fieldPath"], absent: "" },
-    Selectable { field: "reportingController", path: &["reportingComponent"], absent: "" },
+    Selectable::new("regarding.kind", "involvedObject.kind", ""),
+    Selectable::new("regarding.namespace", "involvedObject.namespace", ""),
+    Selectable::new("regarding.name", "involvedObject.name", ""),
+    Selectable::new("regarding.uid", "involvedObject.uid", ""),
+    Selectable::new("regarding.apiVersion", "involvedObject.apiVersion", ""),
+    Selectable::new("regarding.resourceVersion", "involvedObject.resourceVersion", ""),
+    Selectable::new("regarding.fieldPath", "involvedObject.fieldPath", ""),
+    Selectable::new("reportingController", "reportingComponent", ""),
 ];
 
 static RESOURCE_SLICE_FIELDS: &[Selectable] = &[
-    Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
-    Selectable { field: "spec.driver", path: &["spec", "driver"], absent: "" },
+    Selectable::new("spec.nodeName", "spec.nodeName", ""),
+    Selectable::new("spec.driver", "spec.driver", ""),
 ];

@@ -37,7 +37,7 @@ impl Rules<PodDisruptionBudget> for BudgetRules {
         );
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::POD_DISRUPTION_BUDGET
     }
 

@@ -53,7 +53,7 @@ impl Rules<PriorityClass> for PriorityClassRules {
         );
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::PRIORITY_CLASS
     }
 

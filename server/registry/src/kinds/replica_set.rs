@@ -41,17 +41,16 @@ impl Rules<ReplicaSet> for ReplicaSetRules {
         checks::immutable(errors, SPEC.child("selector"), &selector(new), &selector(old));
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] =
-            &[Selectable { field: "status.replicas", path: &["status", "replicas"], absent: "0" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("status.replicas", "status.replicas", "0")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::REPLICA_SET
     }
 
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self) -> Option<&ScalePaths> {
         Some(&workload::SCALE)
     }
 

@@ -55,17 +55,16 @@ impl Rules<ReplicationController> for ReplicationControllerRules {
         workload::validate_lasting_template(template, "ReplicationController", errors);
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] =
-            &[Selectable { field: "status.replicas", path: &["status", "replicas"], absent: "0" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("status.replicas", "status.replicas", "0")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::REPLICATION_CONTROLLER
     }
 
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self) -> Option<&ScalePaths> {
         Some(&workload::SCALE)
     }
 

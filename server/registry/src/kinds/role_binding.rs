@@ -30,7 +30,7 @@ impl Rules<RoleBinding> for BindingRules {
         same_role(&new.role_ref, &old.role_ref, errors);
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::ROLE_BINDING
     }
 
@@ -53,7 +53,7 @@ impl Rules<ClusterRoleBinding> for BindingRules {
         same_role(&new.role_ref, &old.role_ref, errors);
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::ROLE_BINDING
     }
 

@@ -92,12 +92,12 @@ impl Rules<Secret> for SecretRules {
         }
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
-        static FIELDS: &[Selectable] = &[Selectable { field: "type", path: &["type"], absent: "" }];
+    fn selectable(&self) -> &[Selectable] {
+        static FIELDS: &[Selectable] = &[Selectable::new("type", "type", "")];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::cluster::SECRET
     }
 }

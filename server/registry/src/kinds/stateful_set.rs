@@ -93,11 +93,11 @@ impl Rules<StatefulSet> for StatefulSetRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::workloads::STATEFUL_SET
     }
 
-    fn scale(&self) -> Option<&'static ScalePaths> {
+    fn scale(&self) -> Option<&ScalePaths> {
         Some(&workload::SCALE)
     }
 

@@ -51,7 +51,7 @@ impl Rules<StorageClass> for StorageClassRules {
         );
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::storage::STORAGE_CLASS
     }
 }

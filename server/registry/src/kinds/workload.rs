@@ -1,5 +1,6 @@
 //! What all kinds with a selector and a pod template share.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ferry_api::{FieldErrors, Object};
@@ -12,9 +13,9 @@ use super::pod;
 use crate::strategy::ScalePaths;
 
 pub static SCALE: ScalePaths = ScalePaths {
-    replicas: &["spec", "replicas"],
-    status_replicas: &["status", "replicas"],
-    selector: &["spec", "selector"],
+    replicas: Cow::Borrowed("spec.replicas"),
+    status_replicas: Cow::Borrowed("status.replicas"),
+    selector: Some(Cow::Borrowed("spec.selector")),
 };
 
 const SPEC: Path<'static> = Path::root("spec");

@@ -172,10 +172,10 @@ impl From<Status> for WriteFailure {
 /// Records who set which fields. It never fails a request: an object whose fields cannot be tracked is
 /// written without.
 pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
-    let Some(schema) = &call.resource.stored.schema else { return };
     let _span = ferry_trace::span("registry.managedFields");
     let api_version = call.kind.api_version();
-    managed_fields::update(live, object, &managed_write(call, &api_version, schema));
+    let rows = call.resource.stored.codec.field_rows();
+    managed_fields::update(live, object, &managed_write(call, &api_version, rows));
 }
 
 /// A write as field ownership sees it. What a subresource does not write, it does not own.
@@ -184,7 +184,7 @@ pub fn managed_write<'a>(
     api_version: &'a str,
     schema: &'a Schema,
 ) -> managed_fields::Write<'a> {
-    let has_status = call.resource.stored.subresource("status").is_some();
+    let has_status = call.kind.subresource("status").is_some();
     let reset = match call.subresource {
         "" if has_status => managed_fields::Reset::Fields(&[&["status"]]),
         "status" => managed_fields::Reset::Fields(&[&["spec"]]),
@@ -203,15 +203,15 @@ pub fn managed_write<'a>(
 
 fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let _span = ferry_trace::span("registry.validate");
-    let strategy = call.resource.strategy;
+    let strategy = &call.resource.strategy;
     let traits = strategy.traits();
     // Admission may change much, but not where the object belongs.
     metadata::match_place(object, call)?;
     metadata::finish_create(object, call, &traits);
-    if call.resource.stored.subresource("status").is_some() && !traits.created_with_status {
+    if call.kind.subresource("status").is_some() && !traits.created_with_status {
         object.0.remove("status");
         // Patches of the status find it there, if empty.
-        if let Some(schema) = &call.resource.stored.schema {
+        if let Some(schema) = call.resource.stored.codec.typed() {
             ferry_api::zero::fill(&mut object.0, schema.types.get(schema.root), &schema.types);
         }
     }
@@ -219,7 +219,7 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
-    let warnings = strategy.validate(object, &mut errors)?;
+    let warnings = strategy.validate(object, &call.kind.version, &mut errors)?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
     }

@@ -102,7 +102,7 @@ impl Registry {
         let old = self.object_of(entry)?;
         check_preconditions(call, options, &old)?;
         call.admission.validate(Operation::Delete, None, Some(&old)).await?;
-        let strategy = call.resource.strategy;
+        let strategy = &call.resource.strategy;
         match plan(&old, options, call, |object| strategy.grace_period(object, options.grace_period_seconds))
         {
             Plan::Pending => Ok(Some(Deleted::Terminating(Answer::Entry(entry.clone())))),

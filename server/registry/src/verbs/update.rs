@@ -117,7 +117,7 @@ impl Registry {
         old: &Object,
         mut new: Object,
     ) -> Result<Option<Answer>, Status> {
-        let strategy = call.resource.strategy;
+        let strategy = &call.resource.strategy;
         let gone = new.is_deleting() && metadata::may_vanish(&new) && !strategy.is_retained(&new);
         let mut companions = match gone {
             true => strategy.companions(self, None, Some(old))?,
@@ -162,7 +162,7 @@ impl Registry {
 
 /// A write of the object leaves its status alone, and a write of the status everything else.
 fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: UpdateScope<'_>) {
-    if call.resource.stored.subresource("status").is_none() {
+    if call.kind.subresource("status").is_none() {
         return;
     }
     match scope {
@@ -196,7 +196,7 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
 
 fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'_>) -> Result<(), Status> {
     let _span = ferry_trace::span("registry.validate");
-    let strategy = call.resource.strategy;
+    let strategy = &call.resource.strategy;
     let traits = strategy.traits();
     metadata::finish_update(new, old);
     match scope {
@@ -215,8 +215,8 @@ fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'
     // change later.
     let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();
     let warnings = match unfinished {
-        true => strategy.validate(new, &mut errors)?,
-        false => strategy.validate_update(new, old, scope, &mut errors)?,
+        true => strategy.validate(new, &call.kind.version, &mut errors)?,
+        false => strategy.validate_update(new, old, &call.kind.version, scope, &mut errors)?,
     };
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));

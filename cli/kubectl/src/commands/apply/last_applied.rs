@@ -9,10 +9,11 @@ use crate::commands::edit;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Flag;
-use crate::printers::{self, go_json};
+use crate::printers;
 use crate::selection::{FILE_FLAGS, SELECTOR_FLAGS, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, Writer, configuration};
+use ferry_api::go_json;
 
 pub const VIEW: Command = Command {
     name: "view-last-applied",

@@ -12,7 +12,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::flags::{Args, Flag};
 use crate::kubeconfig::describe;
-use crate::printers::go_json;
+use ferry_api::go_json;
 
 pub const CONFIG_MAP: Command = Command {
     name: "configmap",

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
-use crate::printers::jsonpath::Template;
 use crate::selection::Info;
+use ferry_api::json_path::Template;
 
 pub fn sort(infos: &mut [Info], field: &str) -> Result<()> {
     let path = Template::parse_relaxed(field).map_err(Error::message)?;

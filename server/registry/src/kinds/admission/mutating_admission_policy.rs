@@ -75,7 +75,7 @@ impl Rules<Policy> for MutatingAdmissionPolicyRules {
         checks::one_of(errors, root.child("reinvocationPolicy"), reinvocation, &["IfNeeded", "Never"]);
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         cluster::MUTATING_POLICY
     }
 

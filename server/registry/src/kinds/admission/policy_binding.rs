@@ -60,7 +60,7 @@ impl Rules<Binding> for PolicyBindingRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         cluster::POLICY_BINDING
     }
 

@@ -89,7 +89,7 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         cluster::VALIDATING_POLICY
     }
 

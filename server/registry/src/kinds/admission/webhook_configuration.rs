@@ -87,7 +87,7 @@ impl Rules<Configuration> for WebhookConfigurationRules {
         }
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         cluster::WEBHOOKS
     }
 

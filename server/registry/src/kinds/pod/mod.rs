@@ -78,29 +78,21 @@ impl Rules<Pod> for PodRules {
         Some(if period < 0 { 1 } else { period })
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         static FIELDS: &[Selectable] = &[
-            Selectable { field: "spec.nodeName", path: &["spec", "nodeName"], absent: "" },
-            Selectable { field: "spec.restartPolicy", path: &["spec", "restartPolicy"], absent: "" },
-            Selectable { field: "spec.schedulerName", path: &["spec", "schedulerName"], absent: "" },
-            Selectable {
-                field: "spec.serviceAccountName",
-                path: &["spec", "serviceAccountName"],
-                absent: "",
-            },
-            Selectable { field: "spec.hostNetwork", path: &["spec", "hostNetwork"], absent: "false" },
-            Selectable { field: "status.phase", path: &["status", "phase"], absent: "" },
-            Selectable { field: "status.podIP", path: &["status", "podIP"], absent: "" },
-            Selectable {
-                field: "status.nominatedNodeName",
-                path: &["status", "nominatedNodeName"],
-                absent: "",
-            },
+            Selectable::new("spec.nodeName", "spec.nodeName", ""),
+            Selectable::new("spec.restartPolicy", "spec.restartPolicy", ""),
+            Selectable::new("spec.schedulerName", "spec.schedulerName", ""),
+            Selectable::new("spec.serviceAccountName", "spec.serviceAccountName", ""),
+            Selectable::new("spec.hostNetwork", "spec.hostNetwork", "false"),
+            Selectable::new("status.phase", "status.phase", ""),
+            Selectable::new("status.podIP", "status.podIP", ""),
+            Selectable::new("status.nominatedNodeName", "status.nominatedNodeName", ""),
         ];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         super::tables::pods::POD
     }
 

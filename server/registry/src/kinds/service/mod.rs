@@ -50,15 +50,15 @@ impl Rules<Service> for ServiceRules {
         allocation::companions(registry, new, old)
     }
 
-    fn selectable(&self) -> &'static [Selectable] {
+    fn selectable(&self) -> &[Selectable] {
         static FIELDS: &[Selectable] = &[
-            Selectable { field: "spec.clusterIP", path: &["spec", "clusterIP"], absent: "" },
-            Selectable { field: "spec.type", path: &["spec", "type"], absent: "" },
+            Selectable::new("spec.clusterIP", "spec.clusterIP", ""),
+            Selectable::new("spec.type", "spec.type", ""),
         ];
         FIELDS
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[Column] {
         static COLUMNS: &[Column] = &[
             Column::text("Type", |object, _| object.text_at(&["spec", "type"]).into()),
             Column::text("Cluster-IP", |object, _| {

@@ -1,9 +1,11 @@
 //! Kubernetes' JSONPath templates: text with `{…}` holes, `range`/`end`, filters, slices, unions
 //! and recursive descent.
 
-use serde_json::Value;
+use std::borrow::Cow;
 
-use super::go_json;
+use serde_json::{Map, Value};
+
+use crate::go_json;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
@@ -86,6 +88,24 @@ impl Template {
         Template::parse(&format!("{{.{inner}}}"))
     }
 
+    /// The first value that the template's first path leads to in an object; `None` where it leads nowhere.
+    pub fn first<'a>(&'a self, object: &'a Map<String, Value>) -> Option<Cow<'a, Value>> {
+        let Some(Segment::Expression(steps)) = self.segments.first() else { return None };
+        match steps.as_slice() {
+            // As good as always: no copy of the object is made.
+            [Step::Field(name), rest @ ..] if name != "$" => {
+                let value = object.get(name)?;
+                let found = Evaluation { root: value, allow_missing: true }.steps(rest, value).ok()?;
+                found.first().copied().map(Cow::Borrowed)
+            }
+            steps => {
+                let root = Value::Object(object.clone());
+                let found = Evaluation { root: &root, allow_missing: true }.steps(steps, &root).ok()?;
+                found.first().copied().cloned().map(Cow::Owned)
+            }
+        }
+    }
+
     pub fn evaluate(&self, root: &Value, allow_missing: bool) -> Result<Found, String> {
         let mut found = Found::default();
         let evaluation = Evaluation { root, allow_missing };
@@ -99,15 +119,17 @@ struct Evaluation<'a> {
     allow_missing: bool,
 }
 
-impl Evaluation<'_> {
-    fn segments(&self, segments: &[Segment], current: &Value, found: &mut Found) -> Result<(), String> {
+impl<'a> Evaluation<'a> {
+    fn segments(&self, segments: &'a [Segment], current: &'a Value, found: &mut Found) -> Result<(), String> {
         for segment in segments {
             match segment {
                 Segment::Text(text) => found.groups.push(vec![Value::String(text.clone())]),
-                Segment::Expression(steps) => found.groups.push(self.steps(steps, current)?),
+                Segment::Expression(steps) => {
+                    found.groups.push(self.steps(steps, current)?.into_iter().cloned().collect());
+                }
                 Segment::Range(steps, body) => {
                     for value in self.steps(steps, current)? {
-                        self.segments(body, &value, found)?;
+                        self.segments(body, value, found)?;
                     }
                 }
             }
@@ -115,37 +137,37 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    fn steps(&self, steps: &[Step], current: &Value) -> Result<Vec<Value>, String> {
-        let mut values = vec![current.clone()];
+    fn steps(&self, steps: &'a [Step], current: &'a Value) -> Result<Vec<&'a Value>, String> {
+        let mut values = vec![current];
         for step in steps {
             values = self.step(step, values)?;
         }
         Ok(values)
     }
 
-    fn step(&self, step: &Step, input: Vec<Value>) -> Result<Vec<Value>, String> {
+    fn step(&self, step: &'a Step, input: Vec<&'a Value>) -> Result<Vec<&'a Value>, String> {
         match step {
-            Step::Literal(value) => Ok(vec![value.clone()]),
-            Step::Field(name) if name == "$" => Ok(vec![self.root.clone()]),
+            Step::Literal(value) => Ok(vec![value]),
+            Step::Field(name) if name == "$" => Ok(vec![self.root]),
             Step::Field(name) => {
                 let had_input = !input.is_empty();
-                let found: Vec<Value> = input.iter().filter_map(|value| value.get(name)).cloned().collect();
+                let found: Vec<&Value> = input.iter().filter_map(|value| value.get(name)).collect();
                 if found.is_empty() && had_input && !self.allow_missing {
                     return Err(format!("{name} is not found"));
                 }
                 Ok(found)
             }
-            Step::Wildcard => Ok(input.iter().flat_map(children).collect()),
-            Step::Recursive => Ok(input.iter().flat_map(descendants).collect()),
+            Step::Wildcard => Ok(input.into_iter().flat_map(children).collect()),
+            Step::Recursive => Ok(input.into_iter().flat_map(descendants).collect()),
             Step::Slice { start, end, step, single } => {
                 let mut result = Vec::new();
                 for value in input {
                     let items = match value {
                         Value::Array(items) => items,
                         Value::Null => continue,
-                        other => return Err(format!("{} is not array or slice", go_type(&other))),
+                        other => return Err(format!("{} is not array or slice", go_type(other))),
                     };
-                    result.extend(slice(&items, *start, *end, *step, *single)?);
+                    result.extend(slice(items, *start, *end, *step, *single)?);
                 }
                 Ok(result)
             }
@@ -155,11 +177,11 @@ impl Evaluation<'_> {
                     let Value::Array(items) = value else {
                         return Err(format!(
                             "{} is not array or slice and cannot be filtered",
-                            to_text(&value)
+                            to_text(value)
                         ));
                     };
                     for item in items {
-                        if self.passes(filter, &item)? {
+                        if self.passes(filter, item)? {
                             result.push(item);
                         }
                     }
@@ -180,7 +202,7 @@ impl Evaluation<'_> {
         }
     }
 
-    fn passes(&self, filter: &Filter, item: &Value) -> Result<bool, String> {
+    fn passes(&self, filter: &'a Filter, item: &'a Value) -> Result<bool, String> {
         let quiet = Evaluation { root: self.root, allow_missing: true };
         let left = quiet.steps(&filter.left, item)?;
         let Some((operator, right)) = &filter.compare else { return Ok(!left.is_empty()) };
@@ -215,25 +237,25 @@ fn compare(left: &Value, right: &Value) -> Result<std::cmp::Ordering, String> {
     }
 }
 
-fn children(value: &Value) -> Vec<Value> {
+fn children(value: &Value) -> Vec<&Value> {
     match value {
-        Value::Array(items) => items.clone(),
+        Value::Array(items) => items.iter().collect(),
         Value::Object(map) => {
-            let mut keys: Vec<&String> = map.keys().collect();
-            keys.sort();
-            keys.into_iter().map(|key| map[key].clone()).collect()
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            entries.into_iter().map(|(_, value)| value).collect()
         }
         _ => Vec::new(),
     }
 }
 
-fn descendants(value: &Value) -> Vec<Value> {
+fn descendants(value: &Value) -> Vec<&Value> {
     let inner = children(value);
     if inner.is_empty() {
         return Vec::new();
     }
-    let mut all = vec![value.clone()];
-    all.extend(inner.iter().flat_map(descendants));
+    let mut all = vec![value];
+    all.extend(inner.into_iter().flat_map(descendants));
     all
 }
 
@@ -243,7 +265,7 @@ fn slice(
     end: Option<i64>,
     step: Option<i64>,
     single: bool,
-) -> Result<Vec<Value>, String> {
+) -> Result<Vec<&Value>, String> {
     let length = items.len() as i64;
     let from = match start.unwrap_or(0) {
         start if start < 0 => start + length,
@@ -272,7 +294,7 @@ fn slice(
         Some(step) => step as usize,
         None => 1,
     };
-    Ok(items[from as usize..to as usize].iter().step_by(step).cloned().collect())
+    Ok(items[from as usize..to as usize].iter().step_by(step).collect())
 }
 
 fn go_type(value: &Value) -> &'static str {
