@@ -9,11 +9,16 @@
 
 pub mod check;
 pub mod default;
+mod embedded;
+mod format;
+mod path;
+mod pattern;
 pub mod prune;
 pub mod publish;
 pub mod rules;
 pub mod structural;
 pub mod validate;
+mod words;
 
 pub use rules::Rules;
 pub use structural::Structural;
