@@ -252,3 +252,14 @@ fn owners(fields: &Map<String, Value>, path: &str, errors: &mut FieldErrors) {
         }
     }
 }
+
+/// The embedded resources of an object that is none itself.
+pub fn fields_of(object: &Map<String, Value>, node: &Ref, errors: &mut FieldErrors) {
+    let mut path = Path::root();
+    for (name, value) in object {
+        let Some(inner) = node.field(name).filter(|inner| inner.is(EMBEDS)) else { continue };
+        let length = if node.property(name).is_some() { path.child(name) } else { path.key(name) };
+        validate(value, inner, false, &mut path, errors);
+        path.truncate(length);
+    }
+}

@@ -33,7 +33,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
-    let deeper: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir()).flat_map(|path| files(path)).collect();
+    let deeper: Vec<PathBuf> =
+        paths.iter().filter(|path| path.is_dir()).flat_map(|path| files(path)).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     paths.extend(deeper);
     paths
