@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 /// Crates of each plane in the order they may use each other: a crate uses those before it.
 const PLANES: &[(&str, &[&str])] = &[
-    ("base", &["api", "patch", "cel", "trace"]),
+    ("base", &["api", "patch", "cel", "schema", "trace"]),
     ("client", &["client"]),
     ("server", &["store", "registry", "auth", "admission", "apiserver"]),
     ("control", &["controllers", "scheduler"]),

@@ -1,0 +1,149 @@
+//! The schema as field rows: what server-side apply and the codecs read of it.
+//!
+//! A node that stands in several places is one type. Object metadata is the built-in type, copied into the
+//! arena with those it holds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ferry_api::types::{Field, ListType};
+use ferry_api::{GroupVersionKind, Schema, Shape, Type, TypeId, Types};
+
+use super::{ATOMIC_MAP, Additional, EMBEDDED, INT_OR_STRING, Kind, List, Node, PRESERVE_UNKNOWN, Ref};
+
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+pub fn rows(root: &Ref, gvk: &GroupVersionKind) -> Schema {
+    let mut arena = Arena::default();
+    let fields = arena.fields(root, true);
+    let mut group: Vec<&str> = gvk.group.split('.').collect();
+    group.reverse();
+    let id = arena.types.add(Type {
+        name: format!("{}.{}.{}", group.join("."), gvk.version, gvk.kind).into(),
+        fields,
+        has_type_meta: true,
+        preserve_unknown: root.is(PRESERVE_UNKNOWN),
+        kinds: vec![gvk.clone()],
+        ..Type::default()
+    });
+    Schema { types: Arc::new(arena.types), root: id }
+}
+
+#[derive(Default)]
+struct Arena {
+    types: Types,
+    made: HashMap<usize, TypeId>,
+    object_meta: Option<TypeId>,
+}
+
+impl Arena {
+    fn fields(&mut self, node: &Node, resource: bool) -> Vec<Field> {
+        let mut fields = Vec::with_capacity(node.properties.len() + 3);
+        if resource {
+            fields.push(Field::new("apiVersion", Shape::String));
+            fields.push(Field::new("kind", Shape::String));
+            fields.push(Field::new("metadata", Shape::Struct(self.object_meta())));
+        }
+        for (name, property) in &node.properties {
+            if resource && ["apiVersion", "kind", "metadata"].contains(&&**name) {
+                continue;
+            }
+            let mut field = Field::new(name, self.shape(property));
+            field.pointer = true;
+            field.required = node.more().required.contains(name);
+            field.atomic = property.is(ATOMIC_MAP);
+            field.default = property.default().cloned();
+            field.list = match property.list {
+                List::Unset => ListType::Unset,
+                List::Atomic => ListType::Atomic,
+                List::Set => ListType::Set,
+                List::Map => {
+                    ListType::Map(property.more().list_keys.iter().map(|key| (**key).into()).collect())
+                }
+            };
+            fields.push(field);
+        }
+        fields
+    }
+
+    fn shape(&mut self, node: &Ref) -> Shape {
+        if node.is(INT_OR_STRING) {
+            return Shape::IntOrString;
+        }
+        match node.kind {
+            Kind::String => Shape::String,
+            Kind::Integer => Shape::Int64,
+            Kind::Number => Shape::Double,
+            Kind::Boolean => Shape::Bool,
+            Kind::Array => Shape::List(Box::new(match node.items() {
+                Some(items) => self.shape(items),
+                None => Shape::Json,
+            })),
+            Kind::Any | Kind::Object => self.object(node),
+        }
+    }
+
+    fn object(&mut self, node: &Ref) -> Shape {
+        let resource = node.is(EMBEDDED);
+        if node.properties.is_empty() && !resource {
+            match node.additional {
+                Additional::Schema => {
+                    if let Some(values) = node.values() {
+                        return Shape::Map(Box::new(self.shape(values)));
+                    }
+                }
+                Additional::Yes => return Shape::Map(Box::new(Shape::Json)),
+                Additional::Unset | Additional::No => {}
+            }
+            if node.is(PRESERVE_UNKNOWN) {
+                return Shape::Json;
+            }
+        }
+        if let Some(made) = self.made.get(&node.address()) {
+            return Shape::Struct(*made);
+        }
+        let fields = self.fields(node, resource);
+        let id = self.types.add(Type {
+            fields,
+            has_type_meta: resource,
+            atomic: node.is(ATOMIC_MAP),
+            preserve_unknown: node.is(PRESERVE_UNKNOWN) || node.additional == Additional::Yes,
+            ..Type::default()
+        });
+        self.made.insert(node.address(), id);
+        Shape::Struct(id)
+    }
+
+    fn object_meta(&mut self) -> TypeId {
+        if let Some(id) = self.object_meta {
+            return id;
+        }
+        let builtin = Types::builtin();
+        let id = match builtin.by_name(OBJECT_META) {
+            Some(id) => self.copied(builtin, id),
+            None => self.types.add(Type { preserve_unknown: true, ..Type::default() }),
+        };
+        self.object_meta = Some(id);
+        id
+    }
+
+    /// A built-in type with those it holds; metadata does not hold itself.
+    fn copied(&mut self, from: &Types, id: TypeId) -> TypeId {
+        let ty = from.get(id);
+        let fields = ty.fields.iter().map(|field| {
+            let shape = self.copied_shape(from, &field.shape);
+            Field { shape, ..field.clone() }
+        });
+        let fields = fields.collect();
+        self.types.add(Type { name: ty.name.clone(), fields, atomic: ty.atomic, ..Type::default() })
+    }
+
+    fn copied_shape(&mut self, from: &Types, shape: &Shape) -> Shape {
+        match shape {
+            Shape::Struct(id) => Shape::Struct(self.copied(from, *id)),
+            Shape::List(element) => Shape::List(Box::new(self.copied_shape(from, element))),
+            Shape::Map(value) => Shape::Map(Box::new(self.copied_shape(from, value))),
+            scalar => scalar.clone(),
+        }
+    }
+}
