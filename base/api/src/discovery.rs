@@ -78,7 +78,7 @@ pub fn api_resource_list(kinds: Kinds, group: &str, version: &str) -> Option<Val
 fn api_resource(kind: &Kind) -> Value {
     let mut resource = json!({
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.is_namespaced(),
-        "kind": kind.kind, "verbs": kind.verbs,
+        "kind": kind.kind, "verbs": kind.discovered_verbs().collect::<Vec<_>>(),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);
@@ -159,7 +159,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
     };
     let mut resource = json!({
         "resource": kind.plural, "responseKind": response_kind(kind, &kind.gvk()), "scope": scope,
-        "singularResource": kind.singular, "verbs": kind.verbs,
+        "singularResource": kind.singular, "verbs": kind.discovered_verbs().collect::<Vec<_>>(),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);

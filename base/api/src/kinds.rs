@@ -61,6 +61,12 @@ pub struct Kind {
     pub returns_deleted: bool,
     /// Made when somebody asks, from what the nodes measure; nothing is stored.
     pub measured: bool,
+    /// What clients of a deprecated version are told.
+    pub deprecation: Option<Text>,
+    /// Names the state of the definition that made the row; a built-in row never changes.
+    pub generation: Option<Text>,
+    /// Its definition is being deleted: objects may go, but none may come.
+    pub terminating: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -117,6 +123,9 @@ fn kind(
         hash_version: None,
         returns_deleted: false,
         measured: false,
+        deprecation: None,
+        generation: None,
+        terminating: false,
     }
 }
 
@@ -221,6 +230,12 @@ impl Kind {
 
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
+    }
+
+    /// The verbs that discovery lists.
+    pub fn discovered_verbs(&self) -> impl Iterator<Item = &Text> {
+        let ends = |verb: &&Text| !matches!(verb.as_ref(), "create" | "patch" | "update");
+        self.verbs.iter().filter(move |verb| !self.terminating || ends(verb))
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {

@@ -23,13 +23,31 @@ pub struct Documents {
     kinds: Vec<Arc<Kind>>,
     v2: OnceLock<Document>,
     v2_protobuf: OnceLock<Document>,
-    v3: BTreeMap<String, Slot>,
+    v3: BTreeMap<String, Arc<Slot>>,
 }
 
 #[derive(Default)]
 struct Slot {
+    /// The rows that the document is about.
+    rows: Vec<Arc<Kind>>,
     hash: OnceLock<String>,
     document: OnceLock<Document>,
+}
+
+impl Slot {
+    fn is_about(&self, rows: &[Arc<Kind>]) -> bool {
+        self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// The hash that definitions give a document: it changes when one of them does, and needs no document.
+    fn definitions_hash(&self) -> Option<String> {
+        let mut hasher = Sha512::new();
+        for row in &self.rows {
+            hasher.update(row.plural.as_bytes());
+            hasher.update(row.generation.as_ref()?.as_bytes());
+        }
+        (!self.rows.is_empty()).then(|| hex(&hasher.finalize()))
+    }
 }
 
 /// A document as it is served, with the hash that its ETag and its address carry.
@@ -41,7 +59,29 @@ pub struct Document {
 
 impl Documents {
     pub fn new(kinds: Vec<Arc<Kind>>) -> Documents {
-        let slots = v3::paths(&kinds).into_iter().map(|path| (path, Slot::default())).collect();
+        Documents::after(&BTreeMap::new(), kinds)
+    }
+
+    /// The documents of another set of kinds; what was made for groups and versions that are the same is kept.
+    pub fn next(&self, kinds: Vec<Arc<Kind>>) -> Documents {
+        Documents::after(&self.v3, kinds)
+    }
+
+    fn after(previous: &BTreeMap<String, Arc<Slot>>, kinds: Vec<Arc<Kind>>) -> Documents {
+        let mut rows: BTreeMap<String, Vec<Arc<Kind>>> = BTreeMap::new();
+        for kind in &kinds {
+            let path = base_path(&kind.group, &kind.version)[1..].to_string();
+            rows.entry(path).or_default().push(kind.clone());
+        }
+        let slot = |path: String| {
+            let rows = rows.get(&path).map_or(&[][..], Vec::as_slice);
+            let slot = match previous.get(&path) {
+                Some(slot) if slot.is_about(rows) => slot.clone(),
+                _ => Arc::new(Slot { rows: rows.to_vec(), ..Slot::default() }),
+            };
+            (path, slot)
+        };
+        let slots = v3::paths(&kinds).into_iter().map(slot).collect();
         Documents { kinds, v2: OnceLock::new(), v2_protobuf: OnceLock::new(), v3: slots }
     }
 
@@ -77,8 +117,11 @@ impl Documents {
             return Some(&document.hash);
         }
         if slot.hash.get().is_none() {
-            let document = Document::of(&v3::document(&self.kinds, path)?);
-            let _ = slot.hash.set(document.hash);
+            let hash = match slot.definitions_hash() {
+                Some(hash) => hash,
+                None => Document::of(&self.v3_document(path, slot)?).hash,
+            };
+            let _ = slot.hash.set(hash);
         }
         slot.hash.get().map(String::as_str)
     }
@@ -87,10 +130,18 @@ impl Documents {
     pub fn v3(&self, path: &str) -> Option<&Document> {
         let slot = self.v3.get(path)?;
         if slot.document.get().is_none() {
-            let document = Document::of(&v3::document(&self.kinds, path)?);
+            let mut document = Document::of(&self.v3_document(path, slot)?);
+            if let Some(hash) = slot.definitions_hash() {
+                document.hash = hash;
+            }
             let _ = slot.document.set(document);
         }
         slot.document.get()
+    }
+
+    fn v3_document(&self, path: &str, slot: &Slot) -> Option<Value> {
+        let kinds = if slot.rows.is_empty() { &self.kinds } else { &slot.rows };
+        v3::document(kinds, path)
     }
 }
 
@@ -100,9 +151,13 @@ impl Document {
     }
 
     fn from_bytes(bytes: Vec<u8>) -> Document {
-        let hash = Sha512::digest(&bytes).iter().map(|byte| format!("{byte:02X}")).collect();
+        let hash = hex(&Sha512::digest(&bytes));
         Document { bytes, hash }
     }
+}
+
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 /// The groups with their versions, in the order of discovery.

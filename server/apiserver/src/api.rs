@@ -1,6 +1,6 @@
 //! The server's shared state: what every request is answered from.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 
 use crate::admission::AdmissionChain;
-use crate::documents::Documents;
 use crate::metrics::Metrics;
+use crate::served::Served;
 
 pub struct Api {
     pub registry: Arc<Registry>,
@@ -42,13 +42,6 @@ pub struct Api {
     served: RwLock<Arc<Served>>,
 }
 
-/// What the server answers for, as one immutable picture; a new CRD makes a new one.
-pub struct Served {
-    pub rows: Vec<Arc<Kind>>,
-    by_place: HashMap<(String, String, String), Arc<Kind>>,
-    pub documents: Documents,
-}
-
 pub struct Limits {
     /// Requests in flight that read, and that write; watches do not count.
     pub reading: Semaphore,
@@ -68,26 +61,6 @@ impl Default for Limits {
             request_timeout: Duration::from_secs(60),
             min_watch: Duration::from_secs(1800),
         }
-    }
-}
-
-impl Served {
-    pub fn new(rows: Vec<Arc<Kind>>) -> Served {
-        let by_place = rows
-            .iter()
-            .map(|row| {
-                ((row.group.to_string(), row.version.to_string(), row.plural.to_string()), row.clone())
-            })
-            .collect();
-        Served { by_place, documents: Documents::new(&rows), rows }
-    }
-
-    pub fn has_group(&self, group: &str) -> bool {
-        self.rows.iter().any(|row| row.group == group)
-    }
-
-    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
-        self.by_place.get(&(group.to_string(), version.to_string(), plural.to_string()))
     }
 }
 
@@ -115,7 +88,6 @@ pub struct Parts {
 impl Api {
     pub fn new(parts: Parts) -> Api {
         Api {
-            registry: parts.registry,
             authentication: parts.authentication,
             tokens: parts.tokens,
             audit: parts.audit,
@@ -131,7 +103,8 @@ impl Api {
             advertised: parts.advertised,
             metrics: Metrics::default(),
             health: Default::default(),
-            served: RwLock::new(Arc::new(Served::new(parts.rows))),
+            served: RwLock::new(Arc::new(Served::builtin(&parts.registry, &parts.rows))),
+            registry: parts.registry,
         }
     }
 
@@ -139,8 +112,8 @@ impl Api {
         self.served.read().clone()
     }
 
-    pub fn serve_rows(&self, rows: Vec<Arc<Kind>>) {
-        *self.served.write() = Arc::new(Served::new(rows));
+    pub fn serve(&self, served: Served) {
+        *self.served.write() = Arc::new(served);
     }
 }
 

@@ -45,6 +45,11 @@ impl Documents {
         }
     }
 
+    /// Those of another set of rows; what was made for rows that are the same is kept.
+    pub fn next(&self, rows: &[Arc<Kind>]) -> Documents {
+        Documents { rows: rows.to_vec(), made: Mutex::default(), openapi: self.openapi.next(rows.to_vec()) }
+    }
+
     /// The index of OpenAPI v3: the hash of every document, so each is made once for it.
     pub fn openapi_v3_index(&self) -> Option<Document> {
         self.document("openapi/v3", JSON, || bytes(self.openapi.v3_index()))

@@ -26,6 +26,7 @@ use crate::account_keys::AccountKeys;
 use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, Believers, Upkeep};
+use crate::definitions::Definitions;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::server_addresses::{self, ServerAddresses};
@@ -226,6 +227,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
+    }
+    if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
+        definitions.start().await;
     }
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{GroupResource, Kind, Object, Status, convert, json, protobuf};
+use ferry_api::{FieldValidation, GroupResource, Kind, Object, Status, convert, json, protobuf};
 use ferry_store::Store;
 use parking_lot::RwLock;
+use serde_json::Value;
 
 use crate::cache::log::{Followed, Log, Reader};
 use crate::cache::recent::Recent;
@@ -77,7 +78,12 @@ impl Registry {
         let selectable = strategy.selectable();
         // Kubelets watch the pods of their node; there are many of them, so they are grouped.
         let grouped_by = selectable.iter().position(|field| field.field == "spec.nodeName");
-        let cache = Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by));
+        // A definition that changed goes on with its cache, so that requests under way see what is written.
+        let before = self.resource(&stored.group_resource());
+        let cache = match before.filter(|before| before.strategy.selectable() == selectable) {
+            Some(before) => before.cache.clone(),
+            None => Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by)),
+        };
         let prefix = format!("{ROOT}{}/", stored.storage_prefix);
         let reader: Arc<dyn Reader> = Arc::new(StoredObjects::new(stored.clone()));
         self.log.follow(prefix.clone(), Followed { cache: cache.clone(), reader: reader.clone() });
@@ -86,9 +92,11 @@ impl Registry {
         resource
     }
 
+    /// A custom resource whose definition is gone: nothing feeds its cache any more, and its watchers end.
     pub fn remove(&self, resource: &GroupResource) {
         if let Some(resource) = self.resources.write().remove(resource) {
             self.log.forget(&resource.prefix);
+            resource.cache.reset([], self.log.applied());
         }
     }
 
@@ -143,9 +151,22 @@ impl StoredObjects {
     }
 }
 
+impl StoredObjects {
+    /// A definition may have changed since the object was written: it gets today's form and defaults.
+    fn custom(&self, mut object: Object) -> Result<Bytes, Status> {
+        object.set_type(&self.kind.api_version(), &self.kind.kind);
+        let managers = object.take_managers();
+        let mut object = self.kind.decode_value(Value::Object(object.0), FieldValidation::Ignore)?.object;
+        object.set_managers(managers);
+        self.kind.codec.set_defaults(&mut object);
+        Ok(object.to_json().into())
+    }
+}
+
 impl Reader for StoredObjects {
     fn read(&self, stored: &Bytes) -> Result<Bytes, Status> {
-        if stored.starts_with(self.head.as_bytes()) {
+        let is_typed = self.kind.codec.typed().is_some();
+        if is_typed && stored.starts_with(self.head.as_bytes()) {
             return Ok(stored.clone());
         }
         let mut object = if protobuf::is_envelope(stored) {
@@ -155,10 +176,13 @@ impl Reader for StoredObjects {
         };
         object.remove_meta("resourceVersion");
         let from = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
+        if !is_typed {
+            return self.custom(object);
+        }
         if from != self.kind.gvk() {
             let row = ferry_api::kinds::builtin_row(&from)
                 .ok_or_else(|| Status::internal(format!("{from} is stored but unknown")))?;
-            object = ferry_api::convert::convert(object, row, &self.kind)?;
+            object = convert::convert(object, row, &self.kind)?;
         }
         Ok(object.to_json().into())
     }

@@ -154,6 +154,8 @@ pub struct Traits {
     pub unconditional_update: bool,
     /// A status write leaves the labels alone.
     pub status_keeps_labels: bool,
+    /// A status write leaves all metadata alone.
+    pub status_keeps_metadata: bool,
     /// Names may be any path segment (roles), not only DNS subdomains.
     pub name: NameRule,
     /// metadata.generation counts changes of everything but metadata and status.
@@ -188,6 +190,7 @@ impl Traits {
         create_on_update: false,
         unconditional_update: true,
         status_keeps_labels: false,
+        status_keeps_metadata: false,
         name: NameRule::DnsSubdomain,
         generation: false,
         created_with_status: false,

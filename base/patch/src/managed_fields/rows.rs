@@ -59,7 +59,12 @@ impl<'s> Rows<'s> {
         match (shape, list) {
             (Shape::Struct(id), _) => {
                 let ty = self.types.get(*id);
-                if ty.atomic || atomic { Owned::Whole(shape) } else { Owned::Struct(ty) }
+                match () {
+                    // OpenAPI has no type for what may be a schema or something else.
+                    () if ty.either.is_some() => Owned::Free,
+                    () if ty.atomic || atomic => Owned::Whole(shape),
+                    () => Owned::Struct(ty),
+                }
             }
             (Shape::Map(_), _) if atomic => Owned::Whole(shape),
             (Shape::Map(value), _) => Owned::Map(value),

@@ -14,16 +14,14 @@ use crate::body::Response;
 use crate::request::Request;
 use crate::verbs::{self, Target};
 
-pub async fn dispatch(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
-    let resource = api.registry.resource(&kind.group_resource()).ok_or_else(Status::no_such_path)?;
-    let target = Target { api, request, kind, resource: &resource };
-    match (&*kind.plural, request.info.subresource.as_str()) {
+pub async fn dispatch(target: Target<'_>) -> Result<Response, Status> {
+    match (&*target.kind.plural, target.request.info.subresource.as_str()) {
         (_, "scale") => verbs::scale(target).await,
         ("pods", "binding") => pod_binding::bind(target).await,
         ("pods", "eviction") => eviction::evict(target).await,
         ("serviceaccounts", "token") => reviews::token(target).await,
         ("pods", "log" | "exec" | "attach" | "portforward" | "proxy") | ("nodes" | "services", "proxy") => {
-            api.node_connection.connect(target).await
+            target.api.node_connection.connect(target).await
         }
         // status, finalize, approval, ephemeralcontainers, resize: the object, from one side.
         _ => verbs::whole_object(target).await,

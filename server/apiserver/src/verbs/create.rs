@@ -9,6 +9,13 @@ use crate::respond;
 
 pub async fn create(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
+    if target.kind.terminating {
+        return Err(Status::new(
+            405,
+            "MethodNotAllowed",
+            "create not allowed while custom resource definition is terminating",
+        ));
+    }
     let options = target.request.write_options("CreateOptions")?;
     let object = target.request.decode(target.kind, target.resource, options.validation)?;
     let writing = Writing::new(target.api, target.request, target.kind, &options);

@@ -20,6 +20,7 @@ use crate::body::Response;
 use crate::negotiate::{Encoding, View, Wanted, wanted_of};
 use crate::request::Request;
 use crate::request_info::{RequestInfo, segment_problem};
+use crate::served::{Backend, Place};
 use crate::{resource_metrics, respond, subresources};
 
 pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
@@ -27,13 +28,14 @@ pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     let info = &request.info;
     let served = api.served();
-    let Some(kind) = served.kind(&info.group, &info.version, &info.resource) else {
+    let Some(Place { kind, backend }) = served.place(&info.group, &info.version, &info.resource) else {
         return match served.has_group(&info.group) {
             true => Err(Status::no_such_path()),
             false => Ok(respond::page_not_found()),
         };
     };
     check_segments(info)?;
+    request.warn(kind.deprecation.iter().map(|warning| warning.to_string()));
     if info.name.is_empty() && !info.subresource.is_empty() {
         return Err(Status::no_such_path());
     }
@@ -63,7 +65,8 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         if !connects && !sub.verbs.iter().any(|verb| verb == info.verb) {
             return Err(Status::method_not_allowed());
         }
-        return subresources::dispatch(api, request, kind).await;
+        let Backend::Stored(resource) = backend else { return Err(Status::no_such_path()) };
+        return subresources::dispatch(Target { api, request, kind, resource }).await;
     }
     if info.verb == "create" && !info.name.is_empty() {
         return Err(Status::method_not_allowed());
@@ -71,14 +74,12 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     if !kind.has_verb(info.verb) {
         return Err(Status::method_not_allowed());
     }
-    if kind.is_virtual() {
-        return subresources::review(api, request, kind).await;
-    }
-    if kind.measured {
-        return resource_metrics::answer(api, request, kind).await;
-    }
-    let resource = api.registry.resource(&kind.group_resource()).ok_or_else(Status::no_such_path)?;
-    let target = Target { api, request, kind, resource: &resource };
+    let resource = match backend {
+        Backend::Review => return subresources::review(api, request, kind).await,
+        Backend::Measured => return resource_metrics::answer(api, request, kind).await,
+        Backend::Stored(resource) => resource,
+    };
+    let target = Target { api, request, kind, resource };
     match info.verb {
         "get" => read::get(target).await,
         "list" => read::list(target).await,

@@ -6,6 +6,7 @@ mod certificate_signing_request;
 mod checks;
 mod config_map;
 mod cron_job;
+mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
 mod endpoint_slice;
@@ -72,6 +73,7 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => {
             &admission::webhook_configuration::VALIDATING
         }
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => &custom_resource_definition::STRATEGY,
         ("apps", "DaemonSet") => &daemon_set::STRATEGY,
         ("apps", "Deployment") => &deployment::STRATEGY,
         ("apps", "ReplicaSet") => &replica_set::STRATEGY,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 
 use super::tables::{cluster, network, pods, storage, workloads};
-use crate::columns::{AGE_ONLY, Column};
+use crate::columns::Column;
 use crate::strategy::{NameRule, Rules, Selectable, Strategy, Traits, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
@@ -78,7 +78,6 @@ static ROWS: &[Row] = &[
     row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
     row("", "ServiceAccount", NONE, &[], cluster::AGED),
-    row("apiextensions.k8s.io", "CustomResourceDefinition", COUNTED, &[], AGE_ONLY),
     row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),

@@ -186,6 +186,12 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
                     new.0.insert(field.clone(), value.clone());
                 }
             }
+            if call.resource.strategy.traits().status_keeps_metadata {
+                let version = new.resource_version().to_string();
+                let metadata = old.0.get("metadata").cloned().unwrap_or_default();
+                new.0.insert("metadata".into(), metadata);
+                new.set_meta("resourceVersion", version);
+            }
             if call.resource.strategy.traits().status_keeps_labels {
                 metadata::copy(new, old, "labels");
             }

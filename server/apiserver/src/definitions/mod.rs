@@ -1,0 +1,225 @@
+//! CustomResourceDefinitions become served resources. One task follows the definitions: it accepts their names,
+//! makes their rows and caches, and swaps the picture of what is served. What it decides about a definition's
+//! status is pure ([`names`]); the deletion of a definition empties it first ([`cleanup`]).
+
+mod cleanup;
+mod names;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use ferry_api::{GroupResource, Object, Status};
+use ferry_registry::Registry;
+use ferry_registry::cache::{Cache, Entry, Filter};
+use ferry_registry::custom_resources::definition::{GROUP, PLURAL};
+use ferry_registry::custom_resources::{Definition, Source};
+use ferry_registry::strategy::StrategyRef;
+use ferry_store::Revision;
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api as ClientApi, DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+use crate::served::{Backend, Place, Served};
+
+pub struct Definitions {
+    api: Arc<Api>,
+    registry: Arc<Registry>,
+    client: Client,
+    cache: Arc<Cache>,
+    /// What is served whatever definitions there are.
+    builtin: Vec<Place>,
+    known: BTreeMap<Arc<str>, Known>,
+    /// Definitions, by uid, that are being emptied.
+    emptying: HashSet<String>,
+    stop: CancellationToken,
+}
+
+/// A definition as it was last seen.
+struct Known {
+    revision: Revision,
+    definition: Definition,
+    served: Option<Serving>,
+}
+
+struct Serving {
+    /// What the rows were made of.
+    made_of: Definition,
+    source: Arc<Source>,
+    places: Vec<Place>,
+}
+
+impl Definitions {
+    /// `None` where definitions are not served.
+    pub fn new(api: Arc<Api>, client: Client, stop: CancellationToken) -> Option<Definitions> {
+        let registry = api.registry.clone();
+        let resource = registry.resource(&GroupResource::new(GROUP, PLURAL))?;
+        let builtin = api.served().places();
+        Some(Definitions {
+            api,
+            client,
+            cache: resource.cache.clone(),
+            registry,
+            builtin,
+            known: BTreeMap::new(),
+            emptying: HashSet::new(),
+            stop,
+        })
+    }
+
+    /// Serves what is established already, then follows every change for as long as the server lives. Returns
+    /// when the first is done.
+    pub async fn start(mut self) {
+        let (_, _, mut watcher) = self.cache.watch_now(Filter::default());
+        self.sync().await;
+        tokio::spawn(async move {
+            let stop = self.stop.clone();
+            loop {
+                tokio::select! {
+                    // The watcher only wakes; what there is the snapshot tells, whatever was missed.
+                    changed = watcher.next() => if changed.is_err() {
+                        watcher = self.cache.watch_now(Filter::default()).2;
+                    },
+                    () = stop.cancelled() => return,
+                }
+                self.sync().await;
+            }
+        });
+    }
+
+    /// Brings what is served in line with the definitions that there are.
+    async fn sync(&mut self) {
+        let (snapshot, _) = self.cache.snapshot();
+        let gone: Vec<Arc<str>> =
+            self.known.keys().filter(|name| !snapshot.contains_key(*name)).cloned().collect();
+        let mut changed = !gone.is_empty();
+        for name in gone {
+            self.forget(&name);
+        }
+        let fresh: Vec<Arc<Entry>> = snapshot
+            .values()
+            .filter(|entry| self.known.get(&entry.key).is_none_or(|known| known.revision != entry.revision))
+            .cloned()
+            .collect();
+        for entry in &fresh {
+            match self.take(entry).await {
+                Ok(made) => changed |= made,
+                Err(error) => {
+                    tracing::error!(definition = %entry.key, %error, "a definition cannot be served");
+                }
+            }
+        }
+        if changed {
+            self.swap();
+        }
+        // Only now: names that were freed above may be wanted by a definition that was known before.
+        let names: Vec<Arc<str>> = match changed {
+            true => snapshot.keys().cloned().collect(),
+            false => fresh.iter().map(|entry| entry.key.clone()).collect(),
+        };
+        for entry in names.iter().filter_map(|name| snapshot.get(name)) {
+            if let Err(error) = self.tell(entry).await {
+                tracing::warn!(definition = %entry.key, %error, "the status of a definition cannot be written");
+            }
+        }
+    }
+
+    /// Takes in a definition that came or changed. Says whether what is served is another thing now.
+    async fn take(&mut self, entry: &Arc<Entry>) -> Result<bool, Status> {
+        let object = entry.read_object()?;
+        let definition = Definition::read(&object)?;
+        // A definition of the same name that was made anew has nothing of the old one.
+        if self.known.get(&entry.key).is_some_and(|known| known.definition.uid != definition.uid) {
+            self.forget(&entry.key);
+        }
+        let before = self.known.remove(&entry.key).and_then(|known| known.served);
+        let (served, changed) = match before {
+            Some(serving) if serving.made_of == definition => {
+                serving.source.replace(entry.json.clone());
+                (Some(serving), false)
+            }
+            _ if definition.established => (Some(self.serve(&definition, entry).await?), true),
+            before => (before, false),
+        };
+        self.empty(&object, &definition);
+        self.known.insert(entry.key.clone(), Known { revision: entry.revision, definition, served });
+        Ok(changed)
+    }
+
+    /// Makes the rows, the rules and the cache of a definition.
+    async fn serve(&self, definition: &Definition, entry: &Entry) -> Result<Serving, Status> {
+        let mut span = ferry_trace::span("definition.serve");
+        span.set("definition", definition.name.clone());
+        let source = Source::new(entry.json.clone());
+        let served = definition
+            .serve(&source)
+            .ok_or_else(|| Status::internal(format!("{} has no storage version", definition.name)))?;
+        let strategy = StrategyRef::Custom(served.strategy);
+        let resource = self.registry.add_with(served.stored, strategy);
+        span.in_scope(self.registry.log.load(&resource.prefix))
+            .await
+            .map_err(ferry_registry::verbs::store_failure)?;
+        let backend = Backend::Stored(resource);
+        let places = served.rows.into_iter().map(|kind| Place { kind, backend: backend.clone() }).collect();
+        Ok(Serving { made_of: definition.clone(), source, places })
+    }
+
+    fn forget(&mut self, name: &str) {
+        if let Some(known) = self.known.remove(name)
+            && known.served.is_some()
+        {
+            self.registry.remove(&known.definition.group_resource());
+        }
+    }
+
+    fn swap(&self) {
+        let custom = self.known.values().filter_map(|known| known.served.as_ref());
+        let custom = custom.flat_map(|serving| serving.places.iter().cloned());
+        let places = self.builtin.iter().cloned().chain(custom).collect();
+        self.api.serve(Served::of(places, Some(&self.api.served())));
+    }
+
+    /// Writes what is to be said of a definition: whether its names are accepted, and that it is served.
+    async fn tell(&self, entry: &Entry) -> Result<(), Status> {
+        let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
+        let others = self.known.iter().filter(|(name, _)| **name != entry.key);
+        let others: Vec<&Definition> = others.map(|(_, other)| &other.definition).collect();
+        let object = entry.read_object()?;
+        let Some(status) = names::status(&object, &known.definition, &others, Timestamp::now()) else {
+            return Ok(());
+        };
+        let mut object = object;
+        object.0.insert("status".into(), status);
+        write_status(&self.client, object).await
+    }
+
+    /// Begins to empty a definition that is being deleted.
+    fn empty(&mut self, object: &Object, definition: &Definition) {
+        if definition.terminating
+            && object.finalizers().any(|name| name == cleanup::FINALIZER)
+            && self.emptying.insert(definition.uid.clone())
+        {
+            let (client, stop) = (self.client.clone(), self.stop.clone());
+            tokio::spawn(cleanup::run(client, self.cache.clone(), definition.clone(), stop));
+        }
+    }
+}
+
+fn definitions(client: &Client) -> ClientApi<DynamicObject> {
+    let gvk = GroupVersionKind::gvk(GROUP, "v1", "CustomResourceDefinition");
+    ClientApi::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, PLURAL))
+}
+
+/// A conflict is no failure: whoever was faster is heard of, and the status is looked at again.
+async fn write_status(client: &Client, object: Object) -> Result<(), Status> {
+    let name = object.name().to_string();
+    let object: DynamicObject = serde_json::from_value(object.into_value())
+        .map_err(|error| Status::internal(format!("a definition is no object: {error}")))?;
+    match definitions(client).replace_status(&name, &PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(Status::internal(error.to_string())),
+    }
+}

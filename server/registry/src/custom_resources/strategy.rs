@@ -1,0 +1,151 @@
+//! The rules of a custom resource: those that its definition gives it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferry_api::{FieldErrors, Object, Status};
+
+use super::definition::Version;
+use super::schema::VersionSchema;
+use crate::columns::{self, Column};
+use crate::registry::Registry;
+use crate::strategy::{Companion, ScalePaths, Selectable, Strategy, Traits, UpdateScope};
+use crate::verbs::Requester;
+
+#[derive(Default)]
+pub struct CustomStrategy {
+    versions: BTreeMap<String, VersionRules>,
+    /// Those of all versions, each once.
+    selectable: Vec<Selectable>,
+}
+
+struct VersionRules {
+    schema: Arc<VersionSchema>,
+    has_status: bool,
+    columns: Vec<Column>,
+    scale: Option<ScalePaths>,
+    selectable: Vec<Selectable>,
+}
+
+impl CustomStrategy {
+    pub(super) fn add(&mut self, version: &Version, schema: Arc<VersionSchema>) {
+        let rules = VersionRules {
+            schema,
+            has_status: version.has_status,
+            columns: version.table_columns(),
+            scale: version.scale_paths(),
+            selectable: version.selectable_fields().collect(),
+        };
+        for field in &rules.selectable {
+            if !self.selectable.contains(field) {
+                self.selectable.push(field.clone());
+            }
+        }
+        self.versions.insert(version.name.clone(), rules);
+    }
+
+    fn version(&self, version: &str) -> Result<&VersionRules, Status> {
+        self.versions.get(version).ok_or_else(|| Status::internal(format!("no version {version} is defined")))
+    }
+}
+
+impl VersionRules {
+    fn check_scale(&self, object: &Object, errors: &mut FieldErrors) {
+        let Some(scale) = &self.scale else { return };
+        for path in [&scale.replicas, &scale.status_replicas] {
+            if let Some(number) = columns::at(object, path).and_then(serde_json::Value::as_i64)
+                && !(0..=i64::from(i32::MAX)).contains(&number)
+            {
+                let why = match number {
+                    ..0 => "should be a non-negative integer".to_string(),
+                    _ => format!("should be less than or equal to {}", i32::MAX),
+                };
+                errors.invalid(path.as_ref(), number, &why);
+            }
+        }
+    }
+}
+
+impl Strategy for CustomStrategy {
+    fn default(&self, _: &mut Object) {}
+
+    fn prepare_create(&self, _: &mut Object) {}
+
+    fn stamp_requester(&self, _: &mut Object, _: Requester<'_>) {}
+
+    fn prepare_update(&self, new: &mut Object, old: &Object) {
+        // Without a status subresource the status is a field like any other.
+        let version = new.api_version().rsplit('/').next().unwrap_or("");
+        let has_status = self.versions.get(version).is_some_and(|rules| rules.has_status);
+        if !has_status && new.0.get("status") != old.0.get("status") {
+            new.set_meta("generation", old.generation() + 1);
+        }
+    }
+
+    fn validate(
+        &self,
+        object: &Object,
+        version: &str,
+        errors: &mut FieldErrors,
+    ) -> Result<Vec<String>, Status> {
+        let rules = self.version(version)?;
+        rules.schema.validate(&object.0, None, UpdateScope::Main, errors)?;
+        rules.check_scale(object, errors);
+        Ok(Vec::new())
+    }
+
+    fn prepare_action(&self, _: &str, _: &mut Object, _: &Object) {}
+
+    fn validate_update(
+        &self,
+        new: &Object,
+        old: &Object,
+        version: &str,
+        scope: UpdateScope<'_>,
+        errors: &mut FieldErrors,
+    ) -> Result<Vec<String>, Status> {
+        let rules = self.version(version)?;
+        rules.schema.validate(&new.0, Some(&old.0), scope, errors)?;
+        rules.check_scale(new, errors);
+        Ok(Vec::new())
+    }
+
+    fn selectable(&self) -> &[Selectable] {
+        &self.selectable
+    }
+
+    fn may_select(&self, field: &str, version: &str) -> bool {
+        self.versions.get(version).is_some_and(|rules| rules.selectable.iter().any(|it| it.field == field))
+    }
+
+    fn columns(&self, version: &str) -> &[Column] {
+        self.versions.get(version).map_or(&[], |rules| &rules.columns)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { generation: true, unconditional_update: false, status_keeps_metadata: true, ..Traits::PLAIN }
+    }
+
+    fn grace_period(&self, _: &Object, _: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    fn is_retained(&self, _: &Object) -> bool {
+        false
+    }
+
+    fn begin_deletion(&self, _: &mut Object) {}
+
+    fn scale(&self, version: &str) -> Option<&ScalePaths> {
+        self.versions.get(version)?.scale.as_ref()
+    }
+
+    fn companions(
+        &self,
+        _: &Registry,
+        _: Option<&mut Object>,
+        _: Option<&Object>,
+    ) -> Result<Vec<Companion>, Status> {
+        Ok(Vec::new())
+    }
+}
