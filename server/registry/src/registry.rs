@@ -8,7 +8,7 @@ use ferry_api::{GroupResource, Kind, Status, json, protobuf};
 use ferry_store::Store;
 use parking_lot::RwLock;
 
-use crate::cache::log::{Followed, Log, Reader};
+use crate::cache::log::{CachedResource, Log, Reader};
 use crate::cache::recent::Recent;
 use crate::cache::{Cache, peek};
 use crate::kinds;
@@ -75,7 +75,7 @@ impl Registry {
         let cache = Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by));
         let prefix = format!("{ROOT}{}/", stored.storage_prefix);
         let reader: Arc<dyn Reader> = Arc::new(StoredObjects::new(stored.clone()));
-        self.log.follow(prefix.clone(), Followed { cache: cache.clone(), reader: reader.clone() });
+        self.log.follow(prefix.clone(), CachedResource::new(cache.clone(), reader.clone()));
         let resource = Arc::new(Resource { stored: stored.clone(), strategy, cache, prefix, reader });
         self.resources.write().insert(stored.group_resource(), resource.clone());
         resource

@@ -68,7 +68,7 @@ impl Plugin for MutatingPolicies {
         let policies = self.policies.current();
         // All are chosen by the object as it came, whatever those before them make of it.
         let mut chosen = Vec::new();
-        for policy in policies.iter() {
+        for policy in policies.policies()? {
             chosen.extend(invocations(policy, &self.registry, &context, request, Some(object), old));
         }
         let mut failures: Vec<Failed<'_>> = Vec::new();

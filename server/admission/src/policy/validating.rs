@@ -66,7 +66,7 @@ impl Plugin for ValidatingPolicies {
         let context = Context::new(&self.registry, &self.authorization);
         let mut refusal = None;
         let mut published = Published::default();
-        for policy in self.policies.current().iter() {
+        for policy in self.policies.current().policies()? {
             let mut span = ferry_trace::span("admission.policy");
             span.set("policy", policy.name.clone());
             let judging = self.judge(policy, &context, request, object, old, &mut published);

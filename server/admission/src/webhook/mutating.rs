@@ -72,7 +72,7 @@ impl Plugin for MutatingWebhooks {
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
         let reinvoked = request.reinvocation.begin(Party::Webhooks, object);
-        for (index, hook) in self.hooks.current().iter().enumerate() {
+        for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
             if reinvoked && !request.reinvocation.is_due(Party::Webhooks, &hook.uid) {
                 continue;
             }
@@ -98,7 +98,7 @@ impl Plugin for MutatingWebhooks {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
-        for (index, hook) in self.hooks.current().iter().enumerate() {
+        for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
             let Some(invocation) = hook.wants(&context, request, object, old).await? else { continue };
             let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind)?;
             let outcome = ask(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
