@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::{Object, Schema, Status};
+use ferry_api::{GroupVersionKind, Object, Schema, Status, convert, kinds};
 use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
@@ -80,11 +80,7 @@ impl Registry {
                 let (namespace, name) = (object.namespace(), object.name());
                 Ok(self.await_initialized(call, namespace, name, committed.revision).await?)
             }
-            Ok(committed) => {
-                let entry = self.read_back(call, object.namespace(), object.name(), committed.revision)?;
-                self.keep(call, &entry, std::mem::take(object), committed.revision);
-                Ok(Answer::Entry(entry))
-            }
+            Ok(committed) => Ok(self.written(call, std::mem::take(object), committed.revision)),
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => {
                 asked.into_iter().for_each(|asked| *object = asked);
@@ -126,17 +122,20 @@ impl Registry {
         Ok(committed)
     }
 
-    fn read_back(
-        &self,
-        call: &Call<'_>,
-        namespace: &str,
-        name: &str,
-        revision: Revision,
-    ) -> Result<Arc<Entry>, WriteFailure> {
-        // It may have changed or gone again already; the newest state answers as well.
-        call.resource.cache.get(&call.resource.key(namespace, name)).ok_or_else(|| {
-            Status::internal(format!("the object of revision {revision} was deleted at once")).into()
-        })
+    /// The answer to a write that was committed at `revision`: the newest state, which others may have changed already,
+    /// or the object as it was written when it is gone again.
+    pub(super) fn written(&self, call: &Call<'_>, mut object: Object, revision: Revision) -> Answer {
+        let key = call.resource.key(object.namespace(), object.name());
+        match call.resource.cache.get(&key) {
+            Some(entry) => {
+                self.keep(call, &entry, object, revision);
+                Answer::Entry(entry)
+            }
+            None => {
+                object.set_meta("resourceVersion", revision.to_string());
+                Answer::Object(Box::new(object))
+            }
+        }
     }
 }
 
@@ -169,13 +168,40 @@ impl From<Status> for WriteFailure {
     }
 }
 
-/// Records who set which fields. It never fails a request: an object whose fields cannot be tracked is
-/// written without.
+/// Records who set which fields, in the version that the client speaks. It never fails a request: an object whose fields
+/// cannot be tracked is written without.
 pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
-    let Some(schema) = &call.resource.stored.schema else { return };
+    let stored = &call.resource.stored;
+    let Some(schema) = &stored.schema else { return };
     let _span = ferry_trace::span("registry.managedFields");
     let api_version = call.kind.api_version();
-    managed_fields::update(live, object, &managed_write(call, &api_version, schema));
+    if call.kind.is_storage_version() || convert::same_fields(&api_version, &stored.api_version()) {
+        return managed_fields::update(live, object, &managed_write(call, &api_version, schema));
+    }
+    let Some(schema) = &call.kind.schema else { return };
+    let seen = |object: &Object| convert::convert(object.clone(), stored, call.kind);
+    if let (Ok(live), Ok(mut new)) = (live.map(seen).transpose(), seen(object)) {
+        managed_fields::update(live.as_ref(), &mut new, &managed_write(call, &api_version, schema));
+        object.set_managers(new.take_managers());
+    }
+}
+
+/// Objects of built-in kinds, as managers see them that wrote through other versions.
+struct BuiltinVersions;
+
+impl managed_fields::Versions for BuiltinVersions {
+    fn convert(&self, object: &Object, api_version: &str) -> Option<(Object, Schema)> {
+        let row = |api_version: &str| {
+            kinds::builtin_row(&GroupVersionKind::from_api_version(api_version, object.kind()))
+        };
+        let (from, to) = (row(object.api_version())?, row(api_version)?);
+        let converted = convert::convert(object.clone(), from, to).ok()?;
+        Some((converted, to.schema.clone()?))
+    }
+
+    fn same_fields(&self, a: &str, b: &str) -> bool {
+        convert::same_fields(a, b)
+    }
 }
 
 /// A write as field ownership sees it. What a subresource does not write, it does not own.
@@ -197,7 +223,7 @@ pub fn managed_write<'a>(
         now: call.now,
         schema,
         reset,
-        versions: &managed_fields::OneVersion,
+        versions: &BuiltinVersions,
     }
 }
 

@@ -146,14 +146,7 @@ impl Registry {
         drop(charge.turn);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
-            Ok(committed) => match call.current() {
-                Some(entry) => {
-                    self.keep(call, &entry, new, committed.revision);
-                    Ok(Some(Answer::Entry(entry)))
-                }
-                // Deleted again at once: answer with what was written.
-                None => Ok(Some(Answer::Object(Box::new(new)))),
-            },
+            Ok(committed) => Ok(Some(self.written(call, new, committed.revision))),
             Err(Error::Conflict { .. }) => Ok(None),
             Err(error) => Err(store_failure(error)),
         }
