@@ -42,6 +42,7 @@ impl Registry {
                 if !object.resource_version().is_empty() {
                     return Err(call.not_found());
                 }
+                call.admission.authorize_create().await?;
                 match self.create(call, object, change.tracked).await {
                     // Someone created it in between: then it is to be changed.
                     Err(status) if status.is_already_exists() && call.current().is_some() => continue,
