@@ -8,9 +8,10 @@
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
 //! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`write`] are for text of the server's own:
 //! what is stored. [`discovery`] and [`openapi`] tell clients
-//! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share, and
-//! [`quota`] what objects cost.
+//! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share,
+//! [`quota`] what objects cost, and [`certificate_request`] what is asked of a signer.
 
+pub mod certificate_request;
 pub mod codec;
 pub mod convert;
 pub mod decode;

@@ -36,6 +36,10 @@ impl Cidr {
         Cidr { base: self.base | (index << size), prefix, is_v6: self.is_v6 }
     }
 
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.overlaps(&Cidr::from(address))
+    }
+
     pub fn overlaps(&self, other: &Cidr) -> bool {
         let shared = self.prefix.min(other.prefix);
         let mask = mask(shared, self.bits());
@@ -48,6 +52,15 @@ fn mask(prefix: u8, bits: u8) -> u128 {
     if host >= 128 { 0 } else { (u128::MAX >> (128 - u32::from(bits))) & (u128::MAX << host) }
 }
 
+impl From<IpAddr> for Cidr {
+    fn from(address: IpAddr) -> Cidr {
+        match address {
+            IpAddr::V4(v4) => Cidr { base: u128::from(v4.to_bits()), prefix: 32, is_v6: false },
+            IpAddr::V6(v6) => Cidr { base: v6.to_bits(), prefix: 128, is_v6: true },
+        }
+    }
+}
+
 impl FromStr for Cidr {
     type Err = MalformedCidr;
 
@@ -55,14 +68,11 @@ impl FromStr for Cidr {
         let (address, prefix) = text.split_once('/').ok_or(MalformedCidr)?;
         let address: IpAddr = address.parse().map_err(|_| MalformedCidr)?;
         let prefix: u8 = prefix.parse().map_err(|_| MalformedCidr)?;
-        let (number, bits, is_v6) = match address {
-            IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32, false),
-            IpAddr::V6(v6) => (v6.to_bits(), 128, true),
-        };
-        if prefix > bits {
+        let single = Cidr::from(address);
+        if prefix > single.bits() {
             return Err(MalformedCidr);
         }
-        Ok(Cidr { base: number & mask(prefix, bits), prefix, is_v6 })
+        Ok(Cidr { base: single.base & mask(prefix, single.bits()), prefix, ..single })
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Config {
     /// Sign what a node wants to serve with, when it names only the node's own addresses. Upstream leaves
     /// this to the administrator.
     pub approve_kubelet_serving: bool,
+    /// Names and addresses of the API server's certificate: no node gets a certificate for one of them.
+    pub api_server_names: Vec<String>,
     /// The key that signs long-lived service account tokens, in PEM; without it none are made.
     pub service_account_key: Option<Vec<u8>>,
     pub node_monitor_period: Duration,
@@ -72,6 +74,7 @@ impl Default for Config {
             signing_ca: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
             approve_kubelet_serving: false,
+            api_server_names: Vec::new(),
             service_account_key: None,
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(50),

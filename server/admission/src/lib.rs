@@ -24,3 +24,4 @@ mod webhook;
 pub use chain::{Annotation, Chain, Plugin, Request};
 pub use configuration::Configuration;
 pub use reinvocation::Reinvocation;
+pub use webhook::conversion;

@@ -58,7 +58,7 @@ impl Matching {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<Option<Arc<Kind>>, Status> {
-        let Some(kind) = self.version_of_rules(request) else { return Ok(None) };
+        let Some(kind) = self.version_of_rules(context, request) else { return Ok(None) };
         Ok(self.selects(context, request, object, old)?.then_some(kind))
     }
 
@@ -72,7 +72,7 @@ impl Matching {
     ) -> Result<bool, Status> {
         let ruled = match self.rules.is_empty() {
             true => !self.excluded.iter().any(|rule| rule.matches(asked(request, request.kind))),
-            false => self.version_of_rules(request).is_some(),
+            false => self.version_of_rules(context, request).is_some(),
         };
         Ok(ruled && self.selects(context, request, object, old)?)
     }
@@ -94,7 +94,7 @@ impl Matching {
     }
 
     /// The request's own version, or (unless it must be exact) another one of the same resource.
-    fn version_of_rules(&self, request: &Request<'_>) -> Option<Arc<Kind>> {
+    fn version_of_rules(&self, context: &Context<'_>, request: &Request<'_>) -> Option<Arc<Kind>> {
         if self.excluded.iter().any(|rule| rule.matches(asked(request, request.kind))) {
             return None;
         }
@@ -104,10 +104,10 @@ impl Matching {
         if self.exact {
             return None;
         }
-        let equivalents = versions::equivalents(request.kind);
-        self.rules.iter().find_map(|rule| {
-            equivalents.iter().find(|kind| rule.matches(asked(request, kind))).map(|kind| (*kind).clone())
-        })
+        let equivalents = versions::equivalents(context.registry, request.kind);
+        self.rules
+            .iter()
+            .find_map(|rule| equivalents.iter().find(|kind| rule.matches(asked(request, kind))).cloned())
     }
 }
 

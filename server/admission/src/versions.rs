@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::{FieldValidation, GroupVersionKind, Kind, Object, Schema, Status, convert, json};
+use ferry_api::{FieldValidation, GroupVersionKind, Kind, Object, Schema, Status, json};
 use ferry_registry::Registry;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub struct Versioned {
 }
 
 impl Versioned {
-    pub fn new(
+    pub async fn new(
         registry: &Registry,
         request: &Request<'_>,
         object: Option<&Object>,
@@ -28,15 +28,15 @@ impl Versioned {
         kind: &Arc<Kind>,
     ) -> Result<Versioned, Status> {
         let own = request.object_kind.cloned();
-        let stored = if own.is_none() { stored_row(registry, request.kind) } else { None };
-        let shown = |object: Option<&Object>| -> Result<Value, Status> {
-            let Some(object) = object else { return Ok(Value::Null) };
-            match &stored {
-                Some(stored) => Ok(convert::convert(object.clone(), stored, kind)?.into_value()),
-                None => Ok(object.clone().into_value()),
-            }
+        let resource = if own.is_none() { registry.resource(&request.kind.group_resource()) } else { None };
+        let given: Vec<Object> = [object, old].into_iter().flatten().cloned().collect();
+        let shown = match &resource {
+            Some(resource) => resource.convert_all(given, kind).await?,
+            None => given,
         };
-        Ok(Versioned { kind: kind.clone(), object: shown(object)?, old: shown(old)?, own })
+        let mut shown = shown.into_iter().map(Object::into_value);
+        let mut next = |given: Option<&Object>| given.and_then(|_| shown.next()).unwrap_or(Value::Null);
+        Ok(Versioned { kind: kind.clone(), object: next(object), old: next(old), own })
     }
 
     /// The fields that the objects have.
@@ -48,9 +48,9 @@ impl Versioned {
     }
 
     /// What someone else made of the object, as the object that goes on.
-    pub fn take_back(&self, registry: &Registry, changed: Value) -> Result<Object, Status> {
+    pub async fn take_back(&self, registry: &Registry, changed: Value) -> Result<Object, Status> {
         match &self.own {
-            None => take_back(registry, changed, &self.kind),
+            None => take_back(registry, changed, &self.kind).await,
             Some(own) => {
                 check_type(&changed, &own.api_version(), &own.kind)?;
                 match Schema::builtin(own) {
@@ -79,30 +79,21 @@ fn check_type(changed: &Value, api_version: &str, kind: &str) -> Result<(), Stat
 
 /// Of an object in `kind`'s version: it has to be an object of the kind, gets its defaults, and is brought into the
 /// stored version.
-fn take_back(registry: &Registry, changed: Value, kind: &Kind) -> Result<Object, Status> {
+async fn take_back(registry: &Registry, changed: Value, kind: &Kind) -> Result<Object, Status> {
     check_type(&changed, &kind.api_version(), &kind.kind)?;
     let decoded = kind.decode_value(changed, FieldValidation::Ignore);
     let mut object = decoded.map_err(|status| Status::internal(status.message))?.object;
     kind.codec.set_defaults(&mut object);
     let Some(resource) = registry.resource(&kind.group_resource()) else { return Ok(object) };
-    object = convert::convert(object, kind, &resource.stored)?;
+    object = resource.convert(object, &resource.stored).await?;
     resource.stored.codec.set_defaults(&mut object);
     resource.strategy.default(&mut object);
     Ok(object)
 }
 
 /// Other versions of the same resource, in which the same objects can be read.
-pub fn equivalents(kind: &Kind) -> Vec<&'static Arc<Kind>> {
-    ferry_api::kinds::builtin()
-        .iter()
-        .filter(|row| {
-            row.storage_version == kind.storage_version
-                && row.plural == kind.plural
-                && (row.group != kind.group || row.version != kind.version)
-        })
-        .collect()
-}
-
-fn stored_row(registry: &Registry, kind: &Kind) -> Option<Arc<Kind>> {
-    registry.resource(&kind.group_resource()).map(|resource| resource.stored.clone())
+pub fn equivalents(registry: &Registry, kind: &Kind) -> Vec<Arc<Kind>> {
+    let resource = registry.resource(&kind.group_resource());
+    let versions = resource.map_or_else(Vec::new, |resource| resource.versions.clone());
+    versions.into_iter().filter(|row| row.group != kind.group || row.version != kind.version).collect()
 }

@@ -3,15 +3,16 @@
 use async_trait::async_trait;
 use ferry_admission::{Annotation, Chain, Reinvocation, Request as AdmissionRequest};
 use ferry_api::{GroupVersionKind, Kind, Object, Status};
-use ferry_auth::User;
+use ferry_auth::{Attributes, User};
 use ferry_registry::verbs::{Admission, Charge, Operation};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::api::Api;
+use crate::connection_options::ConnectionOptions;
 use crate::escalation;
+use crate::filters::permit;
 use crate::request::namespace_of;
-use crate::request_info::Query;
 use crate::verbs::Target;
 
 pub type AdmissionChain = Chain;
@@ -91,6 +92,16 @@ impl Admission for Admitting<'_> {
         self.api.admission.validate(&self.request(operation, &name, ""), object, old).await
     }
 
+    async fn authorize_create(&self) -> Result<(), Status> {
+        let attributes = Attributes {
+            api_version: &self.kind.version,
+            namespace: self.namespace,
+            name: self.name,
+            ..Attributes::resource(self.user, "create", &self.kind.group, &self.kind.plural)
+        };
+        permit(&attributes, self.api.authorization.authorize(&attributes).await)
+    }
+
     async fn charge(
         &self,
         operation: Operation,
@@ -102,12 +113,11 @@ impl Admission for Admitting<'_> {
     }
 }
 
-/// Asks about a connection (exec, attach, port-forward, proxy) before it is made. What admission sees of it
-/// are the options that the request's parameters say.
-pub async fn connect(target: Target<'_>) -> Result<(), Status> {
+/// Asks about a connection (exec, attach, port-forward, proxy) before it is made. Admission sees the options that the
+/// node will be sent.
+pub async fn connect(target: Target<'_>, options: &ConnectionOptions) -> Result<(), Status> {
     let info = &target.request.info;
-    let Some(options) = target.kind.subresource(&info.subresource).filter(|_| info.subresource != "log")
-    else {
+    let Some(sub) = target.kind.subresource(&info.subresource).filter(|_| info.subresource != "log") else {
         return Ok(());
     };
     let admitting = Admitting {
@@ -116,39 +126,15 @@ pub async fn connect(target: Target<'_>) -> Result<(), Status> {
         namespace: namespace_of(target.kind, info),
         name: &info.name,
         subresource: &info.subresource,
-        object_kind: Some(&options.kind),
+        object_kind: Some(&sub.kind),
         user: &target.request.user,
         dry_run: false,
         options: &Value::Null,
         warnings: &target.request.warnings,
         annotations: &target.request.annotations,
     };
-    let object = connection_options(&options.kind, &target.request.query);
+    let object = options.to_object(&sub.kind);
     admitting.validate(Operation::Connect, Some(&object), None).await
-}
-
-fn connection_options(kind: &GroupVersionKind, query: &Query) -> Object {
-    let mut options = serde_json::Map::new();
-    options.insert("apiVersion".into(), kind.api_version().into());
-    options.insert("kind".into(), kind.kind.to_string().into());
-    for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|flag| query.flag(flag)) {
-        options.insert(flag.into(), true.into());
-    }
-    for text in ["container", "path"] {
-        if let Some(value) = query.get(text).filter(|value| !value.is_empty()) {
-            options.insert(text.into(), value.into());
-        }
-    }
-    let commands: Vec<Value> = query.all("command").map(Value::from).collect();
-    if !commands.is_empty() {
-        options.insert("command".into(), commands.into());
-    }
-    let ports: Vec<Value> =
-        query.all("ports").filter_map(|port| port.parse::<i32>().ok()).map(Value::from).collect();
-    if !ports.is_empty() {
-        options.insert("ports".into(), ports.into());
-    }
-    Object::new(options)
 }
 
 /// What was decided about before: this write is but its consequence.
@@ -161,6 +147,10 @@ impl Admission for Decided {
     }
 
     async fn validate(&self, _: Operation, _: Option<&Object>, _: Option<&Object>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn authorize_create(&self) -> Result<(), Status> {
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use ferry_auth::authenticate::{
 use ferry_auth::impersonate::{
     EXTRA_HEADER_PREFIX, GROUP_HEADER, Impersonated, UID_HEADER, USER_HEADER, wanted_user,
 };
-use ferry_auth::{Credentials, Decision, Forbidden, User};
+use ferry_auth::{Attributes, Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
 use http::HeaderMap;
@@ -79,7 +79,7 @@ where
             *actor.lock() = Some(user.clone());
             let decision = authorize(&api, &info, &user).await;
             audit(&|auditing| auditing.decided(&decision));
-            permit(&info, &user, decision)?;
+            permit(&info.attributes(&user), decision)?;
             let body = read_body(&api, body).await?;
             audit(&|auditing| auditing.request_body(&parts.headers, &body));
             let mut parts = parts;
@@ -297,12 +297,12 @@ async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
 }
 
 /// Only a clear yes lets a request on.
-fn permit(info: &RequestInfo, user: &User, decision: Decision) -> Result<(), Status> {
+pub fn permit(attributes: &Attributes<'_>, decision: Decision) -> Result<(), Status> {
     match decision {
         Decision::Allow { .. } => Ok(()),
         Decision::Failed { error } => Err(Status::internal(error)),
         Decision::Deny { reason } | Decision::NoOpinion { reason } => {
-            Err(forbidden(Forbidden::new(&info.attributes(user), &reason)))
+            Err(forbidden(Forbidden::new(attributes, &reason)))
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod body;
 pub mod bootstrap;
 pub mod certificates;
 mod compress;
+mod connection_options;
 mod continue_token;
 mod definitions;
 mod documents;

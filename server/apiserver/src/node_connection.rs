@@ -2,10 +2,12 @@
 //! kubelet (or pod, or service endpoint) and, when it asks for an upgrade, the two connections are joined
 //! byte for byte, so that every streaming protocol passes unchanged.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ferry_api::{GroupResource, Object, Status};
+use ferry_auth::Attributes;
 use ferry_client::unverified_tls;
 use futures::StreamExt;
 use http::header::{
@@ -24,6 +26,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::api::Api;
 use crate::body::{Body, Response};
+use crate::connection_options::ConnectionOptions;
+use crate::filters::permit;
 use crate::proxied_links::{self, Page};
 use crate::verbs::Target;
 use crate::{respond, websocket};
@@ -73,14 +77,16 @@ impl NodeConnection {
     }
 
     pub async fn connect(&self, target: Target<'_>) -> Result<Response, Status> {
-        crate::admission::connect(target).await?;
+        let options = ConnectionOptions::read(&target.request.query)?;
+        authorize_streams(target).await?;
+        crate::admission::connect(target, &options).await?;
         let mut span = ferry_trace::span("apiserver.node");
         if let Some(redirect) = to_the_root(target) {
             return Ok(redirect);
         }
-        let destination = destination(target)?;
+        let destination = destination(target, &options)?;
         span.set("host", destination.host.clone());
-        let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
+        let stream = self.open(&destination).await?;
         forward(target, destination, stream).await
     }
 
@@ -89,7 +95,7 @@ impl NodeConnection {
         let (host, port) = kubelet_address(node)?;
         let destination =
             Destination { host, port, security: Security::Kubelet, path_and_query: path.to_string() };
-        let stream = self.open(&destination).await.map_err(|error| dial_failure(&destination, &error))?;
+        let stream = self.open(&destination).await?;
         let mut sender = handshake(stream).await?;
         let request = http::Request::get(path)
             .header(HOST, format!("{}:{}", destination.host, destination.port))
@@ -104,8 +110,25 @@ impl NodeConnection {
             .map_err(|error| Status::unavailable(format!("the kubelet's answer cannot be read: {error}")))
     }
 
-    async fn open(&self, destination: &Destination) -> std::io::Result<Box<dyn Stream>> {
-        let tcp = TcpStream::connect((destination.host.as_str(), destination.port)).await?;
+    async fn open(&self, destination: &Destination) -> Result<Box<dyn Stream>, Status> {
+        let failed = |error: std::io::Error| dial_failure(destination, &error);
+        let found = tokio::net::lookup_host((destination.host.as_str(), destination.port)).await;
+        let addresses: Vec<SocketAddr> = found.map_err(failed)?.collect();
+        // A kubelet proves who it is; anything else that users have the server connect to must not be on the server's
+        // own side of the network. The addresses that were checked are those that are connected to.
+        let is_verified = matches!(destination.security, Security::Kubelet);
+        if !is_verified && !addresses.iter().all(|address| is_proxyable(address.ip())) {
+            return Err(Status::bad_request("address not allowed"));
+        }
+        self.secure(destination, &addresses).await.map_err(failed)
+    }
+
+    async fn secure(
+        &self,
+        destination: &Destination,
+        addresses: &[SocketAddr],
+    ) -> std::io::Result<Box<dyn Stream>> {
+        let tcp = TcpStream::connect(addresses).await?;
         tcp.set_nodelay(true)?;
         match destination.security {
             Security::Plain => Ok(Box::new(tcp)),
@@ -119,7 +142,30 @@ impl NodeConnection {
     }
 }
 
-fn destination(target: Target<'_>) -> Result<Destination, Status> {
+/// Global unicast, as upstream has it: not the host itself, its link, where clouds keep a machine's credentials, or
+/// many hosts at once.
+fn is_proxyable(address: IpAddr) -> bool {
+    let is_local = match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let address = address.to_canonical();
+    !(is_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+/// A WebSocket's handshake is a GET, which is authorized as a read; what it opens takes the right to create, as it does
+/// by POST (KEP-4006).
+async fn authorize_streams(target: Target<'_>) -> Result<(), Status> {
+    let info = &target.request.info;
+    let streams = ["exec", "attach", "portforward"].contains(&info.subresource.as_str());
+    if !streams || info.verb == "create" {
+        return Ok(());
+    }
+    let attributes = Attributes { verb: "create", ..info.attributes(&target.request.user) };
+    permit(&attributes, target.api.authorization.authorize(&attributes).await)
+}
+
+fn destination(target: Target<'_>, options: &ConnectionOptions) -> Result<Destination, Status> {
     let info = &target.request.info;
     match (&*target.kind.plural, info.subresource.as_str()) {
         ("pods", "proxy") => pod_proxy(target),
@@ -132,12 +178,12 @@ fn destination(target: Target<'_>) -> Result<Destination, Status> {
             let security = if port == kubelet_port { Security::Kubelet } else { Security::Plain };
             Ok(Destination { host, port, security, path_and_query: rest(target) })
         }
-        _ => kubelet(target),
+        _ => kubelet(target, options),
     }
 }
 
 /// Logs, exec, attach and port-forward are the kubelet's own paths.
-fn kubelet(target: Target<'_>) -> Result<Destination, Status> {
+fn kubelet(target: Target<'_>, options: &ConnectionOptions) -> Result<Destination, Status> {
     let info = &target.request.info;
     let pods = GroupResource::new("", "pods");
     let pod = object(target, &pods, &info.namespace, &info.name)?;
@@ -147,36 +193,17 @@ fn kubelet(target: Target<'_>) -> Result<Destination, Status> {
     }
     let node = object(target, &GroupResource::new("", "nodes"), "", node_name)?;
     let (host, port) = kubelet_address(&node)?;
-    let query = &target.request.query;
     let path = match info.subresource.as_str() {
         "portforward" => format!("/portForward/{}/{}", pod.namespace(), pod.name()),
         action => {
-            let container = container(&pod, query.text("container"), action)?;
+            let container = container(&pod, &options.container, action)?;
             let action = if action == "log" { "containerLogs" } else { action };
             format!("/{action}/{}/{}/{container}", pod.namespace(), pod.name())
         }
     };
-    let query = query
-        .iter()
-        .filter(|(key, _)| *key != "container")
-        .map(|(key, value)| kubelet_parameter(key, value))
-        .collect::<Vec<_>>()
-        .join("&");
+    let query = options.kubelet_query(&info.subresource, &target.request.query);
     let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
     Ok(Destination { host, port, security: Security::Kubelet, path_and_query })
-}
-
-/// The kubelet calls the streams of exec by other names than the API does.
-fn kubelet_parameter(key: &str, value: &str) -> String {
-    let on = matches!(value, "true" | "1");
-    let (key, value) = match key {
-        "stdin" => ("input", if on { "1" } else { "0" }),
-        "stdout" => ("output", if on { "1" } else { "0" }),
-        "stderr" => ("error", if on { "1" } else { "0" }),
-        "tty" => ("tty", if on { "1" } else { "0" }),
-        _ => (key, value),
-    };
-    format!("{key}={}", percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC))
 }
 
 /// The container that is meant: the one named, or the pod's default, or its only one.
@@ -527,6 +554,32 @@ async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn proxies_lead_to_global_unicast_addresses_only() {
+        let check = |address: &str, expected: bool| {
+            assert_eq!(is_proxyable(address.parse().expect("an address")), expected, "{address}");
+        };
+        for address in ["10.1.2.3", "192.168.0.1", "100.64.0.1", "8.8.8.8", "fd00::1", "2001:db8::1"] {
+            check(address, true);
+        }
+        for address in [
+            "127.0.0.1",
+            "127.8.8.8",
+            "::1",
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+        ] {
+            check(address, false);
+        }
+    }
 
     #[test]
     fn the_container_that_is_meant_is_found() {

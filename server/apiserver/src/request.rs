@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ferry_api::{FieldValidation, Kind, Object, Status, convert, json};
+use ferry_api::{FieldValidation, Kind, Object, Status, json};
 use ferry_auth::User;
 use ferry_registry::Resource;
 use ferry_registry::verbs::{Call, Requester};
@@ -114,7 +114,7 @@ impl Request {
         asked.map_or(PATIENCE, Duration::from_secs)
     }
 
-    /// The body as an object of `kind`, with defaults, in the stored version of its resource.
+    /// The body as an object of `kind`, with defaults.
     pub fn decode(
         &self,
         kind: &Kind,
@@ -122,7 +122,7 @@ impl Request {
         validation: FieldValidation,
     ) -> Result<Object, Status> {
         let object = self.decode_as(kind, validation)?;
-        complete(object, kind, resource)
+        Ok(complete(object, kind, resource))
     }
 
     /// The body as an object of `kind`, as it was sent.
@@ -144,16 +144,15 @@ impl Request {
     }
 }
 
-/// Sets defaults and brings an object into the stored version.
-pub fn complete(mut object: Object, kind: &Kind, resource: &Resource) -> Result<Object, Status> {
+/// Sets the defaults of an object in the version `kind`. Those that depend on other fields are known of the version that
+/// is stored; the registry sets them on what it converts.
+pub fn complete(mut object: Object, kind: &Kind, resource: &Resource) -> Object {
     let _span = ferry_trace::span("apiserver.default");
     kind.codec.set_defaults(&mut object);
-    if !kind.is_storage_version() {
-        object = convert::convert(object, kind, &resource.stored)?;
-        resource.stored.codec.set_defaults(&mut object);
+    if kind.is_storage_version() {
+        resource.strategy.default(&mut object);
     }
-    resource.strategy.default(&mut object);
-    Ok(object)
+    object
 }
 
 /// The object says which kind it is, or leaves it to the URL; it must not say something else.

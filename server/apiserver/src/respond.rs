@@ -9,6 +9,7 @@ use ferry_patch::PatchError;
 use ferry_registry::Resource;
 use ferry_registry::cache::{Encoding as FormEncoding, Entry, Form};
 use ferry_registry::columns::Column;
+use ferry_registry::conversion::Conversion;
 use ferry_registry::verbs::Answer;
 use ferry_registry::verbs::list::Listed;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -76,7 +77,20 @@ pub fn finish(builder: http::response::Builder, body: Body) -> Response {
 }
 
 /// One object, in the version `kind`.
-pub fn answer(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Result<Response, Status> {
+pub async fn answer(
+    target: Target<'_>,
+    code: u16,
+    answer: &Answer,
+    wanted: Wanted,
+) -> Result<Response, Status> {
+    let (kind, resource) = (target.kind, target.resource);
+    match &resource.conversion {
+        Conversion::Local => encode(target, code, answer, wanted),
+        Conversion::Webhook(_) => encode(target, code, &resource.prepare_answer(answer, kind).await?, wanted),
+    }
+}
+
+fn encode(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Result<Response, Status> {
     let _span = ferry_trace::span("apiserver.encode");
     let (kind, resource) = (target.kind, target.resource);
     let builder = http::Response::builder().status(code).header(CONTENT_TYPE, wanted.content_type());
@@ -129,7 +143,7 @@ fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
 pub fn whole(resource: &Resource, kind: &Kind, answer: &Answer) -> Result<Object, Status> {
     match answer {
         Answer::Entry(entry) => parse(&json_of(resource, kind, entry)?),
-        Answer::Object(object) => resource.in_version((**object).clone(), kind),
+        Answer::Object(object) => resource.convert_here((**object).clone(), kind),
     }
 }
 
@@ -140,11 +154,15 @@ fn parse(json: &[u8]) -> Result<Object, Status> {
 
 /// An entry's JSON in the version `kind`.
 pub fn json_of(resource: &Resource, kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
-    if kind.is_storage_version() {
+    let as_it_is = match &resource.conversion {
+        Conversion::Local => kind.is_storage_version(),
+        Conversion::Webhook(_) => entry.is_in_version(&kind.api_version()),
+    };
+    if as_it_is {
         return Ok(entry.json.clone());
     }
     entry.form(&form(kind, FormEncoding::Json), || {
-        Ok(resource.in_version(parse(&entry.json)?, kind)?.to_json().into())
+        Ok(resource.convert_here(parse(&entry.json)?, kind)?.to_json().into())
     })
 }
 
@@ -168,8 +186,9 @@ pub fn type_head(kind: &Kind) -> String {
     format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind)
 }
 
-pub fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
+pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
     let (kind, resource) = (target.kind, target.resource);
+    resource.prepare(&listed.entries, kind).await?;
     let mut meta = json!({"resourceVersion": listed.revision.to_string()});
     if let Some(next) = &listed.next {
         meta["continue"] = continue_token::encode(next).into();

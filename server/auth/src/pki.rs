@@ -204,6 +204,11 @@ impl Pki {
         &self.directory
     }
 
+    /// Names and addresses the API server is reached by, as its certificate holds them.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.config.read().names.clone()
+    }
+
     /// Hand this to rustls as certificate resolver; renewals reach it by themselves.
     pub fn serving(&self) -> Arc<ServingCertificate> {
         self.serving.clone()

@@ -8,6 +8,7 @@
 
 pub mod cache;
 pub mod columns;
+pub mod conversion;
 pub mod custom_resources;
 pub mod encryption;
 pub mod kinds;

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{FieldValidation, GroupResource, Kind, Object, Status, convert, json, protobuf};
+use ferry_api::{GroupResource, Kind, Object, Status, convert, json, protobuf};
 use ferry_store::Store;
 use parking_lot::RwLock;
-use serde_json::Value;
 
-use crate::cache::log::{Followed, Log, Reader};
+use crate::cache::log::{CachedResource, Log, Reader};
 use crate::cache::recent::Recent;
 use crate::cache::{Cache, peek};
+use crate::conversion::{self, Conversion};
 use crate::kinds;
 use crate::settings::Settings;
 use crate::strategy::StrategyRef;
@@ -27,10 +27,21 @@ pub struct Registry {
     resources: RwLock<HashMap<GroupResource, Arc<Resource>, foldhash::fast::RandomState>>,
 }
 
+/// What a resource is made of.
+pub struct NewResource {
+    pub stored: Arc<Kind>,
+    pub versions: Vec<Arc<Kind>>,
+    pub conversion: Conversion,
+    pub strategy: StrategyRef,
+}
+
 /// A resource in all its versions: one place in the store, one cache, one strategy.
 pub struct Resource {
     /// The row of the version that is stored.
     pub stored: Arc<Kind>,
+    /// Its rows in all versions, served or not.
+    pub versions: Vec<Arc<Kind>>,
+    pub conversion: Conversion,
     pub strategy: StrategyRef,
     pub cache: Arc<Cache>,
     /// `/registry/pods/`
@@ -70,11 +81,16 @@ impl Registry {
     /// Makes room for a built-in resource. Its cache is filled by the log's start.
     pub fn add(&self, stored: Arc<Kind>) -> Arc<Resource> {
         let strategy = StrategyRef::Builtin(kinds::strategy(&stored));
-        self.add_with(stored, strategy)
+        let all = ferry_api::kinds::builtin().iter();
+        let same =
+            |row: &&Arc<Kind>| row.storage_version == stored.storage_version && row.plural == stored.plural;
+        let versions = all.filter(same).cloned().collect();
+        self.add_with(NewResource { stored, versions, conversion: Conversion::Local, strategy })
     }
 
     /// Makes room for one more resource. Its cache is filled by the log's start, or by `log.load`.
-    pub fn add_with(&self, stored: Arc<Kind>, strategy: StrategyRef) -> Arc<Resource> {
+    pub fn add_with(&self, new: NewResource) -> Arc<Resource> {
+        let NewResource { stored, versions, conversion, strategy } = new;
         let selectable = strategy.selectable();
         // Kubelets watch the pods of their node; there are many of them, so they are grouped.
         let grouped_by = selectable.iter().position(|field| field.field == "spec.nodeName");
@@ -85,9 +101,18 @@ impl Registry {
             None => Arc::new(Cache::new(peek::Paths::new(selectable), grouped_by)),
         };
         let prefix = format!("{ROOT}{}/", stored.storage_prefix);
-        let reader: Arc<dyn Reader> = Arc::new(StoredObjects::new(stored.clone()));
-        self.log.follow(prefix.clone(), Followed { cache: cache.clone(), reader: reader.clone() });
-        let resource = Arc::new(Resource { stored: stored.clone(), strategy, cache, prefix, reader });
+        let own_version = matches!(conversion, Conversion::Webhook(_)).then(|| versions.clone());
+        let reader: Arc<dyn Reader> = Arc::new(StoredObjects::new(stored.clone(), own_version));
+        self.log.follow(prefix.clone(), CachedResource::new(cache.clone(), reader.clone()));
+        let resource = Arc::new(Resource {
+            stored: stored.clone(),
+            versions,
+            conversion,
+            strategy,
+            cache,
+            prefix,
+            reader,
+        });
         self.resources.write().insert(stored.group_resource(), resource.clone());
         resource
     }
@@ -119,19 +144,6 @@ impl Resource {
         format!("{}{}", self.prefix, self.key(namespace, name)).into()
     }
 
-    /// An object as it is stored, in the version `kind`.
-    pub fn in_version(&self, object: Object, kind: &Kind) -> Result<Object, Status> {
-        if kind.version == self.stored.version && kind.group == self.stored.group {
-            return Ok(object);
-        }
-        let mut object = convert::convert(object, &self.stored, kind)?;
-        // A version of a custom resource may know defaults that the stored one does not.
-        if kind.codec.typed().is_none() {
-            kind.codec.set_defaults(&mut object);
-        }
-        Ok(object)
-    }
-
     pub fn reader(&self) -> &dyn Reader {
         &*self.reader
     }
@@ -142,24 +154,23 @@ struct StoredObjects {
     kind: Arc<Kind>,
     /// How an object begins that this server wrote in that version.
     head: String,
+    /// Objects stay in the version they were stored in, which is one of these: to convert them takes a webhook.
+    own_version: Option<Vec<Arc<Kind>>>,
 }
 
 impl StoredObjects {
-    fn new(kind: Arc<Kind>) -> StoredObjects {
+    fn new(kind: Arc<Kind>, own_version: Option<Vec<Arc<Kind>>>) -> StoredObjects {
         let head = format!(r#"{{"apiVersion":"{}","kind":"{}","metadata":{{"#, kind.api_version(), kind.kind);
-        StoredObjects { kind, head }
+        StoredObjects { kind, head, own_version }
     }
 }
 
 impl StoredObjects {
     /// A definition may have changed since the object was written: it gets today's form and defaults.
-    fn custom(&self, mut object: Object) -> Result<Bytes, Status> {
-        object.set_type(&self.kind.api_version(), &self.kind.kind);
-        let managers = object.take_managers();
-        let mut object = self.kind.decode_value(Value::Object(object.0), FieldValidation::Ignore)?.object;
-        object.set_managers(managers);
-        self.kind.codec.set_defaults(&mut object);
-        Ok(object.to_json().into())
+    fn custom(&self, object: Object) -> Result<Bytes, Status> {
+        let versions = self.own_version.iter().flatten();
+        let own = versions.into_iter().find(|row| row.api_version() == object.api_version());
+        Ok(conversion::in_form_of(object, own.unwrap_or(&self.kind))?.to_json().into())
     }
 }
 

@@ -105,6 +105,13 @@ async fn table(server: &TestServer, list: &str, name: &str) -> Result<(), String
     Ok(())
 }
 
+fn certificate_request() -> String {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let request =
+        rcgen::CertificateParams::default().serialize_request(&key).and_then(|request| request.pem());
+    base64::Engine::encode(&base64::prelude::BASE64_STANDARD, request.expect("a request"))
+}
+
 /// The least that a client must say of a kind.
 fn minimal(kind: &Kind) -> Value {
     let labels = json!({"app": "a"});
@@ -123,7 +130,7 @@ fn minimal(kind: &Kind) -> Value {
         ),
         "CertificateSigningRequest" => (
             "contract",
-            json!({"spec": {"request": "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K", "signerName": "contract.example/signer", "usages": ["client auth"]}}),
+            json!({"spec": {"request": certificate_request(), "signerName": "contract.example/signer", "usages": ["client auth"]}}),
         ),
         "ControllerRevision" => ("contract", json!({"revision": 1, "data": {}})),
         "CronJob" => ("contract", json!({"spec": {"schedule": "@hourly", "jobTemplate": {"spec": job}}})),

@@ -114,6 +114,7 @@ impl Controllers {
             signing_ca: Some(SigningCa { certificate: read(certificate)?, key: read(key)? }),
             service_account_key: Some(running.pki.service_account_key().as_bytes().to_vec()),
             approve_kubelet_serving: true,
+            api_server_names: running.pki.names().into_iter().collect(),
             ..Default::default()
         };
         let api = running.api.clone();

@@ -1,5 +1,7 @@
 //! The user's kubeconfig: the cluster's context is put in, and nothing else is touched.
 
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -106,13 +108,67 @@ fn read(file: &Path) -> anyhow::Result<Option<Value>> {
     Ok(documents.into_iter().find(|document| !document.is_null()))
 }
 
-/// Whole or not at all: a broken kubeconfig would cost the user all their clusters.
+/// Whole or not at all: a broken kubeconfig would cost the user all their clusters. The file stays where its links lead,
+/// its owner's and as readable as it was; a new one is for who asked, also by way of sudo, and for nobody else.
 fn write(file: &Path, config: &Value) -> anyhow::Result<()> {
-    if let Some(directory) = file.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-    }
-    super::server::write_private(file, &ferry_api::yaml::encode_value(config))
+    write_as(file, &ferry_api::yaml::encode_value(config), sudo_user())
+        .with_context(|| format!("write {}", file.display()))
 }
+
+/// Who called sudo.
+fn sudo_user() -> Option<(u32, u32)> {
+    let id = |name: &str| std::env::var(name).ok()?.parse().ok();
+    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+}
+
+fn write_as(file: &Path, text: &str, sudo_user: Option<(u32, u32)>) -> std::io::Result<()> {
+    let file = follow_links(file)?;
+    let directory = file.parent().unwrap_or(Path::new("."));
+    // What is made in a user's own directory is the user's.
+    let nearest = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let above = std::fs::metadata(nearest)?;
+    let user = sudo_user.filter(|(user, _)| *user == above.uid());
+    let missing = directory.ancestors().take_while(|path| *path != nearest).collect::<Vec<_>>();
+    for path in missing.into_iter().rev() {
+        std::fs::create_dir(path)?;
+        if let Some((user, group)) = user {
+            std::os::unix::fs::chown(path, Some(user), Some(group))?;
+        }
+    }
+    let before = match std::fs::metadata(&file) {
+        Ok(before) => Some(before),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let owner = before.as_ref().map(|before| (before.uid(), before.gid())).or(user);
+    let mode = before.map_or(0o600, |before| before.permissions().mode() & 0o777);
+    let mut unfinished = tempfile::Builder::new().prefix(".config-").tempfile_in(directory)?;
+    unfinished.write_all(text.as_bytes())?;
+    let made = unfinished.as_file().metadata()?;
+    if let Some((user, group)) = owner.filter(|owner| *owner != (made.uid(), made.gid())) {
+        std::os::unix::fs::fchown(unfinished.as_file(), Some(user), Some(group))?;
+    }
+    unfinished.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
+    unfinished.as_file().sync_all()?;
+    unfinished.persist(&file)?;
+    Ok(())
+}
+
+/// The file that a path means, though it may not be there yet.
+fn follow_links(file: &Path) -> std::io::Result<PathBuf> {
+    let mut file = std::path::absolute(file)?;
+    for _ in 0..MOST_LINKS {
+        match std::fs::read_link(&file) {
+            Ok(target) => file = file.parent().unwrap_or(Path::new("/")).join(target),
+            // No link, or nothing at all.
+            Err(_) => return Ok(file),
+        }
+    }
+    Err(std::io::Error::other("too many links"))
+}
+
+/// As many as Linux follows.
+const MOST_LINKS: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -177,5 +233,55 @@ mod tests {
         std::fs::write(&file, "a: [b").unwrap();
         add(&file, "ferry", &source).unwrap_err();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "a: [b");
+    }
+
+    #[test]
+    fn a_link_is_followed_and_owner_and_mode_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, real) = (folder.path().join("config"), folder.path().join("dotfiles/config"));
+        std::fs::create_dir(folder.path().join("dotfiles")).unwrap();
+        std::fs::write(&real, "{}").unwrap();
+        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let is_root = std::fs::metadata(&real).unwrap().uid() == 0;
+        if is_root {
+            std::os::unix::fs::chown(&real, Some(1234), Some(2345)).unwrap();
+        }
+        let owner = |file: &Path| std::fs::metadata(file).map(|file| (file.uid(), file.gid())).unwrap();
+        let before = owner(&real);
+        std::os::unix::fs::symlink("dotfiles/config", &link).unwrap();
+        write_as(&link, "{\"kind\": \"Config\"}", Some((1, 1))).unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(&real).unwrap(), "{\"kind\": \"Config\"}");
+        assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(owner(&real), before);
+        // A link to what is not there yet.
+        std::fs::remove_file(&real).unwrap();
+        write_as(&link, "{}", None).unwrap();
+        assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("dotfiles")).unwrap().count(),
+            1,
+            "nothing is left over"
+        );
+    }
+
+    #[test]
+    fn what_sudo_makes_in_a_users_directory_is_the_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, elsewhere) = (folder.path().join("home"), folder.path().join("root"));
+        std::fs::create_dir(&home).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        let own = std::fs::metadata(&elsewhere).unwrap().uid();
+        let user = if own == 0 { 1234 } else { own };
+        if own == 0 {
+            std::os::unix::fs::chown(&home, Some(user), Some(user)).unwrap();
+        }
+        let group = std::fs::metadata(&home).unwrap().gid();
+        for (directory, expected) in [(&home, user), (&elsewhere, own)] {
+            let file = directory.join(".kube/config");
+            write_as(&file, "{}", Some((user, group))).unwrap();
+            assert_eq!(std::fs::metadata(&file).unwrap().uid(), expected);
+            assert_eq!(std::fs::metadata(file.parent().unwrap()).unwrap().uid(), expected);
+        }
     }
 }

@@ -4,18 +4,23 @@
 mod request;
 mod sign;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_api::certificate_request::CertificateRequest;
 use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 
+use crate::cidr::Cidr;
+use crate::config::Config;
 use crate::context::{Context, Running, enqueue_own};
 use request::{Asker, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
 
@@ -75,34 +80,79 @@ where
 }
 
 pub fn start_approving(context: &Context) -> Running {
-    let nodes = context.config.approve_kubelet_serving.then(|| context.informers.of::<Node>());
+    let serving = context.config.approve_kubelet_serving.then(|| Serving {
+        nodes: context.informers.of::<Node>(),
+        endpoint_slices: context.informers.of::<EndpointSlice>(),
+        config: context.config.clone(),
+    });
     run(context, "certificatesigningrequest-approving-controller", move |client, csr| {
-        let nodes = nodes.clone();
-        async move { approve(client, csr, nodes.as_ref()).await }
+        let serving = serving.clone();
+        async move { approve(client, csr, serving.as_ref()).await }
     })
 }
 
-/// Approves a kubelet's request where whoever asks is allowed to, and with `nodes` also what a node wants
-/// to serve with under its own addresses.
+/// What requests to serve are judged by.
+#[derive(Clone)]
+struct Serving {
+    nodes: Informer<Node>,
+    endpoint_slices: Informer<EndpointSlice>,
+    config: Arc<Config>,
+}
+
+impl Serving {
+    async fn may_serve(
+        &self,
+        csr: &CertificateSigningRequest,
+        parsed: &CertificateRequest,
+        node: &str,
+    ) -> bool {
+        // Both are needed whole: what is reserved would otherwise look free.
+        tokio::join!(self.nodes.synced(), self.endpoint_slices.synced());
+        let Some(node) = self.nodes.get(&NamespacedName::new("", node)) else { return false };
+        let ranges = self.config.cluster_cidrs.iter().chain(&self.config.service_cidrs);
+        let Ok(ranges) = ranges.map(|range| range.parse()).collect::<Result<Vec<Cidr>, _>>() else {
+            return false;
+        };
+        let mut api_servers = self.config.api_server_names.clone();
+        for slice in self.endpoint_slices.list().iter().filter(|slice| is_of_api_server(slice)) {
+            api_servers
+                .extend(slice.endpoints.iter().flatten().flat_map(|endpoint| endpoint.addresses.clone()));
+        }
+        let nodes = self.nodes.list();
+        let reserved = request::Reserved { api_servers, ranges: &ranges, nodes: &nodes };
+        request::serves_itself(csr, parsed, &node, &reserved)
+    }
+}
+
+/// The API servers' addresses, as they publish them themselves.
+fn is_of_api_server(slice: &EndpointSlice) -> bool {
+    let labels = slice.metadata.labels.as_ref();
+    slice.metadata.namespace.as_deref() == Some("default")
+        && labels
+            .and_then(|labels| labels.get("kubernetes.io/service-name"))
+            .is_some_and(|name| name == "kubernetes")
+}
+
+/// Approves a kubelet's request where whoever asks is allowed to, and with `serving` also what a node wants
+/// to serve with under its own name and addresses.
 async fn approve(
     client: Client,
     csr: CertificateSigningRequest,
-    nodes: Option<&Informer<Node>>,
+    serving: Option<&Serving>,
 ) -> Result<Outcome, Error> {
     if certificate(&csr).is_some() || holds(&csr, "Approved") || holds(&csr, "Denied") {
         return Ok(Outcome::Done);
     }
-    let Ok(parsed) = request::parse(&csr.spec.request.0) else { return Ok(Outcome::Done) };
-    if let (Some(nodes), Some(name)) = (nodes, parsed.node_name()) {
-        let node = nodes.get(&NamespacedName::new("", name));
-        if node.is_some_and(|node| request::serves_itself(&csr, &parsed, &node)) {
+    let Ok(parsed) = CertificateRequest::read(&csr.spec.request.0) else { return Ok(Outcome::Done) };
+    if let (Some(serving), KUBELET_SERVING, Some(node)) =
+        (serving, csr.spec.signer_name.as_str(), request::node_name(&parsed))
+    {
+        if serving.may_serve(&csr, &parsed, node).await {
             let message = "Auto approving kubelet serving certificate for the node's own addresses.";
             return write_approval(client, csr, message).await;
         }
-        if csr.spec.signer_name == KUBELET_SERVING {
-            // The node may be about to say what its addresses are.
-            return Ok(Outcome::After(SERVING_RETRY));
-        }
+        // The node may be about to say what its addresses are.
+        return Ok(Outcome::After(SERVING_RETRY));
     }
     let (subresource, message) = match request::recognize(&csr, &parsed) {
         None => return Ok(Outcome::Done),
@@ -197,17 +247,17 @@ fn signed(
         return None;
     }
     let usages = csr.spec.usages.clone().unwrap_or_default();
-    let outcome =
-        request::parse(&csr.spec.request.0).map_err(|malformed| malformed.to_string()).and_then(|parsed| {
+    let outcome = CertificateRequest::read(&csr.spec.request.0)
+        .map_err(|malformed| malformed.to_string())
+        .and_then(|parsed| {
             request::check(&csr.spec.signer_name, &parsed, &usages)?;
             // The signing library keeps one value per kind of name; signing less than was asked
             // for would be worse than saying so.
-            if parsed.organizations.len() > 1 || parsed.unusual_subject {
+            if parsed.organizations.len() > 1 || parsed.unusual_subject || parsed.other_names > 0 {
                 return Err("a subject with repeated or unusual attributes is not supported".into());
             }
-            let pem = String::from_utf8(csr.spec.request.0.clone()).map_err(|error| error.to_string())?;
             let lifetime = sign::lifetime(csr.spec.expiration_seconds, longest);
-            sign::sign(ca, &pem, &usages, lifetime).map_err(|error| error.to_string())
+            sign::sign(ca, &parsed, &usages, lifetime).map_err(|error| error.to_string())
         });
     let status = csr.status.get_or_insert_default();
     match outcome {
@@ -296,5 +346,38 @@ mod tests {
         let told = signed(&ca, csr(&["Approved"]), longest, at(0)).expect("is told");
         assert!(holds(&told, "Failed"));
         assert!(signed(&ca, told, longest, at(0)).is_none());
+    }
+
+    /// One PEM text in which one reader finds a node's request and another an administrator's.
+    #[test]
+    fn a_text_that_two_readers_read_differently_is_neither_approved_nor_signed() {
+        let body = |organization: &str, name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            let key = rcgen::KeyPair::generate().unwrap();
+            let der = params.serialize_request(&key).unwrap().der().to_vec();
+            base64::Engine::encode(&base64::prelude::BASE64_STANDARD, der)
+        };
+        let (begin, end) = ("-----BEGIN CERTIFICATE REQUEST-----", "-----END CERTIFICATE REQUEST-----");
+        let (masters, node) = (body("system:masters", "root"), body("system:nodes", "system:node:n1"));
+        let mut csr = csr(&["Approved"]);
+        csr.spec.usages = Some(vec!["digital signature".into(), "client auth".into()]);
+        csr.spec.request = ByteString(format!("{begin}{masters}{end}\n{node}\n{end}\n").into_bytes());
+        assert!(CertificateRequest::read(&csr.spec.request.0).is_err());
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = crate::config::SigningCa {
+            certificate: authority.self_signed(&key).unwrap().pem().into_bytes(),
+            key: key.serialize_pem().into_bytes(),
+        };
+        let told = signed(&ca, csr.clone(), Duration::from_secs(3600), at(0)).expect("it is told");
+        assert!(certificate(&told).is_none() && holds(&told, "Failed"));
+        // The node's request alone is signed.
+        csr.spec.request = ByteString(format!("{begin}\n{node}\n{end}\n").into_bytes());
+        let told = signed(&ca, csr, Duration::from_secs(3600), at(0)).expect("it is told");
+        assert!(certificate(&told).is_some() && !holds(&told, "Failed"));
     }
 }

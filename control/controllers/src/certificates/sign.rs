@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose};
+use ferry_api::certificate_request::CertificateRequest;
+use rcgen::{
+    CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
 
 use crate::config::SigningCa;
 
@@ -16,23 +20,52 @@ pub fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
     asked.map_or(longest, |asked| asked.clamp(SHORTEST.min(longest), longest))
 }
 
-/// Signs a PEM request for these usages; the result is PEM.
+/// Signs a request for these usages; the result is PEM. The certificate holds the names that `request` was judged by;
+/// only the key, and the proof that its holder asks, is read from the request's bytes.
 pub fn sign(
     ca: &SigningCa,
-    request: &str,
+    request: &CertificateRequest,
     usages: &[String],
     lifetime: Duration,
 ) -> Result<String, rcgen::Error> {
     let issuer = Issuer::from_ca_cert_pem(&text(&ca.certificate)?, KeyPair::from_pem(&text(&ca.key)?)?)?;
-    let mut request = CertificateSigningRequestParams::from_pem(request)?;
+    let public_key = CertificateSigningRequestParams::from_der(&request.der.as_slice().into())?.public_key;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject(request);
+    params.subject_alt_names = alternative_names(request)?;
     let now = time::OffsetDateTime::now_utc();
-    request.params.not_before = now - BACKDATE;
-    request.params.not_after = now + lifetime;
-    request.params.is_ca = rcgen::IsCa::ExplicitNoCa;
-    request.params.use_authority_key_identifier_extension = true;
-    request.params.key_usages = usages.iter().filter_map(|usage| key_usage(usage)).collect();
-    request.params.extended_key_usages = usages.iter().filter_map(|usage| extended_usage(usage)).collect();
-    Ok(request.signed_by(&issuer)?.pem())
+    params.not_before = now - BACKDATE;
+    params.not_after = now + lifetime;
+    params.is_ca = rcgen::IsCa::ExplicitNoCa;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = usages.iter().filter_map(|usage| key_usage(usage)).collect();
+    params.extended_key_usages = usages.iter().filter_map(|usage| extended_usage(usage)).collect();
+    Ok(CertificateSigningRequestParams { params, public_key }.signed_by(&issuer)?.pem())
+}
+
+fn subject(request: &CertificateRequest) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    for organization in &request.organizations {
+        name.push(DnType::OrganizationName, organization.as_str());
+    }
+    if !request.common_name.is_empty() {
+        name.push(DnType::CommonName, request.common_name.as_str());
+    }
+    name
+}
+
+fn alternative_names(request: &CertificateRequest) -> Result<Vec<SanType>, rcgen::Error> {
+    let mut names: Vec<SanType> = request.addresses.iter().copied().map(SanType::IpAddress).collect();
+    for name in &request.dns_names {
+        names.push(SanType::DnsName(name.as_str().try_into()?));
+    }
+    for name in &request.emails {
+        names.push(SanType::Rfc822Name(name.as_str().try_into()?));
+    }
+    for name in &request.uris {
+        names.push(SanType::URI(name.as_str().try_into()?));
+    }
+    Ok(names)
 }
 
 fn text(pem: &[u8]) -> Result<String, rcgen::Error> {
@@ -67,7 +100,7 @@ fn extended_usage(usage: &str) -> Option<ExtendedKeyUsagePurpose> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa};
+    use rcgen::{BasicConstraints, IsCa};
     use x509_parser::pem::Pem;
 
     use super::*;
@@ -87,11 +120,14 @@ mod tests {
         let mut params = CertificateParams::new(vec!["n1.example".to_string()]).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n1");
         let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let request = CertificateRequest::read(request.as_bytes()).unwrap();
         let usages = ["digital signature".to_string(), "client auth".to_string()];
         let signed = sign(&authority(), &request, &usages, Duration::from_secs(3600)).unwrap();
         let (pem, _) = Pem::read(std::io::Cursor::new(signed.as_bytes())).unwrap();
         let certificate = pem.parse_x509().unwrap();
         assert!(certificate.subject().to_string().contains("system:node:n1"));
+        let names = certificate.subject_alternative_name().unwrap().unwrap();
+        assert!(names.value.general_names.iter().any(|name| name.to_string().contains("n1.example")));
         assert!(!certificate.is_ca());
         let usage = certificate.extended_key_usage().unwrap().unwrap();
         assert!(usage.value.client_auth && !usage.value.server_auth);

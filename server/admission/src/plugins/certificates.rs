@@ -9,7 +9,7 @@ use ferry_auth::{Attributes, Authorization};
 use ferry_registry::verbs::Operation;
 
 use super::Context;
-use crate::certificate_request::subject_of;
+use crate::certificate_request::requested;
 use crate::chain::{Phase, Plugin, Request};
 
 const GROUP: &str = "certificates.k8s.io";
@@ -164,7 +164,7 @@ impl Plugin for SubjectRestriction {
         let Some(signing) = object.filter(|o| o.text_at(&["spec", "signerName"]) == CLIENT_SIGNER) else {
             return Ok(());
         };
-        let subject = subject_of(signing.text_at(&["spec", "request"]))
+        let subject = requested(signing.text_at(&["spec", "request"]))
             .map_err(|why| request.forbid(format!("failed to parse CSR: {why}")))?;
         match subject.organizations.iter().any(|group| group == MASTERS) {
             true => {

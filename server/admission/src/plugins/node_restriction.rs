@@ -12,7 +12,7 @@ use ferry_registry::verbs::Operation;
 use serde_json::Value;
 
 use super::Context;
-use crate::certificate_request::subject_of;
+use crate::certificate_request::requested;
 use crate::chain::{Phase, Plugin, Request};
 use crate::lookup::lookup;
 
@@ -374,7 +374,7 @@ impl Write<'_> {
             return Ok(());
         }
         let name = format!("system:node:{}", self.node);
-        match subject_of(request.text_at(&["spec", "request"])) {
+        match requested(request.text_at(&["spec", "request"])) {
             Err(why) => self.forbid(format!("unable to parse csr: {why}")),
             Ok(subject) if subject.common_name == name => Ok(()),
             Ok(_) => self.forbid(format!("can only create a node CSR with CN={name}")),

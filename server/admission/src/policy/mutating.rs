@@ -68,7 +68,7 @@ impl Plugin for MutatingPolicies {
         let policies = self.policies.current();
         // All are chosen by the object as it came, whatever those before them make of it.
         let mut chosen = Vec::new();
-        for policy in policies.iter() {
+        for policy in policies.policies()? {
             chosen.extend(invocations(policy, &self.registry, &context, request, Some(object), old));
         }
         let mut failures: Vec<Failed<'_>> = Vec::new();
@@ -131,7 +131,8 @@ impl MutatingPolicies {
         let policy = invocation.policy;
         let mut failures = Vec::new();
         for (index, mutation) in policy.mutations.iter().enumerate() {
-            let versioned = Versioned::new(&self.registry, request, Some(object), old, &invocation.kind)?;
+            let versioned =
+                Versioned::new(&self.registry, request, Some(object), old, &invocation.kind).await?;
             let about = expressions::request_value(request, &versioned);
             let namespace = context.namespace(request);
             let mut bindings = context.bindings(request, &versioned, &about, &namespace);
@@ -145,7 +146,7 @@ impl MutatingPolicies {
             }
             let mut evaluation = Evaluation::new(policy, context, request, bindings);
             match changed(mutation, &mut evaluation, &versioned).await {
-                Ok(Some(value)) => *object = versioned.take_back(&self.registry, value)?,
+                Ok(Some(value)) => *object = versioned.take_back(&self.registry, value).await?,
                 Ok(None) => {}
                 Err(why) => failures.push(why),
             }

@@ -4,12 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ferry_api::{GroupResource, Object};
+use ferry_api::{GroupResource, Object, Status};
 use ferry_cel::{Environment, Program, Type};
 use ferry_registry::Registry;
-use ferry_registry::cache::Cache;
-use ferry_store::Revision;
-use parking_lot::Mutex;
+use ferry_registry::cache::{Cache, Derived};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,7 +22,7 @@ pub struct Policies {
     sort: Sort,
     /// Those of the policies and of their bindings; named once, since every write asks for them.
     resources: [GroupResource; 2],
-    compiled: Mutex<Compiled>,
+    compiled: Derived<Compiled, 2>,
 }
 
 /// What policies do with a request.
@@ -44,10 +42,20 @@ impl Sort {
     }
 }
 
-#[derive(Default, Clone)]
-struct Compiled {
-    revisions: (Revision, Revision),
-    policies: Arc<Vec<Policy>>,
+/// The policies of one moment, or why one of them that has to be asked cannot be.
+pub struct Compiled(Result<Vec<Policy>, String>);
+
+impl Compiled {
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_ok_and(Vec::is_empty)
+    }
+
+    pub fn policies(&self) -> Result<&[Policy], Status> {
+        match &self.0 {
+            Ok(policies) => Ok(policies),
+            Err(why) => Err(Status::internal(why)),
+        }
+    }
 }
 
 pub struct Policy {
@@ -178,53 +186,60 @@ pub struct ParamRef {
 impl Policies {
     pub fn new(registry: Arc<Registry>, sort: Sort) -> Policies {
         let resources = sort.resources().map(|plural| GroupResource::new(GROUP, plural));
-        Policies { registry, sort, resources, compiled: Mutex::default() }
+        Policies { registry, sort, resources, compiled: Derived::default() }
     }
 
     /// The policies as of now. Nothing is read or compiled while they and their bindings stay the same.
-    pub fn current(&self) -> Arc<Vec<Policy>> {
+    pub fn current(&self) -> Arc<Compiled> {
         let [Some(policies), Some(bindings)] =
             self.resources.each_ref().map(|name| self.registry.resource(name))
         else {
-            return Arc::default();
+            return Arc::new(Compiled(Ok(Vec::new())));
         };
-        let revisions = (policies.cache.revision(), bindings.cache.revision());
-        let mut compiled = self.compiled.lock();
-        if compiled.revisions == revisions {
-            return compiled.policies.clone();
-        }
-        let _span = ferry_trace::span("admission.policy.compile");
-        let specs_of_policies = specs::<Spec>(&policies.cache).into_iter();
-        let mut all: Vec<Policy> =
-            specs_of_policies.map(|(name, spec)| compile(name, spec, self.sort)).collect();
-        for (name, spec) in specs::<BindingSpec>(&bindings.cache) {
-            if let Some(policy) = all.iter_mut().find(|policy| policy.name == spec.policy_name) {
-                let matching = spec.match_resources.as_ref().map(Matching::new);
-                policy.bindings.push(Binding { name, spec, matching });
-            }
-        }
-        all.retain(|policy| !policy.bindings.is_empty());
-        *compiled = Compiled { revisions, policies: Arc::new(all) };
-        compiled.policies.clone()
+        let caches: [&Cache; 2] = [&policies.cache, &bindings.cache];
+        self.compiled.get(caches, || Compiled(compile_all(caches, self.sort)))
     }
 }
 
-/// The name and spec of every object; one that cannot be read is left out and reported.
-fn specs<T: DeserializeOwned>(cache: &Cache) -> Vec<(String, T)> {
-    let read = |entry: &ferry_registry::cache::Entry| -> Result<T, serde_json::Error> {
-        let object = Object::read(&entry.json)?;
-        T::deserialize(object.get(&["spec"]).unwrap_or(&Value::Null))
+fn compile_all([policies, bindings]: [&Cache; 2], sort: Sort) -> Result<Vec<Policy>, String> {
+    let _span = ferry_trace::span("admission.policy.compile");
+    let specs_of_policies = specs::<Spec>(policies)?.into_iter();
+    let mut all: Vec<Policy> = specs_of_policies.map(|(name, spec)| compile(name, spec, sort)).collect();
+    for (name, spec) in specs::<BindingSpec>(bindings)? {
+        if let Some(policy) = all.iter_mut().find(|policy| policy.name == spec.policy_name) {
+            let matching = spec.match_resources.as_ref().map(Matching::new);
+            policy.bindings.push(Binding { name, spec, matching });
+        }
+    }
+    all.retain(|policy| !policy.bindings.is_empty());
+    Ok(all)
+}
+
+/// The name and spec of every object. One that cannot be read is passed over if the policy's failures are; else nobody
+/// can say what it would refuse.
+fn specs<T: DeserializeOwned>(cache: &Cache) -> Result<Vec<(String, T)>, String> {
+    let unreadable = |key: &str, why: &str| {
+        tracing::error!(key, why, "a policy or binding cannot be read");
+        format!("policy or binding {key:?} cannot be read: {why}")
     };
-    let (snapshot, _) = cache.snapshot();
-    snapshot
-        .values()
-        .filter_map(|entry| {
-            let spec = read(entry).inspect_err(
-                |error| tracing::error!(key = %entry.key, %error, "a policy or binding cannot be read"),
-            );
-            Some((entry.name().to_string(), spec.ok()?))
-        })
-        .collect()
+    let mut all = Vec::new();
+    for entry in cache.snapshot().0.values() {
+        let object = Object::read(&entry.json).map_err(|error| unreadable(&entry.key, &error.to_string()))?;
+        let spec = object.get(&["spec"]).unwrap_or(&Value::Null);
+        match T::deserialize(spec) {
+            Ok(spec) => all.push((entry.name().to_string(), spec)),
+            Err(error) => {
+                let why = unreadable(&entry.key, &error.to_string());
+                if object.text_at(&["spec", "failurePolicy"]) != "Ignore" {
+                    return Err(why);
+                }
+            }
+        }
+    }
+    match cache.unreadable() {
+        Some(key) => Err(unreadable(&key, "its stored value is no object")),
+        None => Ok(all),
+    }
 }
 
 fn compile(name: String, spec: Spec, sort: Sort) -> Policy {

@@ -66,7 +66,7 @@ impl Plugin for ValidatingPolicies {
         let context = Context::new(&self.registry, &self.authorization);
         let mut refusal = None;
         let mut published = Published::default();
-        for policy in self.policies.current().iter() {
+        for policy in self.policies.current().policies()? {
             let mut span = ferry_trace::span("admission.policy");
             span.set("policy", policy.name.clone());
             let judging = self.judge(policy, &context, request, object, old, &mut published);
@@ -111,7 +111,7 @@ impl ValidatingPolicies {
         for invocation in invocations(policy, &self.registry, context, request, object, old) {
             let refused = match invocation {
                 Ok(Invocation { binding, kind, params, .. }) => {
-                    let versioned = Versioned::new(&self.registry, request, object, old, &kind)?;
+                    let versioned = Versioned::new(&self.registry, request, object, old, &kind).await?;
                     let denials = evaluate(policy, context, request, &versioned, &params, published).await;
                     act(policy, binding, request, &denials)
                 }

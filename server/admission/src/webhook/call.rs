@@ -36,33 +36,14 @@ struct Target {
 
 /// Posts a review and gives back the body of the answer; errors are in the words that clients know.
 pub async fn post(registry: &Registry, hook: &Hook, body: Vec<u8>) -> Result<Vec<u8>, String> {
-    let timeout = hook.timeout();
-    let (target, client) = hook
-        .endpoint
-        .client(registry, &hook.spec.client_config)
-        .map_err(|why| format!("could not get REST client: {why}"))?;
-    let (base, path) = split_path(&target.url);
-    let called = format!("{path}?timeout={}s", timeout.as_secs());
-    let shown = format!("{base}{called}");
-    let failed = |why: String| format!("failed to call webhook: Post {shown:?}: {why}");
-    let request = http::Request::post(&called)
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .header(http::header::ACCEPT, "application/json")
-        .body(Body::from(body))
-        .map_err(|error| failed(error.to_string()))?;
-    let answer = tokio::time::timeout(timeout, async {
-        let response = client.send(request).await.map_err(|error| failed(cause(&error, &target)))?;
-        let code = response.status();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
-        Ok::<_, String>((code, body))
-    });
-    let (code, body) = answer.await.map_err(|_| failed("context deadline exceeded".into()))??;
-    if !code.is_success() {
-        return Err(format!("failed to call webhook: {}", unexpected(code, &body)));
-    }
-    Ok(body.to_vec())
+    let answer = hook.endpoint.post(registry, &hook.spec.client_config, hook.timeout(), body).await;
+    answer.map_err(|why| match why.strip_prefix(NO_CLIENT) {
+        Some(_) => why,
+        None => format!("failed to call webhook: {why}"),
+    })
 }
+
+const NO_CLIENT: &str = "could not get REST client: ";
 
 /// What a client would say of an answer that is an error.
 fn unexpected(code: http::StatusCode, body: &[u8]) -> String {
@@ -83,6 +64,37 @@ fn unexpected(code: http::StatusCode, body: &[u8]) -> String {
 }
 
 impl Endpoint {
+    pub async fn post(
+        &self,
+        registry: &Registry,
+        config: &ClientConfig,
+        timeout: Duration,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, String> {
+        let (target, client) = self.client(registry, config).map_err(|why| format!("{NO_CLIENT}{why}"))?;
+        let (base, path) = split_path(&target.url);
+        let called = format!("{path}?timeout={}s", timeout.as_secs());
+        let shown = format!("{base}{called}");
+        let failed = |why: String| format!("Post {shown:?}: {why}");
+        let request = http::Request::post(&called)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(Body::from(body))
+            .map_err(|error| failed(error.to_string()))?;
+        let answer = tokio::time::timeout(timeout, async {
+            let response = client.send(request).await.map_err(|error| failed(cause(&error, &target)))?;
+            let code = response.status();
+            let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
+            Ok::<_, String>((code, body))
+        });
+        let (code, body) = answer.await.map_err(|_| failed("context deadline exceeded".into()))??;
+        match code.is_success() {
+            true => Ok(body.to_vec()),
+            false => Err(unexpected(code, &body)),
+        }
+    }
+
     fn client(&self, registry: &Registry, config: &ClientConfig) -> Result<(Target, kube::Client), String> {
         let target = target(registry, config)?;
         let mut kept = self.client.lock();

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_registry::Registry;
-use ferry_store::Revision;
-use parking_lot::Mutex;
+use ferry_registry::cache::{Cache, Derived};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,14 +23,24 @@ pub struct Hooks {
     registry: Arc<Registry>,
     /// Named once, since every write asks for it.
     configurations: GroupResource,
-    compiled: Mutex<Compiled>,
+    compiled: Derived<Compiled, 1>,
 }
 
-#[derive(Default, Clone)]
-struct Compiled {
-    /// The revision of the configurations that this was read at.
-    revision: Revision,
-    hooks: Arc<Vec<Arc<Hook>>>,
+/// The webhooks of one moment, or why one of them that has to be asked cannot be.
+pub struct Compiled(Result<Vec<Arc<Hook>>, String>);
+
+impl Compiled {
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_ok_and(Vec::is_empty)
+    }
+
+    /// Fails as the call of a webhook does that has to be asked and does not answer.
+    pub fn hooks(&self) -> Result<&[Arc<Hook>], Status> {
+        match &self.0 {
+            Ok(hooks) => Ok(hooks),
+            Err(why) => Err(Status::internal(format!("failed calling webhook: {why}"))),
+        }
+    }
 }
 
 /// One webhook, ready to be asked.
@@ -94,50 +103,56 @@ pub struct Invocation {
 
 impl Hooks {
     pub fn new(registry: Arc<Registry>, plural: &'static str) -> Hooks {
-        Hooks { registry, configurations: GroupResource::new(GROUP, plural), compiled: Mutex::default() }
+        Hooks { registry, configurations: GroupResource::new(GROUP, plural), compiled: Derived::default() }
     }
 
     /// The webhooks as of now. Nothing is read or compiled while the configurations stay the same.
-    pub fn current(&self) -> Arc<Vec<Arc<Hook>>> {
-        let Some(resource) = self.registry.resource(&self.configurations) else {
-            return Arc::default();
-        };
-        let revision = resource.cache.revision();
-        let mut compiled = self.compiled.lock();
-        if compiled.revision == revision {
-            return compiled.hooks.clone();
+    pub fn current(&self) -> Arc<Compiled> {
+        match self.registry.resource(&self.configurations) {
+            Some(resource) => self.compiled.get([&resource.cache], || Compiled(compile_all(&resource.cache))),
+            None => Arc::new(Compiled(Ok(Vec::new()))),
         }
-        let _span = ferry_trace::span("admission.webhook.compile");
-        let (snapshot, revision) = resource.cache.snapshot();
-        let mut hooks = Vec::new();
-        for entry in snapshot.values() {
-            match entry.read_object() {
-                Ok(configuration) => hooks.extend(compile(&configuration).into_iter().map(Arc::new)),
-                Err(error) => {
-                    tracing::error!(key = %entry.key, %error, "a webhook configuration cannot be read")
-                }
-            }
-        }
-        *compiled = Compiled { revision, hooks: Arc::new(hooks) };
-        compiled.hooks.clone()
     }
 }
 
-/// The webhooks of one configuration.
-fn compile(configuration: &Object) -> Vec<Hook> {
+fn compile_all(cache: &Cache) -> Result<Vec<Arc<Hook>>, String> {
+    let _span = ferry_trace::span("admission.webhook.compile");
+    let unreadable = |key: &str, why: &str| {
+        tracing::error!(key, why, "a webhook configuration cannot be read");
+        format!("configuration {key:?} cannot be read: {why}")
+    };
+    let mut hooks = Vec::new();
+    for entry in cache.snapshot().0.values() {
+        let read = entry.read_object().map_err(|error| error.to_string());
+        let compiled = read.and_then(|configuration| compile(&configuration));
+        hooks.extend(compiled.map_err(|why| unreadable(&entry.key, &why))?.into_iter().map(Arc::new));
+    }
+    match cache.unreadable() {
+        Some(key) => Err(unreadable(&key, "its stored value is no object")),
+        None => Ok(hooks),
+    }
+}
+
+/// The webhooks of one configuration. One that cannot be read is passed over if its failures are.
+fn compile(configuration: &Object) -> Result<Vec<Hook>, String> {
     let name = configuration.name();
     let webhooks = configuration.get(&["webhooks"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mut seen: Vec<&str> = Vec::new();
     webhooks
         .iter()
         .filter_map(|webhook| {
-            let spec = Spec::deserialize(webhook)
-                .inspect_err(|error| tracing::error!(name, %error, "a webhook cannot be read"))
-                .ok()?;
+            let spec = match Spec::deserialize(webhook) {
+                Ok(spec) => spec,
+                Err(error) if webhook.get("failurePolicy").and_then(Value::as_str) == Some("Ignore") => {
+                    tracing::error!(name, %error, "a webhook cannot be read");
+                    return None;
+                }
+                Err(error) => return Some(Err(error.to_string())),
+            };
             let written = webhook.get("name").and_then(Value::as_str).unwrap_or("");
             let uid = format!("{name}/{written}/{}", seen.iter().filter(|have| **have == written).count());
             seen.push(written);
-            Some(Hook {
+            Some(Ok(Hook {
                 configuration: name.to_string(),
                 uid,
                 matching: Matching::new(&spec.constraints),
@@ -147,7 +162,7 @@ fn compile(configuration: &Object) -> Vec<Hook> {
                 ),
                 endpoint: Endpoint::default(),
                 spec,
-            })
+            }))
         })
         .collect()
 }
@@ -177,7 +192,7 @@ impl Hook {
         if self.conditions.is_empty() {
             return Ok(Some(Invocation { hook: self.clone(), kind }));
         }
-        let versioned = Versioned::new(context.registry, request, object, old, &kind)?;
+        let versioned = Versioned::new(context.registry, request, object, old, &kind).await?;
         match context.judge(&self.conditions, request, &versioned).await {
             Verdict::Holds => Ok(Some(Invocation { hook: self.clone(), kind })),
             Verdict::Fails { .. } => Ok(None),

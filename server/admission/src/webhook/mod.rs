@@ -9,6 +9,7 @@
 //! hooks are called all at once. Start reading at [`mutating`].
 
 mod call;
+pub mod conversion;
 mod hooks;
 pub mod mutating;
 mod review;

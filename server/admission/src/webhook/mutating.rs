@@ -72,7 +72,7 @@ impl Plugin for MutatingWebhooks {
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
         let reinvoked = request.reinvocation.begin(Party::Webhooks, object);
-        for (index, hook) in self.hooks.current().iter().enumerate() {
+        for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
             if reinvoked && !request.reinvocation.is_due(Party::Webhooks, &hook.uid) {
                 continue;
             }
@@ -98,9 +98,9 @@ impl Plugin for MutatingWebhooks {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
-        for (index, hook) in self.hooks.current().iter().enumerate() {
+        for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
             let Some(invocation) = hook.wants(&context, request, object, old).await? else { continue };
-            let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind)?;
+            let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind).await?;
             let outcome = ask(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
                 match answered.patch.is_empty() {
                     true => Ok(false),
@@ -134,12 +134,13 @@ impl MutatingWebhooks {
         round: Round,
     ) -> Result<bool, Failed> {
         let hook = &invocation.hook;
-        let versioned =
-            Versioned::new(&self.registry, request, Some(object), old, &invocation.kind).map_err(refused)?;
+        let versioned = Versioned::new(&self.registry, request, Some(object), old, &invocation.kind)
+            .await
+            .map_err(refused)?;
         let answered = ask(&self.registry, hook, request, &versioned, true).await?;
         let changed = match answered.patch.is_empty() {
             true => None,
-            false => apply(&self.registry, &versioned, &answered.patch).map_err(refused)?,
+            false => apply(&self.registry, &versioned, &answered.patch).await.map_err(refused)?,
         };
         let annotation = json!({"configuration": hook.configuration, "webhook": hook.spec.name, "mutated": changed.is_some()});
         let place = format!("round_{}_index_{}", round.number, round.index);
@@ -162,13 +163,13 @@ impl MutatingWebhooks {
 }
 
 /// The object after the patch; `None` when it says nothing new.
-fn apply(registry: &Registry, versioned: &Versioned, patch: &[u8]) -> Result<Option<Object>, Status> {
+async fn apply(registry: &Registry, versioned: &Versioned, patch: &[u8]) -> Result<Option<Object>, Status> {
     let mut patched = versioned.object.clone();
     json_patch::apply(&mut patched, patch).map_err(|error| Status::internal(error.to_string()))?;
     if patched == versioned.object {
         return Ok(None);
     }
-    versioned.take_back(registry, patched).map(Some)
+    versioned.take_back(registry, patched).await.map(Some)
 }
 
 /// Sends the review; an answer that is none, or no answer in time, is a failure to call.

@@ -48,9 +48,9 @@ impl Plugin for ValidatingWebhooks {
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
         let mut wanted = Vec::new();
-        for hook in self.hooks.current().iter() {
+        for hook in self.hooks.current().hooks()? {
             let Some(invocation) = hook.wants(&context, request, object, old).await? else { continue };
-            let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind)?;
+            let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind).await?;
             wanted.push((invocation, versioned));
         }
         let calls = wanted.iter().enumerate().map(|(index, (invocation, versioned))| async move {

@@ -8,11 +8,14 @@ mod names;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ferry_api::{GroupResource, Object, Status};
+use ferry_admission::conversion::{ConversionHook, WebhookConversion};
+use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_registry::Registry;
 use ferry_registry::cache::{Cache, Entry, Filter};
+use ferry_registry::conversion::Conversion;
 use ferry_registry::custom_resources::definition::{GROUP, PLURAL};
 use ferry_registry::custom_resources::{Definition, Source};
+use ferry_registry::registry::NewResource;
 use ferry_registry::strategy::StrategyRef;
 use ferry_store::Revision;
 use jiff::Timestamp;
@@ -156,14 +159,26 @@ impl Definitions {
         let served = definition
             .serve(&source)
             .ok_or_else(|| Status::internal(format!("{} has no storage version", definition.name)))?;
-        let strategy = StrategyRef::Custom(served.strategy);
-        let resource = self.registry.add_with(served.stored, strategy);
+        let resource = self.registry.add_with(NewResource {
+            conversion: self.conversion(definition, &served.stored)?,
+            stored: served.stored,
+            versions: served.versions,
+            strategy: StrategyRef::Custom(served.strategy),
+        });
         span.in_scope(self.registry.log.load(&resource.prefix))
             .await
             .map_err(ferry_registry::verbs::store_failure)?;
         let backend = Backend::Stored(resource);
         let places = served.rows.into_iter().map(|kind| Place { kind, backend: backend.clone() }).collect();
         Ok(Serving { made_of: definition.clone(), source, places })
+    }
+
+    fn conversion(&self, definition: &Definition, stored: &Kind) -> Result<Conversion, Status> {
+        let Some(webhook) = &definition.webhook else { return Ok(Conversion::Local) };
+        let webhook: WebhookConversion = serde_json::from_value(webhook.clone())
+            .map_err(|error| Status::internal(format!("spec.conversion.webhook: {error}")))?;
+        let hook = ConversionHook::new(self.registry.clone(), stored.gvk().to_string(), webhook);
+        Ok(Conversion::Webhook(Arc::new(hook)))
     }
 
     fn forget(&mut self, name: &str) {

@@ -1,7 +1,7 @@
 //! Keeps deciders up to date from the registry's caches: what RBAC, the Node authorizer and bootstrap tokens
 //! know comes from here. The caches hold every object already, so nothing is kept a second time.
 
-mod mentions;
+mod pod_references;
 
 use std::sync::Arc;
 
@@ -10,21 +10,19 @@ use ferry_auth::authenticate::{BootstrapTokens, bootstrap_token};
 use ferry_auth::authorize::rbac::{self, Change as RbacChange};
 use ferry_auth::authorize::{NodeAuthorizer, Rbac};
 use ferry_registry::Registry;
-use ferry_registry::cache::{Cache, Change, Entry, Filter, Watcher};
+use ferry_registry::cache::{self, Delta, Entry, Filter};
 use serde::de::DeserializeOwned;
+
+use pod_references::PodChange;
 
 /// How the objects of one resource reach a decider.
 pub struct Feed<D> {
     pub group: &'static str,
     pub plural: &'static str,
+    /// The one namespace whose objects count; all when it is empty.
+    pub namespace: &'static str,
     /// Takes over all changes of one moment together.
     pub apply: fn(&D, &mut dyn Iterator<Item = Delta<'_>>),
-}
-
-/// One object that came or changed, or went.
-pub enum Delta<'a> {
-    Set { entry: &'a Entry, previous: Option<&'a Entry> },
-    Gone(&'a Entry),
 }
 
 /// Tells the decider what there is, then every change for as long as the server lives.
@@ -32,46 +30,16 @@ pub fn follow<D: Send + Sync + 'static>(registry: &Registry, decider: &Arc<D>, f
     for feed in feeds {
         let resource = GroupResource::new(feed.group, feed.plural);
         let Some(resource) = registry.resource(&resource) else { continue };
-        let (cache, decider, apply) = (resource.cache.clone(), decider.clone(), feed.apply);
-        let (snapshot, _, watcher) = cache.watch_now(Filter::default());
-        apply(&decider, &mut snapshot.values().map(|entry| Delta::Set { entry, previous: None }));
-        let known = snapshot.values().cloned().collect();
-        tokio::spawn(follow_one(cache, watcher, known, decider, apply));
+        let filter = match feed.namespace {
+            "" => Filter::default(),
+            namespace => Filter::in_namespace(namespace),
+        };
+        let (decider, apply) = (decider.clone(), feed.apply);
+        cache::follow(&resource.cache, filter, move |deltas| apply(&decider, deltas));
     }
 }
 
-async fn follow_one<D>(
-    cache: Arc<Cache>,
-    mut watcher: Watcher,
-    mut known: Vec<Arc<Entry>>,
-    decider: Arc<D>,
-    apply: fn(&D, &mut dyn Iterator<Item = Delta<'_>>),
-) {
-    loop {
-        match watcher.next().await {
-            Ok(delivered) => {
-                let mut deltas = delivered.iter().map(|(change, event)| match change {
-                    Change::Deleted => Delta::Gone(&event.entry),
-                    Change::Added | Change::Modified => {
-                        Delta::Set { entry: &event.entry, previous: event.previous.as_deref() }
-                    }
-                });
-                apply(&decider, &mut deltas);
-            }
-            // The cache was filled anew: what was known and is gone has to be taken out.
-            Err(_) => {
-                let (snapshot, _, fresh) = cache.watch_now(Filter::default());
-                let gone = known.iter().filter(|entry| !snapshot.contains_key(&entry.key));
-                let there = snapshot.values().map(|entry| Delta::Set { entry, previous: None });
-                apply(&decider, &mut gone.map(|entry| Delta::Gone(entry)).chain(there));
-                known = snapshot.values().cloned().collect();
-                watcher = fresh;
-            }
-        }
-    }
-}
-
-/// An object that cannot be read decides nothing; it is the log's matter, not a request's.
+/// None for an object that cannot be read. Deciders take it for gone: it must not go on granting what it granted.
 fn view<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.json)
         .inspect_err(|error| tracing::error!(key = %entry.key, %error, "an object cannot be read"))
@@ -83,10 +51,12 @@ macro_rules! rbac_feed {
         Feed {
             group: rbac::GROUP,
             plural: $plural,
+            namespace: "",
             apply: |rbac, deltas| {
-                rbac.apply(deltas.filter_map(|delta| match delta {
-                    Delta::Set { entry, .. } => view(entry).map(RbacChange::$set),
-                    Delta::Gone($entry) => Some($removed),
+                let removed = |$entry: &Entry| $removed;
+                rbac.apply(deltas.map(|delta| match delta {
+                    Delta::Set { entry, .. } => view(entry).map_or_else(|| removed(entry), RbacChange::$set),
+                    Delta::Gone(entry) => removed(entry),
                 }));
             },
         }
@@ -115,15 +85,16 @@ macro_rules! node_feed {
         Feed {
             group: $group,
             plural: $plural,
+            namespace: "",
             apply: |$node, deltas| {
+                let remove = |$entry: &Entry| $remove;
                 for delta in deltas {
                     match delta {
-                        Delta::Set { entry, .. } => {
-                            if let Some(object) = view(entry) {
-                                $node.$set(&object);
-                            }
-                        }
-                        Delta::Gone($entry) => $remove,
+                        Delta::Set { entry, .. } => match view(entry) {
+                            Some(object) => $node.$set(&object),
+                            None => remove(entry),
+                        },
+                        Delta::Gone(entry) => remove(entry),
                     }
                 }
             },
@@ -135,15 +106,17 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
     Feed {
         group: "",
         plural: "pods",
+        namespace: "",
         apply: |node, deltas| {
             for delta in deltas {
-                match delta {
-                    Delta::Set { entry, previous } => {
-                        if let Some(pod) = mentions::changed_pod(entry, previous) {
-                            node.set_pod(&pod);
-                        }
-                    }
-                    Delta::Gone(entry) => node.remove_pod(entry.namespace(), entry.name()),
+                let (entry, change) = match delta {
+                    Delta::Set { entry, previous } => (entry, PodChange::between(entry, previous)),
+                    Delta::Gone(entry) => (entry, PodChange::Gone),
+                };
+                match change {
+                    PodChange::None => {}
+                    PodChange::Set(pod) => node.set_pod(&pod),
+                    PodChange::Gone => node.remove_pod(entry.namespace(), entry.name()),
                 }
             }
         },
@@ -165,21 +138,99 @@ pub const NODE: &[Feed<NodeAuthorizer>] = &[
 pub const BOOTSTRAP_TOKENS: &[Feed<BootstrapTokens>] = &[Feed {
     group: "",
     plural: "secrets",
+    namespace: bootstrap_token::SECRET_NAMESPACE,
     apply: |tokens, deltas| {
-        let is_token = |entry: &Entry| {
-            entry.namespace() == bootstrap_token::SECRET_NAMESPACE
-                && entry.name().starts_with(bootstrap_token::SECRET_NAME_PREFIX)
-        };
         for delta in deltas {
             match delta {
-                Delta::Set { entry, .. } if is_token(entry) => {
-                    if let Some(secret) = view(entry) {
-                        tokens.set(&secret);
-                    }
-                }
+                Delta::Set { entry, .. } if is_token(entry) => match view(entry) {
+                    Some(secret) => tokens.set(&secret),
+                    None => tokens.remove(entry.name()),
+                },
                 Delta::Gone(entry) if is_token(entry) => tokens.remove(entry.name()),
                 Delta::Set { .. } | Delta::Gone(_) => {}
             }
         }
     },
 }];
+
+fn is_token(secret: &Entry) -> bool {
+    secret.name().starts_with(bootstrap_token::SECRET_NAME_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ferry_auth::User;
+    use ferry_auth::attributes::Attributes;
+    use ferry_registry::cache::Cache;
+    use ferry_registry::cache::peek::Paths;
+    use ferry_store::Revision;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn entry(key: &str, revision: i64, object: Value) -> Entry {
+        let stored = object.to_string().into();
+        Entry::from_stored(key.into(), &stored, Revision(revision), &Paths::new(&[])).expect("JSON")
+    }
+
+    fn binding(revision: i64) -> Entry {
+        entry(
+            "admins",
+            revision,
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "admins"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "all"},
+                "subjects": [{"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}],
+            }),
+        )
+    }
+
+    /// RBAC with a role for everything, fed from the cache of bindings.
+    fn rbac(bindings: &Arc<Cache>) -> Arc<Rbac> {
+        let rbac = Arc::new(Rbac::new());
+        let role = json!({"metadata": {"name": "all"}, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]});
+        rbac.apply([RbacChange::ClusterRole(serde_json::from_value(role).expect("a role"))]);
+        let feed = RBAC.iter().find(|feed| feed.plural == "clusterrolebindings").expect("a feed");
+        let (decider, apply) = (rbac.clone(), feed.apply);
+        cache::follow(bindings, Filter::default(), move |deltas| apply(&decider, deltas));
+        rbac
+    }
+
+    async fn decides(rbac: &Rbac, allowed: bool) {
+        let user = User::new("jane");
+        let question = Attributes::resource(&user, "get", "", "secrets");
+        let wait = async {
+            while rbac.decide(&question).is_allowed() != allowed {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it is decided so in the end");
+    }
+
+    #[tokio::test]
+    async fn a_right_that_came_by_an_event_and_went_during_a_refill_is_revoked() {
+        let bindings = Arc::new(Cache::new(Paths::new(&[]), None));
+        let rbac = rbac(&bindings);
+        decides(&rbac, false).await;
+        bindings.put(binding(5));
+        decides(&rbac, true).await;
+        bindings.reset([], Revision(9));
+        decides(&rbac, false).await;
+    }
+
+    #[tokio::test]
+    async fn a_binding_that_cannot_be_read_any_more_grants_nothing() {
+        let bindings = Arc::new(Cache::new(Paths::new(&[]), None));
+        bindings.put(binding(5));
+        let rbac = rbac(&bindings);
+        decides(&rbac, true).await;
+        bindings.put(entry("admins", 6, json!({"metadata": {"name": "admins"}, "subjects": 5})));
+        decides(&rbac, false).await;
+        bindings.put(binding(7));
+        decides(&rbac, true).await;
+        bindings.put_unreadable("admins", Revision(8));
+        decides(&rbac, false).await;
+    }
+}

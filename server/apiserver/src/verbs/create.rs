@@ -21,5 +21,5 @@ pub async fn create(target: Target<'_>) -> Result<Response, Status> {
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let call = writing.call(target.request, target.kind, target.resource);
     let answer = target.api.registry.create(&call, object, false).await?;
-    respond::answer(target, 201, &answer, wanted)
+    respond::answer(target, 201, &answer, wanted).await
 }

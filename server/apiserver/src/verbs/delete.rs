@@ -17,7 +17,9 @@ pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
     let writing = Writing::new(target.api, target.request, target.kind, &write);
     let call = writing.call(target.request, target.kind, target.resource);
     match target.api.registry.delete(&call, &options).await? {
-        Deleted::Gone(answer) if target.kind.returns_deleted => respond::answer(target, 200, &answer, wanted),
+        Deleted::Gone(answer) if target.kind.returns_deleted => {
+            respond::answer(target, 200, &answer, wanted).await
+        }
         Deleted::Gone(answer) => {
             let object = respond::whole(target.resource, target.kind, &answer)?;
             let status = Status::deleted(&target.kind.group_resource(), object.name(), object.uid());
@@ -27,7 +29,7 @@ pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
             let waits = options.orphan_dependents == Some(false)
                 || options.propagation_policy.as_deref() == Some("Foreground");
             let code = if waits { 202 } else { 200 };
-            respond::answer(target, code, &answer, wanted)
+            respond::answer(target, code, &answer, wanted).await
         }
     }
 }
@@ -41,7 +43,7 @@ pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
     let revision = target.api.registry.settle(Freshness::Current).await?;
     let entries = target.api.registry.delete_collection(&call, &filter, &options).await?;
     let listed = Listed { entries, revision, next: None, remaining: None };
-    respond::list(target, listed, wanted)
+    respond::list(target, listed, wanted).await
 }
 
 /// What is asked of the deletion, and what it shares with all writes.

@@ -60,9 +60,17 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         return Err(Status::no_such_path());
     }
     if !info.subresource.is_empty() {
+        // The old prefixes `/watch` and `/proxy` are no way to what hangs below an object.
+        if ["watch", "proxy"].contains(&info.verb) {
+            return Err(Status::no_such_path());
+        }
         let sub = kind.subresource(&info.subresource).ok_or_else(Status::no_such_path)?;
-        let connects = ["attach", "exec", "portforward", "proxy"].contains(&info.subresource.as_str());
-        if !connects && !sub.verbs.iter().any(|verb| verb == info.verb) {
+        let allowed = match info.subresource.as_str() {
+            "proxy" => true,
+            "attach" | "exec" | "portforward" => [Method::GET, Method::POST].contains(&request.method),
+            _ => sub.verbs.iter().any(|verb| verb == info.verb),
+        };
+        if !allowed {
             return Err(Status::method_not_allowed());
         }
         let Backend::Stored(resource) = backend else { return Err(Status::no_such_path()) };

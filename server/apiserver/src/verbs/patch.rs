@@ -46,7 +46,7 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
         let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
         target.api.registry.update(&call, change).await?
     };
-    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted)
+    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted).await
 }
 
 enum Patch<'a> {
@@ -96,7 +96,7 @@ fn patched(
     let Some(live) = live else {
         return Err(Status::not_found(&target.kind.group_resource(), &target.request.info.name));
     };
-    let mut object = target.resource.in_version(live.clone(), target.kind)?;
+    let mut object = live.clone();
     // A patch that does not speak of managers need not see them.
     let managers = if patch.may_see_managers() { None } else { Some(object.take_managers()) };
     let mut value = object.into_value();
@@ -112,12 +112,12 @@ fn patched(
         },
     }
     .map_err(|error| patch_failure(target, error))?;
-    let untouched = if target.kind.is_storage_version() { set_aside(&mut value, live) } else { Map::new() };
+    let untouched = set_aside(&mut value, live);
     let mut object = read_back(target, value, untouched, options.validation)?;
     if let Some(managers) = managers {
         object.set_managers(managers);
     }
-    complete(object, target.kind, target.resource)
+    Ok(complete(object, target.kind, target.resource))
 }
 
 /// Takes out what the patch left as it was: most of an object, as a rule, and known to fit its kind.
@@ -191,22 +191,20 @@ pub(super) fn apply(
     call: &Call<'_>,
 ) -> Result<Object, Status> {
     let _span = ferry_trace::span("apiserver.apply");
-    let live = live.map(|live| target.resource.in_version(live.clone(), target.kind)).transpose()?;
     let api_version = target.kind.api_version();
     let write = managed_write(call, &api_version, target.kind.codec.field_rows());
-    let mut merged =
-        managed_fields::apply(live.as_ref(), applied, options.force, &write).map_err(apply_failure)?;
-    if let Some(live) = &live
+    let mut merged = managed_fields::apply(live, applied, options.force, &write).map_err(apply_failure)?;
+    if let Some(live) = live
         && applied.resource_version().is_empty()
     {
         merged.set_meta("resourceVersion", live.resource_version());
     }
     let managers = merged.take_managers();
     let mut value = merged.into_value();
-    let untouched = live.as_ref().map_or_else(Map::new, |live| set_aside(&mut value, live));
+    let untouched = live.map_or_else(Map::new, |live| set_aside(&mut value, live));
     let mut object = read_back(target, value, untouched, FieldValidation::Ignore)?;
     object.set_managers(managers);
-    complete(object, target.kind, target.resource)
+    Ok(complete(object, target.kind, target.resource))
 }
 
 fn patch_failure(target: Target<'_>, error: PatchError) -> Status {

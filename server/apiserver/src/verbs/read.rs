@@ -22,7 +22,7 @@ pub async fn get(target: Target<'_>) -> Result<Response, Status> {
     let writing = Writing::new(target.api, target.request, target.kind, &options);
     let call = writing.call(target.request, target.kind, target.resource);
     let entry = target.api.registry.get(&call, freshness).await?;
-    respond::answer(target, 200, &Answer::Entry(entry), wanted)
+    respond::answer(target, 200, &Answer::Entry(entry), wanted).await
 }
 
 pub async fn list(target: Target<'_>) -> Result<Response, Status> {
@@ -49,7 +49,7 @@ pub async fn list(target: Target<'_>) -> Result<Response, Status> {
         Some(from) if status.code == 410 => with_rest_of_the_list(status, from),
         _ => status,
     })?;
-    respond::list(target, listed, wanted)
+    respond::list(target, listed, wanted).await
 }
 
 /// Who can live with a list of two revisions finds in the answer where to go on.

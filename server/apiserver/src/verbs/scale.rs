@@ -101,6 +101,10 @@ impl Admission for ScaleAdmission<'_> {
         let (object, old) = (self.scale(object)?, self.scale(old)?);
         self.admitting().validate(operation, object.as_ref(), old.as_ref()).await
     }
+
+    async fn authorize_create(&self) -> Result<(), Status> {
+        self.admitting().authorize_create().await
+    }
 }
 
 fn content_type(target: Target<'_>) -> &str {

@@ -32,5 +32,5 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
         uid: None,
     };
     let (answer, created) = target.api.registry.update(&call, change).await?;
-    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted)
+    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted).await
 }

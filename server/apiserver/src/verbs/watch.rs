@@ -10,10 +10,12 @@ use ferry_api::{Kind, Status, protobuf};
 use ferry_registry::cache::{
     Change, Encoding as FormEncoding, Entry, Event, Filter, Form, Snapshot, Watcher,
 };
+use ferry_registry::conversion::Conversion;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::watch::Start;
 use ferry_registry::{Registry, Resource};
 use ferry_store::Revision;
+use futures::future::BoxFuture;
 use futures::{FutureExt, Stream};
 use http::header::CONTENT_TYPE;
 use serde_json::json;
@@ -64,10 +66,16 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         columns_sent: false,
     };
     let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
+    if let (Conversion::Webhook(_), Some((snapshot, _))) = (&target.resource.conversion, &watching.initial) {
+        let entries = snapshot.values().filter(|entry| filter.matches(entry));
+        let entries: Vec<Arc<Entry>> = entries.cloned().collect();
+        target.resource.prepare(&entries, target.kind).await?;
+    }
     let stream = EventStream {
         frames,
         filter,
         initial: watching.initial,
+        converting: None,
         ends_initial,
         watcher: watching.watcher,
         next_bookmark: bookmarks.then(|| until(next_bookmark(Instant::now(), deadline))),
@@ -141,12 +149,20 @@ struct EventStream {
     initial: Option<(Snapshot, Revision)>,
     ends_initial: bool,
     watcher: Watcher,
+    /// An event that a webhook is converting.
+    converting: Option<Converting>,
     next_bookmark: Option<Dormant<()>>,
     deadline: Instant,
     /// Resolves when the watch has lasted long enough, or the server stops.
     over: Dormant<()>,
     last_sent: Revision,
     ended: bool,
+}
+
+struct Converting {
+    change: Change,
+    event: Arc<Event>,
+    done: BoxFuture<'static, Result<(), Status>>,
 }
 
 async fn over(deadline: Instant, stopping: CancellationToken) {
@@ -183,10 +199,21 @@ impl EventStream {
                 return Poll::Ready(Ok(Some(out.freeze())));
             }
         }
+        if let Some(converting) = &mut self.converting {
+            ready!(converting.done.poll_unpin(context))?;
+            if let Some(Converting { change, event, .. }) = self.converting.take() {
+                self.last_sent = event.revision;
+                return Poll::Ready(self.frames.shared_frame(change, &event).map(Some));
+            }
+        }
         if let Poll::Ready(delivered) = self.watcher.poll_next(context) {
             let (change, event) = delivered.map_err(|gone| {
                 Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
             })?;
+            if let Conversion::Webhook(_) = &self.frames.resource.conversion {
+                self.converting = Some(self.frames.convert(change, event));
+                return self.poll_bytes(context);
+            }
             return Poll::Ready(self.events(change, &event).map(Some));
         }
         if let Some(time) = &mut self.next_bookmark
@@ -251,6 +278,13 @@ impl Frames {
             out.extend_from_slice(&self.frame(Change::Added, entry)?);
         }
         Ok(out.freeze())
+    }
+
+    /// Has the object that an event shows converted, for all who watch this version.
+    fn convert(&self, change: Change, event: Arc<Event>) -> Converting {
+        let (resource, kind, shown) = (self.resource.clone(), self.kind.clone(), event.shown(change));
+        let done = async move { resource.prepare(&[shown], &kind).await }.boxed();
+        Converting { change, event, done }
     }
 
     /// Whole objects are written once per event; tables and partial objects per watcher.

@@ -121,6 +121,17 @@ impl Entry {
         Ok(bytes)
     }
 
+    pub fn has_form(&self, form: &Form) -> bool {
+        self.forms.lock().iter().any(|(have, _)| have == form)
+    }
+
+    /// Whether the JSON is of this version; it begins with it.
+    pub fn is_in_version(&self, api_version: &str) -> bool {
+        let head = self.json.strip_prefix(br#"{"apiVersion":""#.as_slice());
+        head.and_then(|rest| rest.strip_prefix(api_version.as_bytes()))
+            .is_some_and(|rest| rest.starts_with(b"\""))
+    }
+
     /// The object, read once and kept. For what every other write looks at (namespaces, accounts, classes, ranges):
     /// such objects are few, and reading them anew for each pod costs more than the memory.
     pub fn shared_object(&self) -> Result<Arc<Object>, Status> {

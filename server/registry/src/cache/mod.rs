@@ -4,15 +4,17 @@
 //! Writers never wait for readers. A list works on a snapshot; a watcher holds a position in the ring
 //! and is woken when there is more. One that falls behind the ring is told that its revision is gone.
 
+pub mod derived;
 pub mod entry;
 pub mod filter;
+pub mod follow;
 pub mod foretold;
 pub mod log;
 pub mod peek;
 pub mod recent;
 pub mod watcher;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -22,8 +24,10 @@ use futures::task::AtomicWaker;
 use imbl::OrdMap;
 use parking_lot::{Mutex, RwLock};
 
+pub use derived::Derived;
 pub use entry::{Encoding, Entry, Form};
 pub use filter::Filter;
+pub use follow::{Delta, follow};
 pub use watcher::{Delivered, Watcher};
 
 pub type Snapshot = OrdMap<Arc<str>, Arc<Entry>>;
@@ -63,6 +67,9 @@ struct State {
     forgotten: Revision,
     /// The revision at which everything was last read from the store.
     loaded: Revision,
+    /// Keys whose stored value is no object of the kind. They are not served, but whoever decides by what there is must
+    /// know that something is missing.
+    unreadable: BTreeSet<Arc<str>>,
 }
 
 /// A change of one object.
@@ -112,6 +119,7 @@ impl Cache {
                 revision: Revision(0),
                 forgotten: Revision(0),
                 loaded: Revision(0),
+                unreadable: BTreeSet::new(),
             }),
             published: AtomicU64::new(0),
             scopes: Mutex::default(),
@@ -141,6 +149,11 @@ impl Cache {
 
     pub fn len(&self) -> usize {
         self.state.read().snapshot.len()
+    }
+
+    /// The key of an object that is stored and cannot be read.
+    pub fn unreadable(&self) -> Option<Arc<str>> {
+        self.state.read().unreadable.first().cloned()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -174,11 +187,23 @@ impl Cache {
     }
 
     /// Replaces everything, after a first list or when the log was cut off. Watchers of before are told
-    /// to start over, since what happened in between is not known.
-    pub fn reset(&self, entries: impl IntoIterator<Item = Arc<Entry>>, revision: Revision) {
+    /// to start over, since what happened in between is not known. Objects that cannot be read are named by their key.
+    pub fn reset(&self, read: impl IntoIterator<Item = Result<Entry, Arc<str>>>, revision: Revision) {
+        let (mut snapshot, mut unreadable) = (Snapshot::new(), BTreeSet::new());
+        for read in read {
+            match read {
+                Ok(entry) => {
+                    snapshot.insert(entry.key.clone(), Arc::new(entry));
+                }
+                Err(key) => {
+                    unreadable.insert(key);
+                }
+            }
+        }
         {
             let mut state = self.state.write();
-            state.snapshot = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+            state.snapshot = snapshot;
+            state.unreadable = unreadable;
             state.ring.clear();
             state.ring_bytes = 0;
             state.next += 1;
@@ -196,6 +221,7 @@ impl Cache {
         let previous = {
             let mut state = self.state.write();
             let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
+            state.unreadable.remove(&entry.key);
             state.push(Event::new(entry.clone(), previous.clone(), false));
             self.published.store(state.next, Ordering::Release);
             previous
@@ -206,8 +232,24 @@ impl Cache {
 
     /// Takes in one deletion. A key that is not there was deleted before.
     pub fn delete(&self, key: &str, revision: Revision) {
+        self.remove(key, revision, false);
+    }
+
+    /// Takes in one put of a value that cannot be read: what was there before is there no more.
+    pub fn put_unreadable(&self, key: &str, revision: Revision) {
+        self.remove(key, revision, true);
+    }
+
+    fn remove(&self, key: &str, revision: Revision, unreadable: bool) {
         let (entry, previous) = {
             let mut state = self.state.write();
+            let changed = match unreadable {
+                true => state.unreadable.insert(key.into()),
+                false => state.unreadable.remove(key),
+            };
+            if changed {
+                state.revision = revision;
+            }
             let Some(previous) = state.snapshot.remove(key) else { return };
             let entry = Arc::new(previous.deleted_at(revision));
             state.push(Event::new(entry.clone(), Some(previous.clone()), true));

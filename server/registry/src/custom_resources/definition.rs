@@ -34,6 +34,8 @@ pub struct Definition {
     pub scope: Scope,
     pub versions: Vec<Version>,
     pub preserve_unknown_fields: bool,
+    /// `spec.conversion.webhook`, where versions are converted by one.
+    pub webhook: Option<Value>,
     pub established: bool,
     pub terminating: bool,
 }
@@ -107,6 +109,8 @@ impl Source {
 /// A definition that is served: its rows, the stored one among them or beside them, and its rules.
 pub struct Served {
     pub stored: Arc<Kind>,
+    /// All versions; those that are served are rows.
+    pub versions: Vec<Arc<Kind>>,
     pub rows: Vec<Arc<Kind>>,
     pub strategy: Arc<CustomStrategy>,
 }
@@ -131,6 +135,10 @@ impl Definition {
             names,
             scope: if spec["scope"] == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
             preserve_unknown_fields: spec["preserveUnknownFields"] == true,
+            webhook: spec
+                .pointer("/conversion/webhook")
+                .filter(|_| spec["conversion"]["strategy"] == "Webhook")
+                .cloned(),
             established: condition("Established"),
             terminating: object.is_deleting(),
         };
@@ -151,13 +159,14 @@ impl Definition {
     /// The rows and rules that the definition stands for.
     pub fn serve(&self, source: &Arc<Source>) -> Option<Served> {
         let stored = &self.storage_version()?.name;
-        let mut rows = Vec::new();
+        let (mut rows, mut versions) = (Vec::new(), Vec::new());
         let mut stored_row = None;
         let mut strategy = CustomStrategy::default();
         for version in &self.versions {
             let schema = Arc::new(VersionSchema::new(self, version, source.clone()));
             let row = Arc::new(self.row(version, stored, Codec::custom(schema.clone())));
             strategy.add(version, schema);
+            versions.push(row.clone());
             if version.name == *stored {
                 stored_row = Some(row.clone());
             }
@@ -165,7 +174,7 @@ impl Definition {
                 rows.push(row);
             }
         }
-        Some(Served { stored: stored_row?, rows, strategy: Arc::new(strategy) })
+        Some(Served { stored: stored_row?, versions, rows, strategy: Arc::new(strategy) })
     }
 
     fn row(&self, version: &Version, stored: &str, codec: Codec) -> Kind {

@@ -1,5 +1,6 @@
 //! CertificateSigningRequest: it says who asked, its spec never changes, and only `approval` decides on it.
 
+use ferry_api::certificate_request::CertificateRequest;
 use ferry_api::{FieldErrors, Object};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -60,8 +61,8 @@ impl Rules<CertificateSigningRequest> for RequestRules {
         let spec = &request.spec;
         if spec.request.0.is_empty() {
             errors.required("spec.request", "");
-        } else if !spec.request.0.starts_with(b"-----BEGIN CERTIFICATE REQUEST-----") {
-            errors.invalid("spec.request", json!(spec.request), "PEM block type must be CERTIFICATE REQUEST");
+        } else if let Err(malformed) = CertificateRequest::read(&spec.request.0) {
+            errors.invalid("spec.request", json!(spec.request), &malformed.to_string());
         }
         if spec.usages.as_ref().is_none_or(Vec::is_empty) {
             errors.required("spec.usages", "");

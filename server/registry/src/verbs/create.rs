@@ -1,6 +1,7 @@
 //! Create: name it, track who set what, let admission change it, prepare, validate, let admission
 //! judge it, write.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ferry_api::{Object, Schema, Status};
@@ -9,6 +10,7 @@ use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOpera
 
 use super::{Answer, Call, Operation, initialize, store_failure};
 use crate::cache::Entry;
+use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
 use crate::strategy::{Companion, Traits};
@@ -19,7 +21,7 @@ const DRAWS: usize = 8;
 const TRIES: usize = 32;
 
 impl Registry {
-    /// `object` is in the stored version, with defaults set; `tracked` when field ownership is settled
+    /// `object` is in the version that the client speaks, with defaults set; `tracked` when field ownership is settled
     /// already (server-side apply).
     pub async fn create(&self, call: &Call<'_>, mut object: Object, tracked: bool) -> Result<Answer, Status> {
         let generated = object.name().is_empty() && !object.meta_text("generateName").is_empty();
@@ -31,11 +33,12 @@ impl Registry {
         if !tracked {
             track(call, None, &mut object);
         }
+        let mut object = stored_form(call, object).await?;
         call.admission.mutate(Operation::Create, &mut object, None).await?;
         if generated && object.name().is_empty() {
             metadata::generate_name(&mut object);
         }
-        prepare(call, &mut object)?;
+        prepare(call, &mut object).await?;
         call.admission.validate(Operation::Create, Some(&object), None).await?;
         loop {
             draws += 1;
@@ -80,11 +83,7 @@ impl Registry {
                 let (namespace, name) = (object.namespace(), object.name());
                 Ok(self.await_initialized(call, namespace, name, committed.revision).await?)
             }
-            Ok(committed) => {
-                let entry = self.read_back(call, object.namespace(), object.name(), committed.revision)?;
-                self.keep(call, &entry, std::mem::take(object), committed.revision);
-                Ok(Answer::Entry(entry))
-            }
+            Ok(committed) => Ok(self.written(call, std::mem::take(object), committed.revision)),
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => {
                 asked.into_iter().for_each(|asked| *object = asked);
@@ -126,24 +125,33 @@ impl Registry {
         Ok(committed)
     }
 
-    fn read_back(
-        &self,
-        call: &Call<'_>,
-        namespace: &str,
-        name: &str,
-        revision: Revision,
-    ) -> Result<Arc<Entry>, WriteFailure> {
-        // It may have changed or gone again already; the newest state answers as well.
-        call.resource.cache.get(&call.resource.key(namespace, name)).ok_or_else(|| {
-            Status::internal(format!("the object of revision {revision} was deleted at once")).into()
-        })
+    /// The answer to a write that was committed at `revision`: the newest state, which others may have changed already,
+    /// or the object as it was written when it is gone again.
+    pub(super) fn written(&self, call: &Call<'_>, mut object: Object, revision: Revision) -> Answer {
+        let key = call.resource.key(object.namespace(), object.name());
+        match call.resource.cache.get(&key) {
+            Some(entry) => {
+                self.keep(call, &entry, object, revision);
+                Answer::Entry(entry)
+            }
+            None => {
+                object.set_meta("resourceVersion", revision.to_string());
+                Answer::Object(Box::new(object))
+            }
+        }
     }
 }
 
 impl Registry {
     /// The object of an entry, for whoever is about to write the next one.
-    pub(super) fn object_of(&self, entry: &Arc<Entry>) -> Result<Object, Status> {
-        let Some(object) = self.recent.take(entry) else { return entry.read_object() };
+    pub(super) async fn object_of(&self, call: &Call<'_>, entry: &Arc<Entry>) -> Result<Object, Status> {
+        let Some(object) = self.recent.take(entry) else {
+            let object = entry.read_object()?;
+            return match &call.resource.conversion {
+                Conversion::Local => Ok(object),
+                Conversion::Webhook(_) => call.resource.convert(object, &call.resource.stored).await,
+            };
+        };
         debug_assert_eq!(Some(&object), entry.read_object().ok().as_ref(), "{}", entry.key);
         Ok(object)
     }
@@ -169,12 +177,33 @@ impl From<Status> for WriteFailure {
     }
 }
 
-/// Records who set which fields. It never fails a request: an object whose fields cannot be tracked is
-/// written without.
+/// The object in the version that is stored.
+pub(super) async fn stored_form(call: &Call<'_>, object: Object) -> Result<Object, Status> {
+    if call.kind.is_storage_version() {
+        return Ok(object);
+    }
+    let stored = &call.resource.stored;
+    let mut object = call.resource.convert(object, stored).await?;
+    stored.codec.set_defaults(&mut object);
+    call.resource.strategy.default(&mut object);
+    Ok(object)
+}
+
+/// The object as its rules judge it: as it is stored, or, where only a webhook knows what the client's version makes of
+/// it, in that version.
+pub(super) async fn judged<'o>(call: &Call<'_>, object: &'o Object) -> Result<Cow<'o, Object>, Status> {
+    match &call.resource.conversion {
+        Conversion::Local => Ok(Cow::Borrowed(object)),
+        Conversion::Webhook(_) => call.resource.seen_in(object, call.kind).await,
+    }
+}
+
+/// Records who set which fields, of objects in the version that the client speaks. It never fails a request: an object whose fields
+/// cannot be tracked is written without.
 pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
     let _span = ferry_trace::span("registry.managedFields");
     let api_version = call.kind.api_version();
-    let rows = call.resource.stored.codec.field_rows();
+    let rows = call.kind.codec.field_rows();
     managed_fields::update(live, object, &managed_write(call, &api_version, rows));
 }
 
@@ -197,12 +226,12 @@ pub fn managed_write<'a>(
         now: call.now,
         schema,
         reset,
-        versions: &managed_fields::OneVersion,
+        versions: call.resource,
     }
 }
 
-fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
-    let _span = ferry_trace::span("registry.validate");
+async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
+    let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
     let traits = strategy.traits();
     // Admission may change much, but not where the object belongs.
@@ -219,7 +248,8 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
-    let warnings = strategy.validate(object, &call.kind.version, &mut errors)?;
+    let shown = judged(call, object).await?;
+    let warnings = span.enter(|| strategy.validate(&shown, &call.kind.version, &mut errors))?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
     }

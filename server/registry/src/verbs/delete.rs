@@ -99,7 +99,7 @@ impl Registry {
         options: &DeleteOptions,
         entry: &Arc<Entry>,
     ) -> Result<Option<Deleted>, Status> {
-        let old = self.object_of(entry)?;
+        let old = self.object_of(call, entry).await?;
         check_preconditions(call, options, &old)?;
         call.admission.validate(Operation::Delete, None, Some(&old)).await?;
         let strategy = &call.resource.strategy;

@@ -71,6 +71,10 @@ pub trait Admission: Send + Sync {
         old: Option<&Object>,
     ) -> Result<(), Status>;
 
+    /// Whether who asks to change an object may also create it, asked when an update finds none: the request was
+    /// authorized as an update.
+    async fn authorize_create(&self) -> Result<(), Status>;
+
     /// What is written in one transaction with the object, or the cluster will not have it: the new count of a
     /// quota. Asked last of all, right before the write; a conflict on such a key makes the verb ask again.
     async fn charge(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
-use super::create::{put, track, transaction};
+use super::create::{judged, put, stored_form, track, transaction};
 use super::{Answer, Call, Charge, Operation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
@@ -17,7 +17,7 @@ use crate::strategy::UpdateScope;
 /// How often an update without a revision is tried again.
 const TRIES: usize = 32;
 
-/// What the client wants done with the object as it is; `None` when there is none.
+/// What the client wants done with the object as it is, in the version that it speaks; `None` when there is none.
 pub type Transform<'a> = dyn Fn(Option<&Object>) -> Result<Object, Status> + Send + Sync + 'a;
 
 pub struct Change<'a> {
@@ -42,6 +42,7 @@ impl Registry {
                 if !object.resource_version().is_empty() {
                     return Err(call.not_found());
                 }
+                call.admission.authorize_create().await?;
                 match self.create(call, object, change.tracked).await {
                     // Someone created it in between: then it is to be changed.
                     Err(status) if status.is_already_exists() && call.current().is_some() => continue,
@@ -67,8 +68,10 @@ impl Registry {
         change: &Change<'_>,
         entry: &Arc<Entry>,
     ) -> Result<Option<Answer>, Status> {
-        let old = self.object_of(entry)?;
-        let mut new = (change.transform)(Some(&old))?;
+        let old = self.object_of(call, entry).await?;
+        // What the client sees of it, and what the client makes of that.
+        let live = call.resource.seen_in(&old, call.kind).await?;
+        let mut new = (change.transform)(Some(&live))?;
         let asked = new.resource_version().to_string();
         let insisted = !asked.is_empty() && asked != old.resource_version();
         if insisted && asked.parse::<u64>().is_err() {
@@ -96,16 +99,18 @@ impl Registry {
             ));
         }
         let scope = UpdateScope::of(call.subresource);
-        metadata::begin_update(&mut new, &old, call)?;
+        metadata::begin_update(&mut new, &live, call)?;
         if !self.settings.initializers {
-            metadata::copy(&mut new, &old, "initializers");
+            metadata::copy(&mut new, &live, "initializers");
         }
-        keep_the_other_side(&mut new, &old, call, scope);
+        keep_the_other_side(&mut new, &live, call, scope);
         if !change.tracked {
-            track(call, Some(&old), &mut new);
+            track(call, Some(&live), &mut new);
         }
+        drop(live);
+        let mut new = stored_form(call, new).await?;
         call.admission.mutate(Operation::Update, &mut new, Some(&old)).await?;
-        prepare(call, &mut new, &old, scope)?;
+        prepare(call, &mut new, &old, scope).await?;
         call.admission.validate(Operation::Update, Some(&new), Some(&old)).await?;
         self.write_changed(call, entry, &old, new).await
     }
@@ -146,14 +151,7 @@ impl Registry {
         drop(charge.turn);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
-            Ok(committed) => match call.current() {
-                Some(entry) => {
-                    self.keep(call, &entry, new, committed.revision);
-                    Ok(Some(Answer::Entry(entry)))
-                }
-                // Deleted again at once: answer with what was written.
-                None => Ok(Some(Answer::Object(Box::new(new)))),
-            },
+            Ok(committed) => Ok(Some(self.written(call, new, committed.revision))),
             Err(Error::Conflict { .. }) => Ok(None),
             Err(error) => Err(store_failure(error)),
         }
@@ -200,8 +198,13 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
     }
 }
 
-fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'_>) -> Result<(), Status> {
-    let _span = ferry_trace::span("registry.validate");
+async fn prepare(
+    call: &Call<'_>,
+    new: &mut Object,
+    old: &Object,
+    scope: UpdateScope<'_>,
+) -> Result<(), Status> {
+    let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
     let traits = strategy.traits();
     metadata::finish_update(new, old);
@@ -220,10 +223,12 @@ fn prepare(call: &Call<'_>, new: &mut Object, old: &Object, scope: UpdateScope<'
     // While others finish it nobody has acted on the object: it is judged as a new one, not by what may
     // change later.
     let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();
-    let warnings = match unfinished {
-        true => strategy.validate(new, &call.kind.version, &mut errors)?,
-        false => strategy.validate_update(new, old, &call.kind.version, scope, &mut errors)?,
-    };
+    let (shown, shown_old) = (judged(call, new).await?, judged(call, old).await?);
+    let version = &call.kind.version;
+    let warnings = span.enter(|| match unfinished {
+        true => strategy.validate(&shown, version, &mut errors),
+        false => strategy.validate_update(&shown, &shown_old, version, scope, &mut errors),
+    })?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));
     }

@@ -40,7 +40,7 @@ impl Object {
 
 type PodKey = (String, String);
 
-/// A bound pod: its node and what it mentions, itself included.
+/// A bound pod: its node and what it refers to, itself included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodReferences {
     pub(super) node: String,
@@ -57,8 +57,8 @@ pub(super) struct VolumeReferences {
 #[derive(Default)]
 pub(super) struct Graph {
     pods: HashMap<PodKey, PodReferences>,
-    /// How many pods of a node mention the object.
-    mentions: HashMap<Object, HashMap<String, usize>>,
+    /// How many pods of a node refer to the object.
+    referring: HashMap<Object, HashMap<String, usize>>,
     volumes: HashMap<String, VolumeReferences>,
     volumes_of_secret: HashMap<Object, BTreeSet<String>>,
     direct: HashMap<Object, String>,
@@ -66,20 +66,20 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn relates(&self, object: &Object, node: &str) -> bool {
-        let mentioned =
-            |object: &Object| self.mentions.get(object).is_some_and(|nodes| nodes.contains_key(node));
+        let is_referred_to =
+            |object: &Object| self.referring.get(object).is_some_and(|nodes| nodes.contains_key(node));
         let through =
-            |volume: &String| self.volumes.get(volume).is_some_and(|volume| mentioned(&volume.claim));
+            |volume: &String| self.volumes.get(volume).is_some_and(|volume| is_referred_to(&volume.claim));
         match object.kind {
             Kind::PersistentVolume => through(&object.name),
             Kind::Secret => {
-                mentioned(object)
+                is_referred_to(object)
                     || self.volumes_of_secret.get(object).is_some_and(|all| all.iter().any(through))
             }
             Kind::VolumeAttachment | Kind::ResourceSlice | Kind::PodCertificateRequest => {
                 self.direct.get(object).is_some_and(|related| related == node)
             }
-            _ => mentioned(object),
+            _ => is_referred_to(object),
         }
     }
 
@@ -90,7 +90,7 @@ impl Graph {
         }
         self.remove_pod(&key);
         for object in &references.objects {
-            let nodes = self.mentions.entry(object.clone()).or_default();
+            let nodes = self.referring.entry(object.clone()).or_default();
             *nodes.entry(references.node.clone()).or_default() += 1;
         }
         self.pods.insert(key, references);
@@ -99,7 +99,7 @@ impl Graph {
     pub(super) fn remove_pod(&mut self, key: &PodKey) {
         let Some(references) = self.pods.remove(key) else { return };
         for object in &references.objects {
-            let Some(nodes) = self.mentions.get_mut(object) else { continue };
+            let Some(nodes) = self.referring.get_mut(object) else { continue };
             if let Some(count) = nodes.get_mut(&references.node) {
                 *count -= 1;
                 if *count == 0 {
@@ -107,7 +107,7 @@ impl Graph {
                 }
             }
             if nodes.is_empty() {
-                self.mentions.remove(object);
+                self.referring.remove(object);
             }
         }
     }
@@ -143,7 +143,7 @@ impl Graph {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
-            && self.mentions.is_empty()
+            && self.referring.is_empty()
             && self.volumes.is_empty()
             && self.volumes_of_secret.is_empty()
             && self.direct.is_empty()

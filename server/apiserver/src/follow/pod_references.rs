@@ -16,19 +16,35 @@ use serde::de::DeserializeOwned;
 
 use super::view;
 
-/// A pod whose node may read something else than before: it was bound, or mentions something else.
-pub fn changed_pod(entry: &Entry, previous: Option<&Entry>) -> Option<Pod> {
-    if !is_bound(entry) {
-        return None;
-    }
-    // Written by others, in a form of their own.
-    let Some(mentions) = Mentions::of(entry) else { return view(entry) };
-    match previous.filter(|previous| is_bound(previous)) {
-        Some(previous) if Mentions::of(previous).as_ref() == Some(&mentions) => None,
-        _ => mentions
-            .read(entry)
-            .inspect_err(|error| tracing::error!(key = %entry.key, %error, "a pod cannot be read"))
-            .ok(),
+/// What a change of a pod means for what its node may read.
+pub enum PodChange {
+    None,
+    Set(Box<Pod>),
+    Gone,
+}
+
+impl PodChange {
+    /// A pod matters from when it is bound, and then when it refers to something else than before.
+    pub fn between(pod: &Entry, previous: Option<&Entry>) -> PodChange {
+        let previous = previous.filter(|previous| is_bound(previous));
+        match (is_bound(pod), previous) {
+            (false, None) => return PodChange::None,
+            // Another pod of the same name.
+            (false, Some(_)) => return PodChange::Gone,
+            (true, _) => {}
+        }
+        let read = match References::of(pod) {
+            // Written by others, in a form of their own.
+            None => view(pod),
+            Some(references) if previous.and_then(References::of).as_ref() == Some(&references) => {
+                return PodChange::None;
+            }
+            Some(references) => references
+                .read(pod)
+                .inspect_err(|error| tracing::error!(key = %pod.key, %error, "a pod cannot be read"))
+                .ok(),
+        };
+        read.map_or(PodChange::Gone, |pod| PodChange::Set(Box::new(pod)))
     }
 }
 
@@ -45,20 +61,20 @@ fn is_bound(pod: &Entry) -> bool {
 /// What a pod lets its node read follows from its spec, from the claims made for it, and from whether it is a mirror. A
 /// pod's status changes often; finding out that nothing else did is far cheaper than reading the pod.
 #[derive(PartialEq)]
-struct Mentions<'a> {
+struct References<'a> {
     spec: &'a [u8],
     annotations: Option<&'a [u8]>,
     claims: Option<&'a [u8]>,
     extended_claim: Option<&'a [u8]>,
 }
 
-impl<'a> Mentions<'a> {
-    fn of(pod: &'a Entry) -> Option<Mentions<'a>> {
+impl<'a> References<'a> {
+    fn of(pod: &'a Entry) -> Option<References<'a>> {
         let [metadata, spec, status] = members(&pod.json, ["metadata", "spec", "status"])?;
         let [annotations] = members(metadata?, ["annotations"])?;
         let claims = ["resourceClaimStatuses", "extendedResourceClaimStatus"];
         let [claims, extended_claim] = members(status.unwrap_or(b"{}"), claims)?;
-        Some(Mentions { spec: spec?, annotations, claims, extended_claim })
+        Some(References { spec: spec?, annotations, claims, extended_claim })
     }
 
     fn read(&self, pod: &Entry) -> Result<Pod, serde_json::Error> {
@@ -72,7 +88,7 @@ impl<'a> Mentions<'a> {
                 annotations: part(self.annotations)?,
                 ..ObjectMeta::default()
             },
-            spec: Some(serde_json::from_slice::<MentioningSpec>(self.spec)?.into()),
+            spec: Some(serde_json::from_slice::<ReferencingSpec>(self.spec)?.into()),
             status: Some(PodStatus {
                 resource_claim_statuses: part(self.claims)?,
                 extended_resource_claim_status: part(self.extended_claim)?,
@@ -85,7 +101,7 @@ impl<'a> Mentions<'a> {
 /// What of a pod's spec names other objects. Probes, resources and all the rest are two thirds of it, and passed over.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct MentioningSpec {
+struct ReferencingSpec {
     node_name: Option<String>,
     service_account_name: Option<String>,
     image_pull_secrets: Option<Vec<LocalObjectReference>>,
@@ -104,8 +120,8 @@ struct Environment {
     env_from: Option<Vec<EnvFromSource>>,
 }
 
-impl From<MentioningSpec> for PodSpec {
-    fn from(spec: MentioningSpec) -> PodSpec {
+impl From<ReferencingSpec> for PodSpec {
+    fn from(spec: ReferencingSpec) -> PodSpec {
         let container = |Environment { env, env_from }| Container { env, env_from, ..Container::default() };
         let ephemeral = |Environment { env, env_from }| EphemeralContainer {
             env,
@@ -143,8 +159,26 @@ mod tests {
         Entry::from_stored("ns/p".into(), &stored.into(), Revision(1), &paths).expect("JSON")
     }
 
+    fn changed_pod(pod: &Entry, previous: Option<&Entry>) -> Option<Pod> {
+        match PodChange::between(pod, previous) {
+            PodChange::Set(pod) => Some(*pod),
+            PodChange::None => None,
+            PodChange::Gone => panic!("{} is there", pod.key),
+        }
+    }
+
     #[test]
-    fn a_pod_is_read_when_it_is_bound_or_mentions_something_else() {
+    fn a_pod_that_lets_nothing_be_read_any_more_is_gone() {
+        let bound = pod(json!({"containers": [], "nodeName": "n"}), json!({}));
+        let another = pod(json!({"containers": []}), json!({}));
+        let unreadable = pod(json!({"containers": 5, "nodeName": "n"}), json!({}));
+        assert!(matches!(PodChange::between(&another, Some(&bound)), PodChange::Gone));
+        assert!(matches!(PodChange::between(&unreadable, Some(&bound)), PodChange::Gone));
+        assert!(matches!(PodChange::between(&another, None), PodChange::None));
+    }
+
+    #[test]
+    fn a_pod_is_read_when_it_is_bound_or_refers_to_something_else() {
         let spec = |node: &str| json!({"containers": [], "nodeName": node, "serviceAccountName": "a"});
         let pending = pod(spec(""), json!({}));
         let bound = pod(spec("n"), json!({"phase": "Pending"}));

@@ -1,0 +1,158 @@
+//! Between the versions of a resource. Built-in kinds are converted here, and so are custom ones whose versions differ
+//! in nothing but their name; other custom resources have a webhook for it, which takes time and may fail.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ferry_api::{FieldValidation, Kind, Object, Schema, Status, convert};
+use ferry_patch::managed_fields::Versions;
+use serde_json::Value;
+
+use crate::cache::{Encoding, Entry, Form};
+use crate::registry::Resource;
+use crate::verbs::Answer;
+
+#[derive(Clone)]
+pub enum Conversion {
+    Local,
+    Webhook(Arc<dyn ConversionWebhook>),
+}
+
+#[async_trait]
+pub trait ConversionWebhook: Send + Sync {
+    /// All objects in the version `to` (`example.com/v2`), in their order.
+    async fn convert(&self, objects: Vec<Object>, to: &str) -> Result<Vec<Object>, Status>;
+}
+
+impl Resource {
+    /// The row of one of its versions, served or not.
+    pub fn version(&self, api_version: &str) -> Option<&Arc<Kind>> {
+        self.versions.iter().find(|row| row.api_version() == api_version)
+    }
+
+    /// An object of any version of the resource in the version `to`.
+    pub async fn convert(&self, object: Object, to: &Kind) -> Result<Object, Status> {
+        match &self.conversion {
+            Conversion::Local => self.convert_here(object, to),
+            Conversion::Webhook(_) => {
+                let mut converted = self.convert_all(vec![object], to).await?;
+                converted.pop().ok_or_else(|| Status::internal("a conversion gave no object"))
+            }
+        }
+    }
+
+    /// The object in the version `to`, if it is not so already.
+    pub async fn seen_in<'o>(&self, object: &'o Object, to: &Kind) -> Result<Cow<'o, Object>, Status> {
+        if object.api_version() == to.api_version() {
+            return Ok(Cow::Borrowed(object));
+        }
+        self.convert(object.clone(), to).await.map(Cow::Owned)
+    }
+
+    /// All objects in the version `to`; what has to be asked of a webhook is asked at once.
+    pub async fn convert_all(&self, objects: Vec<Object>, to: &Kind) -> Result<Vec<Object>, Status> {
+        let Conversion::Webhook(webhook) = &self.conversion else {
+            return objects.into_iter().map(|object| self.convert_here(object, to)).collect();
+        };
+        let api_version = to.api_version();
+        let (mut converted, mut others) = (Vec::with_capacity(objects.len()), Vec::new());
+        for object in objects {
+            if object.api_version() == api_version {
+                converted.push(Some(object));
+            } else {
+                converted.push(None);
+                others.push(object);
+            }
+        }
+        if others.is_empty() {
+            return Ok(converted.into_iter().flatten().collect());
+        }
+        let _span = ferry_trace::span("registry.convert");
+        let mut others = webhook.convert(others, &api_version).await?.into_iter();
+        let all = converted.into_iter().map(|object| match object {
+            Some(object) => Ok(object),
+            None => {
+                let object =
+                    others.next().ok_or_else(|| Status::internal("a conversion gave too few objects"))?;
+                in_form_of(object, to)
+            }
+        });
+        all.collect()
+    }
+
+    /// The conversion of what needs no webhook.
+    pub fn convert_here(&self, object: Object, to: &Kind) -> Result<Object, Status> {
+        if object.api_version() == to.api_version() {
+            return Ok(object);
+        }
+        if let Conversion::Webhook(_) = &self.conversion {
+            return Err(Status::internal(format!(
+                "{} was not converted to {}",
+                object.api_version(),
+                to.version
+            )));
+        }
+        match to.codec.typed() {
+            Some(_) => {
+                let from = self.version(object.api_version()).unwrap_or(&self.stored);
+                convert::convert(object, from, to)
+            }
+            None => in_form_of(object, to),
+        }
+    }
+
+    /// Makes the JSON of entries in the version `kind`, for those that a webhook has to convert, and keeps it with them.
+    pub async fn prepare(&self, entries: &[Arc<Entry>], kind: &Kind) -> Result<(), Status> {
+        if let Conversion::Local = &self.conversion {
+            return Ok(());
+        }
+        let form = Form { version: kind.api_version().into(), encoding: Encoding::Json };
+        let missing: Vec<&Arc<Entry>> = entries
+            .iter()
+            .filter(|entry| !entry.is_in_version(&form.version) && !entry.has_form(&form))
+            .collect();
+        let objects = missing.iter().map(|entry| entry.read_object()).collect::<Result<Vec<_>, _>>()?;
+        for (entry, object) in missing.iter().zip(self.convert_all(objects, kind).await?) {
+            entry.form(&form, || Ok(object.to_json().into()))?;
+        }
+        Ok(())
+    }
+
+    /// An answer in the version `kind`: objects are converted, entries prepared.
+    pub async fn prepare_answer(&self, answer: &Answer, kind: &Kind) -> Result<Answer, Status> {
+        Ok(match answer {
+            Answer::Object(object) => {
+                Answer::Object(Box::new(self.seen_in(object, kind).await?.into_owned()))
+            }
+            Answer::Entry(entry) => {
+                self.prepare(std::slice::from_ref(entry), kind).await?;
+                Answer::Entry(entry.clone())
+            }
+        })
+    }
+}
+
+/// A custom object by the schema of another version: its name, its fields, its defaults.
+pub(crate) fn in_form_of(mut object: Object, to: &Kind) -> Result<Object, Status> {
+    object.set_type(&to.api_version(), &to.kind);
+    let managers = object.take_managers();
+    let mut object = to.decode_value(Value::Object(object.0), FieldValidation::Ignore)?.object;
+    object.set_managers(managers);
+    to.codec.set_defaults(&mut object);
+    Ok(object)
+}
+
+/// Objects as managers see them that wrote through other versions. A webhook is not asked about them: its versions count
+/// as having the same fields.
+impl Versions for Resource {
+    fn convert(&self, object: &Object, api_version: &str) -> Option<(Object, Schema)> {
+        let to = self.version(api_version)?;
+        let converted = self.convert_here(object.clone(), to).ok()?;
+        Some((converted, to.codec.field_rows().clone()))
+    }
+
+    fn same_fields(&self, a: &str, b: &str) -> bool {
+        self.stored.codec.typed().is_none() || convert::same_fields(a, b)
+    }
+}
