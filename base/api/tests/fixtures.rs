@@ -12,7 +12,7 @@ fn fixtures() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!("no fixtures at {}: nothing checked", folder.display());
+    ferry_skip::missing(&format!("upstream's fixtures, {}", folder.display()));
     None
 }
 

@@ -13,7 +13,7 @@ fn served(path: &str) -> Option<Value> {
     match std::fs::read(&file) {
         Ok(bytes) => Some(serde_json::from_slice(&bytes).expect(path)),
         Err(_) => {
-            println!("no answer at {}: nothing checked", file.display());
+            ferry_skip::missing(&format!("what upstream serves, {}", file.display()));
             None
         }
     }

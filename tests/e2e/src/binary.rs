@@ -14,7 +14,11 @@ pub fn ferry() -> Option<PathBuf> {
     path.pop();
     path.pop();
     path.push("ferry");
-    path.is_file().then_some(path)
+    if !path.is_file() {
+        ferry_testkit::skip::missing("the ferry binary (cargo build --package ferry)");
+        return None;
+    }
+    Some(path)
 }
 
 pub struct Process {

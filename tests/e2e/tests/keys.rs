@@ -197,7 +197,7 @@ fn may_make_hosts() -> bool {
 async fn a_host_that_moves_is_reached_at_its_new_address() {
     let Some(binary) = ferry() else { return };
     if !may_make_hosts() {
-        println!("passed over: needs the right to make network namespaces");
+        ferry_skip::missing("the right to make a network namespace");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

@@ -14,11 +14,18 @@ struct Kubectl {
 
 impl Kubectl {
     fn new(server: &TestServer) -> Option<Kubectl> {
-        let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output().ok()?;
-        let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-        let minor = version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()?;
+        let Ok(output) = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output() else {
+            ferry_skip::missing("kubectl");
+            return None;
+        };
+        let version: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("kubectl tells its version");
+        let minor =
+            version["clientVersion"]["minor"].as_str().map(|text| text.trim_end_matches('+').parse::<u32>());
+        let minor = minor.expect("a version").expect("a number");
         if minor < 32 {
-            eprintln!("passed over: kubectl 1.{minor} is too old");
+            // Debian has no newer one
+            ferry_skip::unsupported(&format!("kubectl 1.{minor} is too old, 1.32 would do"));
             return None;
         }
         Some(Kubectl { kubeconfig: server.kubeconfig(), home: tempfile::tempdir().expect("a directory") })

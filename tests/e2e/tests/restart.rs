@@ -89,7 +89,7 @@ async fn write_until_killed(client: Client, round: usize, writer: usize) -> Vec<
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_in_the_middle_of_writes_loses_nothing_acknowledged() {
     let Some(binary) = binary() else {
-        eprintln!("passed over: the ferry binary is not built");
+        ferry_skip::missing("the ferry binary (cargo build --package ferry)");
         return;
     };
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,11 +1,13 @@
 //! A real server for tests, in this process: embedded store in a temporary directory, TLS on a free port,
 //! the whole filter chain. Everything is gone when it is dropped.
 //!
-//! Start reading at [`TestServer`]; [`raw`] is for what no client would send, [`outside`] a client over TLS that need
+//! Start reading at [`TestServer`]; [`skip`] says and counts what a test does not check; [`raw`] is for what no client would send, [`outside`] a client over TLS that need
 //! not behave.
 
 pub mod outside;
 pub mod raw;
+
+pub use ferry_skip as skip;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

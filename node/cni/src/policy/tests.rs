@@ -142,7 +142,7 @@ fn policies_add_up() {
 #[test]
 fn the_kernel_takes_the_table() {
     let Ok(namespace) = ferry_linux::net::Namespace::create() else {
-        println!("passed over: needs root");
+        ferry_skip::missing("the right to make a network namespace");
         return;
     };
     let block = json!({ "cidr": "fd00::/8", "except": ["fd00:1::/32"] });

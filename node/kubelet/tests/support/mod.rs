@@ -45,7 +45,7 @@ pub async fn node() -> Option<Node> {
     let Some(busybox) =
         busybox.filter(|_| has("containerd") && has("runc") && nix::unistd::geteuid().is_root())
     else {
-        println!("passed over: needs root, containerd, runc and busybox-static");
+        ferry_skip::missing("root, containerd, runc and busybox-static");
         return None;
     };
     let directory =

@@ -243,7 +243,9 @@ mod tests {
     fn the_table_is_what_upstream_starts_with() {
         let ours = policy();
         assert!(ours.cluster_roles.len() > 60 && ours.role_bindings.len() == 7, "the table has lost rows");
-        let Some(facts) = facts() else { return };
+        let Some(facts) = facts() else {
+            return ferry_skip::missing("upstream's roles, ../shared/k8s-1.36/rbac");
+        };
         let brought_by_metrics_server =
             |role: &ClusterRole| role.metadata.name.as_deref() == Some("system:aggregated-metrics-reader");
         let (added, cluster_roles): (Vec<_>, Vec<_>) =

@@ -28,7 +28,7 @@ impl EtcdServer {
     pub async fn start(tls: Option<&ServerTls>, extra: &[&str]) -> Option<Self> {
         let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if found.is_err() {
-            println!("passed over: there is no etcd on this machine (Debian: etcd-server)");
+            ferry_skip::missing("etcd (Debian: etcd-server)");
             return None;
         }
         // A port can be taken between choosing it and using it.

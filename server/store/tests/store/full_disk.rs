@@ -26,7 +26,7 @@ impl SmallDisk {
             .arg(directory.path())
             .status();
         if !mounted.is_ok_and(|status| status.success()) {
-            println!("passed over: a file system can be mounted here only by root");
+            ferry_skip::missing("the right to mount");
             return None;
         }
         Some(SmallDisk { directory })

@@ -14,7 +14,7 @@ impl Kubectl {
     /// None, with a note, where there is no kubectl.
     fn of(cluster: &Cluster) -> Option<Self> {
         if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
-            eprintln!("passed over: there is no kubectl");
+            ferry_skip::missing("kubectl (Debian: kubernetes-client)");
             return None;
         }
         Some(Kubectl { kubeconfig: cluster.kubeconfig(), home: tempfile::tempdir().expect("a directory") })

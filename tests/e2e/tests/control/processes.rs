@@ -60,7 +60,7 @@ impl Cluster {
     /// A server alone. None, with a note, where the binary is not built.
     pub async fn start() -> Option<Self> {
         let Some(binary) = binary() else {
-            eprintln!("passed over: the ferry binary is not built");
+            ferry_skip::missing("the ferry binary (cargo build --package ferry)");
             return None;
         };
         let directory = tempfile::tempdir().expect("a directory");
