@@ -70,6 +70,11 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets what was overwritten or deleted before `at`.
     async fn compact(&self, at: Revision) -> Result<()>;
 
+    /// Whether the store answers and takes writes now; asked by health checks, with a deadline of their own.
+    async fn health(&self) -> Result<()> {
+        self.current_revision().await.map(drop)
+    }
+
     async fn usage(&self) -> Result<Usage>;
 
     /// The whole store at one revision, as the bytes of a file that `restore` (embedded) or
@@ -288,4 +293,6 @@ pub struct Usage {
     pub quota: u64,
     /// Current keys; zero where the engine does not tell.
     pub keys: u64,
+    /// Puts are refused for want of space: etcd's alarm NOSPACE.
+    pub no_space: bool,
 }

@@ -7,6 +7,8 @@ mod embedded;
 mod encryption;
 mod etcd;
 mod etcd_server;
+mod faults;
+mod faulty;
 mod full_disk;
 mod model;
 mod snapshot;
