@@ -167,7 +167,7 @@ impl Log {
     async fn fill(&self) -> Result<Revision, Error> {
         let mut span = ferry_trace::span("cache.fill");
         let mut loaded: BTreeMap<Arc<str>, Vec<Arc<Entry>>> = BTreeMap::new();
-        let mut range = Range::prefix(&self.root).limit(2_000);
+        let mut range = Range::prefix(&self.root).limit(2_000).uncounted();
         let mut count = 0;
         let revision = loop {
             let page = self.store.range(range.clone()).await?;

@@ -22,7 +22,7 @@ pub trait Directory: Send + Sync + 'static {
 }
 
 pub trait LogFile: Send + Sync {
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Reads only if the kernel has all of it in memory.
     fn read_cached(&self, bytes: &mut [u8], offset: u64) -> bool;
@@ -70,7 +70,7 @@ impl dyn LogFile {
     /// The whole file, in place of what `bytes` held.
     pub fn read_all(&self, bytes: &mut Vec<u8>) -> io::Result<()> {
         bytes.clear();
-        bytes.resize(self.len()? as usize, 0);
+        bytes.resize(self.size()? as usize, 0);
         self.read_exact_at(bytes, 0)
     }
 }
@@ -126,7 +126,7 @@ impl Directory for RealDirectory {
 }
 
 impl LogFile for File {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 

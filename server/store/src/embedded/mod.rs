@@ -269,6 +269,7 @@ impl Store for Embedded {
                 range.after.as_deref(),
                 at,
                 range.limit.unwrap_or(usize::MAX),
+                if range.uncounted { 1 } else { usize::MAX },
             );
             (state.locate_all(found), remaining, at)
         };

@@ -241,7 +241,7 @@ struct FaultyFile {
 }
 
 impl LogFile for FaultyFile {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.contents.lock().now.len() as u64)
     }
 

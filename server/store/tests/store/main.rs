@@ -10,6 +10,8 @@ mod etcd_server;
 mod faults;
 mod faulty;
 mod full_disk;
+mod large;
+mod linearizable;
 mod model;
 mod snapshot;
 mod store_contract;
