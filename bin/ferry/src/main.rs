@@ -126,6 +126,9 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         .init();
     if cli.role.lives_long() {
         ferry_linux::memory::keep_small().context("start a thread")?;
+        if let Err(error) = ferry_linux::descriptors::raise_limit() {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+        }
     }
     match cli.role {
         Role::Up(options) => cluster::up::run(&options, &arguments[2..]),

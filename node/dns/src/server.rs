@@ -27,6 +27,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 256;
 /// Questions taken from a socket before other tasks of the thread get their turn.
 const TURN: usize = 64;
+/// Before the next connection is tried after one could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Server {
     udp: Vec<UdpSocket>,
@@ -135,7 +137,15 @@ async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>) {
                 Some(_) = connections.join_next() => {}
             }
         };
-        let Ok((stream, _)) = accepted else { continue };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            // Out of descriptors, most likely: the same error would come at once again.
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let shared = shared.clone();
         connections.spawn(async move {
             // A client that breaks off, or sends nonsense, ends its own connection.

@@ -9,6 +9,7 @@
 
 pub mod beneath;
 pub mod cgroup;
+pub mod descriptors;
 pub mod disk;
 pub mod memory;
 pub mod mount;

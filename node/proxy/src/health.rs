@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use ferry_client::{CancellationToken, NamespacedName};
@@ -18,6 +19,9 @@ use hyper::{body::Bytes, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
+
+/// Before the next connection is tried after one could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The health check servers of services, each on its node port.
 pub struct HealthChecks {
@@ -128,7 +132,15 @@ async fn serve(
             Some(_) = connections.join_next() => continue,
             () = stop.cancelled() => return,
         };
-        let Ok((stream, _)) = accepted else { continue };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            // Out of descriptors, most likely: the same error would come at once again.
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let answer = answer.clone();
         let respond = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (healthy, body, weight) = answer(request.uri().path());

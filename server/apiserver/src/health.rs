@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use ferry_store::Store;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +12,9 @@ use crate::api::Api;
 use crate::body::Response;
 use crate::request::Request;
 use crate::respond;
+
+/// A store that does not answer in this time is not well, as with upstream's `--etcd-healthcheck-timeout`.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Health {
@@ -24,23 +29,34 @@ struct Check {
     name: &'static str,
     /// A check of readiness says nothing about whether the server lives.
     readiness_only: bool,
-    passes: fn(&Health) -> bool,
+    test: Test,
+}
+
+enum Test {
+    State(fn(&Health) -> bool),
+    /// The store answers and takes writes, whichever engine it is.
+    Store,
 }
 
 const CHECKS: &[Check] = &[
-    Check { name: "ping", readiness_only: false, passes: |_| true },
-    Check { name: "etcd", readiness_only: false, passes: |health| health.caches.load(Ordering::Acquire) },
+    Check { name: "ping", readiness_only: false, test: Test::State(|_| true) },
+    Check { name: "etcd", readiness_only: false, test: Test::Store },
+    Check { name: "etcd-readiness", readiness_only: true, test: Test::Store },
     Check {
         name: "informer-sync",
         readiness_only: true,
-        passes: |health| health.caches.load(Ordering::Acquire),
+        test: Test::State(|health| health.caches.load(Ordering::Acquire)),
     },
     Check {
         name: "poststarthook/bootstrap-controller",
         readiness_only: false,
-        passes: |health| health.started.load(Ordering::Acquire),
+        test: Test::State(|health| health.started.load(Ordering::Acquire)),
     },
-    Check { name: "shutdown", readiness_only: true, passes: |health| !health.stopping.is_cancelled() },
+    Check {
+        name: "shutdown",
+        readiness_only: true,
+        test: Test::State(|health| !health.stopping.is_cancelled()),
+    },
 ];
 
 impl Health {
@@ -60,41 +76,68 @@ impl Health {
     pub fn stopping(&self) -> CancellationToken {
         self.stopping.clone()
     }
-
-    pub fn is_ready(&self) -> bool {
-        CHECKS.iter().all(|check| (check.passes)(self))
-    }
 }
 
-pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
+pub async fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
     let endpoint = parts[0];
-    let checks = CHECKS.iter().filter(|check| endpoint == "readyz" || !check.readiness_only);
+    let checks: Vec<_> =
+        CHECKS.iter().filter(|check| endpoint == "readyz" || !check.readiness_only).collect();
     let one = parts[1..].join("/");
     if !one.is_empty() {
         return match checks.into_iter().find(|check| check.name == one) {
-            Some(check) if (check.passes)(&api.health) => text(200, "ok".into()),
-            Some(check) => text(500, format!("internal server error: {} failed\n", check.name)),
+            Some(check) => match verdict(check, &api.health, &store_health(api, &[check]).await) {
+                Ok(()) => text(200, "ok".into()),
+                Err(why) => text(500, format!("internal server error: {why}\n")),
+            },
             None => respond::page_not_found(),
         };
     }
     let excluded: Vec<&str> = request.query.all("exclude").collect();
-    let (mut lines, mut failed) = (String::new(), Vec::new());
+    let asked: Vec<_> = checks.iter().copied().filter(|check| !excluded.contains(&check.name)).collect();
+    let store = store_health(api, &asked).await;
+    let (mut lines, mut passed) = (String::new(), true);
     for check in checks {
-        let verdict = match () {
-            () if excluded.contains(&check.name) => "excluded: ok",
-            () if (check.passes)(&api.health) => "ok",
+        let (sign, outcome) = match () {
+            () if excluded.contains(&check.name) => ('+', "excluded: ok"),
+            () if verdict(check, &api.health, &store).is_ok() => ('+', "ok"),
             () => {
-                failed.push(check.name);
-                "failed: reason withheld"
+                passed = false;
+                ('-', "failed: reason withheld")
             }
         };
-        let sign = if verdict.starts_with("failed") { '-' } else { '+' };
-        let _ = writeln!(lines, "[{sign}]{} {verdict}", check.name);
+        let _ = writeln!(lines, "[{sign}]{} {outcome}", check.name);
     }
-    match (failed.is_empty(), request.query.get("verbose").is_some()) {
+    match (passed, request.query.get("verbose").is_some()) {
         (true, false) => text(200, "ok".into()),
         (true, true) => text(200, format!("{lines}{endpoint} check passed\n")),
         (false, _) => text(500, format!("{lines}{endpoint} check failed\n")),
+    }
+}
+
+fn verdict(check: &Check, health: &Health, store: &Result<(), String>) -> Result<(), String> {
+    match check.test {
+        Test::State(passes) if passes(health) => Ok(()),
+        Test::State(_) => Err(format!("{} failed", check.name)),
+        Test::Store => store.clone(),
+    }
+}
+
+/// Asks the store once, if any of the checks is about it.
+async fn store_health(api: &Api, checks: &[&Check]) -> Result<(), String> {
+    if !checks.iter().any(|check| matches!(check.test, Test::Store)) {
+        return Ok(());
+    }
+    let store: &dyn Store = &*api.registry.store;
+    match tokio::time::timeout(STORE_TIMEOUT, store.health()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the store is not well");
+            Err(error.to_string())
+        }
+        Err(_) => {
+            tracing::warn!("the store did not answer in {STORE_TIMEOUT:?}");
+            Err(format!("the store did not answer in {STORE_TIMEOUT:?}"))
+        }
     }
 }
 

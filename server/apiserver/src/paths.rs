@@ -28,7 +28,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
     match parts.as_slice() {
         [] | [""] => Ok(root(api)),
         ["healthz" | "livez" | "readyz", .., ""] => Ok(respond::page_not_found()),
-        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts)),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts).await),
         ["version"] => Ok(respond::json_bytes(200, version::document().into())),
         ["metrics"] => {
             let text = api.metrics.text(api);

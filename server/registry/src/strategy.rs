@@ -86,6 +86,11 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         None
     }
 
+    /// Says once more what the object says already, so that losing the write loses only a little time.
+    fn is_renewal(&self, _new: &Object, _old: &Object) -> bool {
+        false
+    }
+
     /// The object stays though it is deleted and has no finalizers left (a namespace with content).
     fn is_retained(&self, _object: &Object) -> bool {
         false
@@ -164,14 +169,23 @@ pub struct Traits {
     pub created_with_status: bool,
     /// Addresses or ports are reserved together with the object: it has companions.
     pub reserves: bool,
-    /// Writes need not wait for the disk (leases, events).
-    pub relaxed: bool,
+    pub relaxed: Relaxed,
     /// Objects go away by themselves after this time (events).
     pub ttl: Option<std::time::Duration>,
     /// Finalizers every new object gets.
     pub first_finalizer: Option<&'static str>,
     /// What a delete does to dependents when the request does not say.
     pub orphans_by_default: bool,
+}
+
+/// Which writes are answered before they are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaxed {
+    Never,
+    /// Those that only put off an end, see [`Rules::is_renewal`].
+    Renewals,
+    /// Nobody acts on what the object says (events).
+    Always,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +209,7 @@ impl Traits {
         generation: false,
         created_with_status: false,
         reserves: false,
-        relaxed: false,
+        relaxed: Relaxed::Never,
         ttl: None,
         first_finalizer: None,
         orphans_by_default: false,
@@ -240,6 +254,7 @@ pub trait Strategy: Send + Sync {
     fn columns(&self, version: &str) -> &[Column];
     fn traits(&self) -> Traits;
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64>;
+    fn is_renewal(&self, new: &Object, old: &Object) -> bool;
     fn is_retained(&self, object: &Object) -> bool;
     fn begin_deletion(&self, object: &mut Object);
     fn scale(&self, version: &str) -> Option<&ScalePaths>;
@@ -383,6 +398,10 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
 
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64> {
         self.rules.grace_period(object, asked)
+    }
+
+    fn is_renewal(&self, new: &Object, old: &Object) -> bool {
+        self.rules.is_renewal(new, old)
     }
 
     fn is_retained(&self, object: &Object) -> bool {

@@ -70,6 +70,11 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets what was overwritten or deleted before `at`.
     async fn compact(&self, at: Revision) -> Result<()>;
 
+    /// Whether the store answers and takes writes now; asked by health checks, with a deadline of their own.
+    async fn health(&self) -> Result<()> {
+        self.current_revision().await.map(drop)
+    }
+
     async fn usage(&self) -> Result<Usage>;
 
     /// The whole store at one revision, as the bytes of a file that `restore` (embedded) or
@@ -95,11 +100,13 @@ pub struct Range {
     pub after: Option<String>,
     pub at: Option<Revision>,
     pub limit: Option<usize>,
+    /// How many keys the limit leaves out need not be counted: whether there are any is enough.
+    pub uncounted: bool,
 }
 
 impl Range {
     pub fn prefix(prefix: impl Into<String>) -> Self {
-        Range { prefix: prefix.into(), after: None, at: None, limit: None }
+        Range { prefix: prefix.into(), after: None, at: None, limit: None, uncounted: false }
     }
 
     #[must_use]
@@ -114,6 +121,13 @@ impl Range {
         self
     }
 
+    /// For one page after the other: counting what is left would visit every key once for each page.
+    #[must_use]
+    pub fn uncounted(mut self) -> Self {
+        self.uncounted = true;
+        self
+    }
+
     #[must_use]
     pub fn limit(mut self, keys: usize) -> Self {
         self.limit = Some(keys);
@@ -124,7 +138,7 @@ impl Range {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     pub kvs: Vec<KeyValue>,
-    /// How many keys of the range the limit left out.
+    /// How many keys of the range the limit left out; one stands for any number where nobody counts.
     pub remaining: usize,
     /// The revision of this page: the one asked for, or the store's. Further pages name it to be
     /// of one list.
@@ -288,4 +302,6 @@ pub struct Usage {
     pub quota: u64,
     /// Current keys; zero where the engine does not tell.
     pub keys: u64,
+    /// Puts are refused for want of space: etcd's alarm NOSPACE.
+    pub no_space: bool,
 }

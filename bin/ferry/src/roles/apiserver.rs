@@ -131,9 +131,20 @@ async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     if flags.quota_backend_bytes > 0 {
         config.quota = flags.quota_backend_bytes;
     }
-    let store =
-        Embedded::open(config).with_context(|| format!("open the store in {}", directory.display()))?;
-    Ok(Arc::new(store))
+    match Embedded::open(config) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => {
+            let directory = directory.display();
+            let attempt = match error {
+                ferry_store::Error::Corrupt { .. } => format!(
+                    "open the store in {directory}, which is damaged: bring the file back, or make a store out of a \
+                     snapshot with `ferry snapshot restore FILE --data-dir NEW_DIRECTORY`"
+                ),
+                _ => format!("open the store in {directory}"),
+            };
+            Err(error).context(attempt)
+        }
+    }
 }
 
 /// The embedded store in this process. Its writer waits for a free processor rather than for its turn at once: the

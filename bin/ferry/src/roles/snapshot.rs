@@ -58,8 +58,9 @@ async fn save(data_dir: &Path, store: &Path, file: &Path) -> anyhow::Result<u64>
     }
     match Embedded::open(embedded::Config::new(store)) {
         Ok(stopped) => snapshot::save(&stopped, file).await.context("read the store"),
-        // A server holds it: that one is asked.
-        Err(_) => from_server(data_dir, file).await,
+        Err(damaged @ ferry_store::Error::Corrupt { .. }) => Err(damaged).context("read the store"),
+        // A server holds it, as a rule: that one is asked.
+        Err(error) => from_server(data_dir, file).await.with_context(|| error.to_string()),
     }
 }
 
@@ -94,5 +95,11 @@ async fn from_server(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
         return Err(error).context("what came from the server is no whole snapshot");
     }
     tokio::fs::rename(&partial, file).await.with_context(|| format!("write {}", file.display()))?;
+    let directory = match file.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let directory = tokio::fs::File::open(directory).await.context("open the snapshot's directory")?;
+    directory.sync_all().await.with_context(|| format!("make {} durable", file.display()))?;
     Ok(bytes)
 }

@@ -181,7 +181,7 @@ impl Log {
         // One that is added from here on is loaded on its own.
         let resources = self.resources.read().clone();
         let mut loaded: BTreeMap<Arc<str>, Vec<Result<Entry, Arc<str>>>> = BTreeMap::new();
-        let mut range = Range::prefix(&self.root).limit(2_000);
+        let mut range = Range::prefix(&self.root).limit(2_000).uncounted();
         let mut count = 0;
         let revision = loop {
             let page = self.store.range(range.clone()).await?;

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
-use crate::strategy::{NameRule, Rules, Selectable, Strategy, Traits, Typed};
+use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, Traits, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -56,11 +56,11 @@ const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
 const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
 const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
-const LEASE: Traits = Traits { relaxed: true, ..CONDITIONAL_UPSERT };
+const LEASE_CANDIDATE: Traits = Traits { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
 const EVENT: Traits =
-    Traits { ttl: Some(Duration::from_secs(3600)), relaxed: true, create_on_update: true, ..NONE };
+    Traits { ttl: Some(Duration::from_secs(3600)), relaxed: Relaxed::Always, create_on_update: true, ..NONE };
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 const DRA: &str = "resource.k8s.io";
@@ -82,7 +82,7 @@ static ROWS: &[Row] = &[
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
-    row("coordination.k8s.io", "LeaseCandidate", LEASE, &[], cluster::LEASE_CANDIDATE),
+    row("coordination.k8s.io", "LeaseCandidate", LEASE_CANDIDATE, &[], cluster::LEASE_CANDIDATE),
     row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
     row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),

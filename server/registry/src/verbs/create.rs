@@ -13,7 +13,7 @@ use crate::cache::Entry;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::{Companion, Traits};
+use crate::strategy::{Companion, Relaxed, Traits};
 
 /// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
@@ -158,7 +158,7 @@ impl Registry {
 
     /// Keeps what was just written for its next writer. Leases and events come and go by the thousand and have none.
     pub(super) fn keep(&self, call: &Call<'_>, entry: &Arc<Entry>, written: Object, revision: Revision) {
-        if !call.resource.strategy.traits().relaxed {
+        if call.resource.strategy.traits().relaxed == Relaxed::Never {
             self.recent.keep(entry, written, revision);
         }
     }
@@ -271,10 +271,9 @@ pub(super) fn transaction(
     let mut txn = Txn {
         compare: vec![compare],
         operations: vec![operation],
-        durability: if call.resource.strategy.traits().relaxed {
-            Durability::Relaxed
-        } else {
-            Durability::Sync
+        durability: match call.resource.strategy.traits().relaxed {
+            Relaxed::Always => Durability::Relaxed,
+            Relaxed::Never | Relaxed::Renewals => Durability::Sync,
         },
     };
     for companion in companions {

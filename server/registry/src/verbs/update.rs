@@ -12,7 +12,7 @@ use super::{Answer, Call, Charge, Operation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::UpdateScope;
+use crate::strategy::{Relaxed, UpdateScope};
 
 /// How often an update without a revision is tried again.
 const TRIES: usize = 32;
@@ -146,7 +146,10 @@ impl Registry {
         // The last finalizer of a deleted object is gone: so is the object.
         let operation =
             if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
-        let txn = transaction(call, compare, operation, companions);
+        let mut txn = transaction(call, compare, operation, companions);
+        if !gone && strategy.traits().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
+            txn = txn.relaxed();
+        }
         let committed = self.commit(call, call.namespace, call.name, txn, Some(&new)).await;
         drop(charge.turn);
         match committed {

@@ -7,12 +7,14 @@
 //! ```text
 //! segment  magic 8 | format 4 | id 4 | salt 8 | zero 4 | crc 4
 //! frame    magic 4 | crc 4 | length 4 | records 4 | revision 8 | compacted 8 | ceiling 8 | durable 4 | sequence 4 | oldest 4 | zero 4
-//! record   crc 4 | key length 2 | zero 2 | value length 4 | sub 4 | revision 8 | created 8 | version 8 | expires 8 | key | value
+//! record   crc 4 | key length 2 | zero 2 | value length 4 | sub 4 | revision 8 | created 8 | version 8 | ttl 8 | key | value
 //! trailer  8
 //! ```
 //!
 //! All numbers are little-endian. Frame headers and trailers are keyed with the segment's random
 //! salt, so that no value, whatever its bytes, can pass for a frame.
+
+use std::time::Duration;
 
 use crate::{Error, Result, Revision};
 
@@ -26,6 +28,10 @@ const FORMAT: u32 = 1;
 const FRAME_MAGIC: u32 = 0x6d_61_72_46;
 /// The unit that a disk writes whole.
 const SECTOR: usize = 512;
+/// Marks a time to live, in milliseconds.
+const TTL: u64 = 1 << 63;
+/// Older versions wrote a deadline by the machine's clock, and only for events, which live for an hour.
+const TTL_OF_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// One version of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +44,9 @@ pub struct Record<'a> {
     pub version: i64,
     /// The place of this change among those of its revision.
     pub sub: u32,
-    /// Milliseconds since the epoch; zero for never.
-    pub expires: u64,
+    /// From when it was put, or from when the store was opened. No clock of the machine is asked: it may be wrong by
+    /// years when a machine starts.
+    pub ttl: Option<Duration>,
 }
 
 /// What a frame says of the whole store.
@@ -178,7 +185,7 @@ pub fn append_record(bytes: &mut Vec<u8>, record: &Record<'_>) {
     bytes.extend_from_slice(&record.revision.0.to_le_bytes());
     bytes.extend_from_slice(&record.created.0.to_le_bytes());
     bytes.extend_from_slice(&record.version.to_le_bytes());
-    bytes.extend_from_slice(&record.expires.to_le_bytes());
+    bytes.extend_from_slice(&ttl_to_number(record.ttl).to_le_bytes());
     bytes.extend_from_slice(record.key.as_bytes());
     bytes.extend_from_slice(record.value);
     let crc = crc32fast::hash(&bytes[at + 4..]);
@@ -201,9 +208,21 @@ pub fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
         revision: Revision(i64_at(header, 16)),
         created: Revision(i64_at(header, 24)),
         version: i64_at(header, 32),
-        expires: u64_at(header, 40),
+        ttl: ttl_of_number(u64_at(header, 40)),
     };
     Some((record, size))
+}
+
+fn ttl_to_number(ttl: Option<Duration>) -> u64 {
+    ttl.map_or(0, |ttl| TTL | u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn ttl_of_number(number: u64) -> Option<Duration> {
+    match number {
+        0 => None,
+        number if number & TTL != 0 => Some(Duration::from_millis(number & !TTL)),
+        _ => Some(TTL_OF_DEADLINE),
+    }
 }
 
 /// A whole frame found in a segment.
@@ -357,7 +376,7 @@ mod tests {
     const SALT: u64 = 0x1234_5678_9abc_def0;
 
     fn record<'a>(key: &'a str, value: &'a [u8]) -> Record<'a> {
-        Record { key, value, revision: Revision(7), created: Revision(5), version: 3, sub: 1, expires: 99 }
+        Record { key, value, revision: Revision(7), created: Revision(5), version: 3, sub: 1, ttl: None }
     }
 
     /// A segment of zeros with one frame of `values` at its start; returns the frame's end too.
@@ -407,6 +426,17 @@ mod tests {
         assert_eq!(values, [b"one".as_slice(), b"", &[0; 3000]]);
         for (at, size, record) in frame.records {
             assert_eq!(parse_record(&segment[at..at + size]).unwrap().0, record);
+        }
+    }
+
+    #[test]
+    fn a_time_to_live_reads_back_and_no_deadline_depends_on_the_clock() {
+        for ttl in [None, Some(Duration::ZERO), Some(Duration::from_millis(1500)), Some(TTL_OF_DEADLINE)] {
+            assert_eq!(ttl_of_number(ttl_to_number(ttl)), ttl);
+        }
+        assert!(ttl_of_number(ttl_to_number(Some(Duration::MAX))).unwrap() > Duration::from_secs(1 << 40));
+        for deadline_of_an_older_version in [1, 1_700_000_000_000, 4_000_000_000_000] {
+            assert_eq!(ttl_of_number(deadline_of_an_older_version), Some(TTL_OF_DEADLINE));
         }
     }
 

@@ -95,13 +95,14 @@ impl Index {
         Some((key.clone(), visible(chain, revision)?))
     }
 
-    /// Keys under a prefix as of a revision, and how many more the limit left out.
+    /// Keys under a prefix as of a revision, and how many more the limit left out, `most` at most.
     pub fn range(
         &self,
         prefix: &str,
         after: Option<&str>,
         revision: Revision,
         limit: usize,
+        most: usize,
     ) -> (Vec<(Arc<str>, Version)>, usize) {
         let start = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -120,6 +121,9 @@ impl Index {
                 found.push((key.clone(), version));
             } else {
                 remaining += 1;
+                if remaining >= most {
+                    break;
+                }
             }
         }
         (found, remaining)
@@ -377,7 +381,7 @@ mod tests {
     }
 
     fn keys_at(index: &Index, revision: i64) -> Vec<String> {
-        let (found, _) = index.range("", None, Revision(revision), usize::MAX);
+        let (found, _) = index.range("", None, Revision(revision), usize::MAX, usize::MAX);
         found.into_iter().map(|(key, _)| key.to_string()).collect()
     }
 
@@ -395,11 +399,11 @@ mod tests {
     #[test]
     fn a_prefix_ends_where_it_ends() {
         let index = index(&[("/a/1", 2, 1), ("/a/2", 3, 1), ("/a0", 4, 1), ("/b", 5, 1)]);
-        let (found, remaining) = index.range("/a/", None, Revision(9), 1);
+        let (found, remaining) = index.range("/a/", None, Revision(9), 1, usize::MAX);
         assert_eq!((found.len(), remaining), (1, 1));
-        let (found, remaining) = index.range("/a/", Some("/a/1"), Revision(9), 9);
+        let (found, remaining) = index.range("/a/", Some("/a/1"), Revision(9), 9, usize::MAX);
         assert_eq!((&*found[0].0, remaining), ("/a/2", 0));
-        let (found, _) = index.range("/a/", Some("/"), Revision(9), 9);
+        let (found, _) = index.range("/a/", Some("/"), Revision(9), 9, usize::MAX);
         assert_eq!(found.len(), 2);
     }
 

@@ -1,16 +1,22 @@
 //! The log: segments in order, appended to at the end, dropped at the front.
 //!
 //! Space is allocated before it is written to, so a full disk shows before anything was done.
-//! A part of it is kept back for deletions, which must go on when puts cannot.
+//! A part of it is kept back for deletions, which must go on when puts cannot. A segment that no other can follow, for
+//! want of descriptors say, grows on until one can.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::files::{Directory, is_passing};
 use super::frame::{FrameBuilder, Mark, Next, Record, SEGMENT_HEADER, parse_frame};
 use super::index::{Index, Location, Version};
-use super::segment::{Segment, file_name, parse_file_name, sync_directory};
+use super::manifest::{self, Manifest, Newest};
+use super::segment::{Segment, file_name, parse_file_name};
 use crate::{Error, Result, Revision};
+
+/// A segment grows no further, whatever keeps the next one from being made.
+const LARGEST: u64 = 1 << 30;
 
 /// In what pieces the log takes space from the disk.
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +43,14 @@ pub enum Space {
 }
 
 pub struct Log {
-    directory: PathBuf,
+    directory: Arc<dyn Directory>,
+    manifest: Manifest,
     sizes: Sizes,
     /// Everything before the active segment, oldest first.
     sealed: Vec<Sealed>,
     active: Arc<Segment>,
+    /// Follows the active segment as soon as the manifest names it, with its size; until then nothing is written to it.
+    next: Option<(Arc<Segment>, u64)>,
     /// Where the next frame goes.
     offset: u64,
     allocated: u64,
@@ -66,32 +75,44 @@ pub struct Recovered {
     pub mark: Mark,
     /// The last frame is the one that a clean end writes: nothing can be missing.
     pub clean: bool,
-    /// Keys with a time to live: when, which, and the version that set it.
-    pub expiring: Vec<(u64, Arc<str>, Revision)>,
+    /// Keys with a time to live: how long, which, and the version that set it.
+    pub expiring: Vec<(Duration, Arc<str>, Revision)>,
 }
 
 impl Log {
     /// Opens the log in a directory, or begins one.
-    pub fn open(directory: &Path, sizes: Sizes) -> Result<Recovered> {
+    pub fn open(directory: Arc<dyn Directory>, sizes: Sizes) -> Result<Recovered> {
         let cannot_open =
-            |error| Error::unavailable(format!("open the log in {}", directory.display()), error);
-        let ids = segment_ids(directory).map_err(cannot_open)?;
+            |error| Error::unavailable(format!("open the log in {}", directory.path().display()), error);
+        let missing = |id| {
+            let path = directory.path().join(file_name(id));
+            Error::corrupt(format!("{} is missing", path.display()))
+        };
+        let names = directory.names().map_err(cannot_open)?;
+        let mut ids: Vec<u32> = names.iter().filter_map(|name| parse_file_name(name)).collect();
+        ids.sort_unstable();
+        let (manifest, newest) = Manifest::open(&*directory, &names)?.unzip();
+        let named = newest.unwrap_or(Newest::Unnamed);
+        let newest = if let Newest::Segment(newest) = named { newest } else { 0 };
+        if newest > ids.last().copied().unwrap_or(0) {
+            return Err(missing(newest));
+        }
         let mut recovery = Recovery::default();
         let mut segments: Vec<Sealed> = Vec::new();
         let mut bytes = Vec::new();
         for (position, id) in ids.iter().enumerate() {
             let last = position + 1 == ids.len();
-            match Segment::open(directory, *id, &mut bytes)? {
+            match Segment::open(&*directory, *id, &mut bytes)? {
                 Some(segment) => {
                     recovery.read(&segment, &bytes, last)?;
                     segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
                 }
                 // A crash while it was being created; nothing was ever written to it.
-                None if last && bytes.iter().skip(SEGMENT_HEADER).all(|byte| *byte == 0) => {
-                    std::fs::remove_file(directory.join(file_name(*id))).map_err(cannot_open)?;
+                None if last && *id > newest && bytes.iter().skip(SEGMENT_HEADER).all(|byte| *byte == 0) => {
+                    directory.remove(&file_name(*id)).map_err(cannot_open)?;
                 }
                 None => {
-                    let path = directory.join(file_name(*id));
+                    let path = directory.path().join(file_name(*id));
                     return Err(Error::corrupt(format!("the header of {}", path.display())));
                 }
             }
@@ -100,41 +121,41 @@ impl Log {
             && recovery.frames > 0
             && *first > recovery.mark.oldest
         {
-            let missing = directory.join(file_name(recovery.mark.oldest));
-            return Err(Error::corrupt(format!("{} is missing", missing.display())));
+            return Err(missing(recovery.mark.oldest));
         }
-        let log = match segments.pop() {
-            Some(active) => Log {
-                directory: directory.to_path_buf(),
-                sizes,
-                sealed: segments,
-                active: active.segment,
-                offset: recovery.end as u64,
-                allocated: active.size,
-                durable: 0,
-                sequence: recovery.mark.sequence,
-                oldest: recovery.mark.oldest.max(1),
-                broken: false,
-            },
-            None => Log::begin(directory, sizes).map_err(cannot_open)?,
+        if named == Newest::Damaged && recovery.frames > 0 {
+            let path = directory.path().join(manifest::NAME);
+            return Err(Error::corrupt(format!("{} is damaged", path.display())));
+        }
+        let (active, offset) = match segments.pop() {
+            Some(active) => (active, recovery.end as u64),
+            None => {
+                let segment = Segment::create(&*directory, 1, sizes.step).map_err(cannot_open)?;
+                (Sealed { segment: Arc::new(segment), size: sizes.step }, SEGMENT_HEADER as u64)
+            }
+        };
+        let manifest = match manifest {
+            Some(manifest) => manifest,
+            None => Manifest::create(&*directory).map_err(cannot_open)?,
+        };
+        if active.segment.id > newest {
+            manifest.write(active.segment.id).and_then(|()| manifest.sync()).map_err(cannot_open)?;
+        }
+        let log = Log {
+            directory: directory.clone(),
+            manifest,
+            sizes,
+            sealed: segments,
+            active: active.segment,
+            next: None,
+            offset,
+            allocated: active.size,
+            durable: 0,
+            sequence: recovery.mark.sequence,
+            oldest: recovery.mark.oldest.max(1),
+            broken: false,
         };
         recovery.finish(log).map_err(cannot_open)
-    }
-
-    fn begin(directory: &Path, sizes: Sizes) -> io::Result<Log> {
-        let segment = Segment::create(directory, 1, sizes.step)?;
-        Ok(Log {
-            directory: directory.to_path_buf(),
-            sizes,
-            sealed: Vec::new(),
-            active: Arc::new(segment),
-            offset: SEGMENT_HEADER as u64,
-            allocated: sizes.step,
-            durable: 0,
-            sequence: 0,
-            oldest: 1,
-            broken: false,
-        })
     }
 
     /// Whatever lies past the end, be it a torn frame or one whose append failed, must never be
@@ -176,14 +197,20 @@ impl Log {
             return Ok(());
         }
         let full = self.offset + needed > self.sizes.segment && self.offset > SEGMENT_HEADER as u64;
-        let made = if full {
-            self.rotate(needed + self.sizes.reserve)
-        } else {
-            self.extend((self.offset + needed + self.sizes.reserve).next_multiple_of(self.sizes.step))
+        let grown = (self.offset + needed + self.sizes.reserve).next_multiple_of(self.sizes.step);
+        let made = match full {
+            true => self.rotate(needed + self.sizes.reserve),
+            false => self.extend(grown),
+        };
+        let made = match made {
+            Err(error) if full && !self.broken && is_passing(&error) && grown <= LARGEST => {
+                self.extend(grown)
+            }
+            made => made,
         };
         match (made, space) {
-            (Err(_), Space::Reserve) if self.offset + needed <= self.allocated => Ok(()),
-            (Err(_), Space::Reserve) => self.extend(self.offset + needed),
+            (Err(_), Space::Reserve) if !self.broken && self.offset + needed <= self.allocated => Ok(()),
+            (Err(_), Space::Reserve) if !self.broken => self.extend(self.offset + needed),
             (made, _) => made,
         }
     }
@@ -197,8 +224,24 @@ impl Log {
     fn rotate(&mut self, needed: u64) -> io::Result<()> {
         self.sync()?;
         let allocated = (SEGMENT_HEADER as u64 + needed).next_multiple_of(self.sizes.step);
-        let next = Segment::create(&self.directory, self.active.id + 1, allocated)?;
-        let active = std::mem::replace(&mut self.active, Arc::new(next));
+        let (next, size) = match &mut self.next {
+            Some((next, size)) => (next, size),
+            None => {
+                let next = Segment::create(&*self.directory, self.active.id + 1, allocated)?;
+                let (next, size) = self.next.insert((Arc::new(next), allocated));
+                (next, size)
+            }
+        };
+        if *size < allocated {
+            next.allocate(*size, allocated - *size)?;
+            *size = allocated;
+        }
+        self.manifest.write(next.id)?;
+        let named = self.manifest.sync();
+        self.broken |= named.is_err();
+        named?;
+        let (next, allocated) = self.next.take().expect("it was just named");
+        let active = std::mem::replace(&mut self.active, next);
         let size = self.offset;
         self.offset = SEGMENT_HEADER as u64;
         self.allocated = allocated;
@@ -223,7 +266,10 @@ impl Log {
         mark.oldest = self.oldest;
         let bytes = frame.finish(self.active.salt, mark);
         if let Err(error) = self.active.write_at(self.offset, bytes) {
-            self.discard_tail()?;
+            // A part of it may lie there, and the next frame would not cover all of that.
+            let discarded = self.discard_tail();
+            self.broken |= discarded.is_err();
+            discarded?;
             return Err(error);
         }
         self.offset += bytes.len() as u64;
@@ -241,8 +287,8 @@ impl Log {
         Ok(())
     }
 
-    /// A sync has failed. What was written may be lost, and a later sync would not say so: the
-    /// kernel reports such a failure once. Only reading the log anew tells what is left.
+    /// A sync has failed, or an unfinished write could not be cut off. What was written may be lost, and a later sync
+    /// would not say so: the kernel reports such a failure once. Only reading the log anew tells what is left.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
@@ -261,20 +307,14 @@ impl Log {
 
     /// Removes the oldest segment, once it is retired and that is durable.
     pub fn drop_oldest(&mut self) -> io::Result<()> {
-        self.sealed.remove(0).segment.remove()?;
-        sync_directory(&self.directory)
+        let Some(oldest) = self.oldest() else { return Ok(()) };
+        self.directory.remove(&file_name(oldest.id))?;
+        self.sealed.remove(0);
+        // Were it to come back after a power cut without those removed after it, frames would seem to be missing.
+        let synced = self.directory.sync();
+        self.broken |= synced.is_err();
+        synced
     }
-}
-
-fn segment_ids(directory: &Path) -> io::Result<Vec<u32>> {
-    let mut ids = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        if let Some(id) = entry?.file_name().to_str().and_then(parse_file_name) {
-            ids.push(id);
-        }
-    }
-    ids.sort_unstable();
-    Ok(ids)
 }
 
 #[derive(Default)]
@@ -287,7 +327,7 @@ struct Recovery {
     /// Where the frames of the last segment end, and whether anything but zeros follows.
     end: usize,
     tail: bool,
-    expiring: Vec<(u64, Arc<str>, Revision)>,
+    expiring: Vec<(Duration, Arc<str>, Revision)>,
 }
 
 impl Recovery {
@@ -335,13 +375,19 @@ impl Recovery {
                 location,
             },
         );
-        if record.expires != 0 {
-            self.expiring.push((record.expires, Arc::from(record.key), record.revision));
+        if let Some(ttl) = record.ttl {
+            self.expiring.push((ttl, Arc::from(record.key), record.revision));
         }
     }
 
     fn finish(mut self, mut log: Log) -> io::Result<Recovered> {
-        // What a killed process wrote is in the kernel's memory, and perhaps not on the disk.
+        // What an earlier process wrote is in the kernel's memory, and perhaps not on the disk. If a sync failed then,
+        // the kernel takes it for written, and would not write it now: so it is written again.
+        if !self.clean && self.end > SEGMENT_HEADER {
+            let from = (self.mark.durable as usize).clamp(SEGMENT_HEADER, self.end);
+            let written = log.active.read_exact_at(from as u64, self.end - from)?;
+            log.active.write_at(from as u64, &written)?;
+        }
         log.sync()?;
         if self.tail {
             tracing::info!(segment = log.active.id, "dropping an unfinished write");

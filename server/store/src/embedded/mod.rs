@@ -6,14 +6,17 @@
 //! ```
 //!
 //! `writer.rs` is the heart. `frame.rs` says what the bytes are, `index.rs` which of them count,
-//! `log.rs` where they go, `cleaning.rs` how space comes back, `watchers.rs` who hears of it.
+//! `log.rs` where they go, `files.rs` what that asks of the disk, `cleaning.rs` how space comes back, `watchers.rs` who
+//! hears of it.
 //! Why a log of our own and not a database: docs/store.md, with figures.
 
 mod cleaning;
 mod expiry;
+pub mod files;
 mod frame;
 mod index;
 mod log;
+mod manifest;
 mod queue;
 mod segment;
 mod snapshot;
@@ -36,7 +39,8 @@ use futures::stream::BoxStream;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use self::expiry::{Clock, Expiry};
+use self::expiry::Expiry;
+use self::files::{Directory, RealDirectory};
 use self::index::{Index, Version};
 use self::log::{Log, Recovered, Sizes};
 use self::queue::{Outcome, Queue, Refused, Request};
@@ -101,6 +105,7 @@ pub(crate) struct Shared {
     /// The newest revision that readers may see.
     published: Arc<AtomicI64>,
     size: AtomicU64,
+    no_space: AtomicBool,
     closed: AtomicBool,
     failed: RwLock<Option<Error>>,
 }
@@ -113,10 +118,20 @@ pub(crate) struct State {
 impl Embedded {
     /// Opens the store in a directory, or begins one. Reads all of it, so give it a thread.
     pub fn open(config: Config) -> Result<Self> {
-        let mut span = ferry_trace::span("store.open");
         let lock = lock_directory(&config.directory)?;
+        let directory = open_directory(&config.directory)?;
+        Embedded::start(config, directory, Some(lock))
+    }
+
+    /// A store over another disk than this machine's; nobody else may use it.
+    pub fn open_over(config: Config, directory: Arc<dyn Directory>) -> Result<Self> {
+        Embedded::start(config, directory, None)
+    }
+
+    fn start(config: Config, directory: Arc<dyn Directory>, lock: Option<File>) -> Result<Self> {
+        let mut span = ferry_trace::span("store.open");
         let Recovered { log, index, mark, clean, expiring } =
-            Log::open(&config.directory, Sizes::new(config.segment))?;
+            Log::open(directory, Sizes::new(config.segment))?;
         span.set("keys", index.live_keys() as i64);
         // After a crash, revisions may have been given away that the log does not show.
         let last = if clean { mark.revision } else { mark.ceiling };
@@ -128,10 +143,13 @@ impl Embedded {
             watchers: Watchers::default(),
             published: Arc::new(AtomicI64::new(revision.0)),
             size: AtomicU64::new(log.size()),
+            no_space: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             failed: RwLock::new(None),
         });
-        let expiry = Expiry::new(Clock::start(), expiring);
+        let mut expiry = Expiry::default();
+        let now = Instant::now();
+        expiring.into_iter().for_each(|(ttl, key, revision)| expiry.add(now, ttl, key, revision));
         let (transaction_limit, quota) = (config.transaction, config.quota);
         let at_start = config.at_writer_start;
         let writer = Writer::new(shared.clone(), config, log, lock, expiry, revision);
@@ -251,6 +269,7 @@ impl Store for Embedded {
                 range.after.as_deref(),
                 at,
                 range.limit.unwrap_or(usize::MAX),
+                if range.uncounted { 1 } else { usize::MAX },
             );
             (state.locate_all(found), remaining, at)
         };
@@ -295,6 +314,13 @@ impl Store for Embedded {
         Ok(self.shared.published())
     }
 
+    /// Asks the writer: one that has stopped, or hangs on the disk, is not well though reads go on.
+    async fn health(&self) -> Result<()> {
+        let (answer, health) = oneshot::channel();
+        self.request(Request::Health { answer })?;
+        health.await.map_err(|_| watchers::closed())?
+    }
+
     async fn compact(&self, at: Revision) -> Result<()> {
         let _span = ferry_trace::span("store.compact");
         let (answer, done) = oneshot::channel();
@@ -310,6 +336,7 @@ impl Store for Embedded {
             in_use: state.index.retained(),
             quota: self.quota,
             keys: state.index.live_keys() as u64,
+            no_space: self.shared.no_space.load(Ordering::Relaxed),
         })
     }
 
@@ -385,6 +412,29 @@ fn lock_directory(directory: &Path) -> Result<File> {
     }
 }
 
+/// Makes a directory and those above it, durably.
 fn create_directory(directory: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = parent(directory);
+    create_directory(parent)?;
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
+        created => created.and_then(|()| RealDirectory::open(parent)?.sync()),
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn open_directory(path: &Path) -> Result<Arc<dyn Directory>> {
+    match RealDirectory::open(path) {
+        Ok(directory) => Ok(Arc::new(directory)),
+        Err(error) => Err(Error::unavailable(format!("open {}", path.display()), error)),
+    }
 }

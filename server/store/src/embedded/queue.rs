@@ -12,9 +12,21 @@ use crate::{Committed, Result, Revision, Txn};
 const LIMIT: usize = 16 << 10;
 
 pub enum Request {
-    Commit { txn: Txn, answer: oneshot::Sender<Result<Outcome>> },
-    Compact { at: Revision, answer: oneshot::Sender<Result<()>> },
-    Close { answer: oneshot::Sender<Result<()>> },
+    Commit {
+        txn: Txn,
+        answer: oneshot::Sender<Result<Outcome>>,
+    },
+    /// Whether the writer is alive and can write.
+    Health {
+        answer: oneshot::Sender<Result<()>>,
+    },
+    Compact {
+        at: Revision,
+        answer: oneshot::Sender<Result<()>>,
+    },
+    Close {
+        answer: oneshot::Sender<Result<()>>,
+    },
 }
 
 pub enum Outcome {

@@ -1,15 +1,12 @@
 //! One file of the log, and reading a record from it.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags};
 
+use super::files::{Directory, LogFile};
 use super::frame::{self, RECORD_HEADER};
 use super::index::{Location, Version};
 use crate::{Error, KeyValue, Result};
@@ -20,37 +17,44 @@ pub struct Segment {
     pub id: u32,
     pub salt: u64,
     pub path: PathBuf,
-    file: File,
+    file: Box<dyn LogFile>,
 }
 
 impl Segment {
-    /// Creates a segment with `allocated` bytes of zeros, ready to be written to.
-    pub fn create(directory: &Path, id: u32, allocated: u64) -> io::Result<Self> {
-        let path = directory.join(file_name(id));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let segment = Segment { id, salt: rand::random(), path, file };
+    /// Creates a segment with `allocated` bytes of zeros, ready to be written to. Its header and its name are durable.
+    pub fn create(directory: &dyn Directory, id: u32, allocated: u64) -> io::Result<Self> {
+        let name = file_name(id);
+        let file = match directory.create(&name) {
+            // Nothing was ever written to it: it was to be the next one, and could not be made or removed again.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                directory.remove(&name)?;
+                directory.create(&name)?
+            }
+            created => created?,
+        };
+        let segment = Segment { id, salt: rand::random(), path: directory.path().join(&name), file };
         let prepared = segment
             .allocate(0, allocated)
             .and_then(|()| segment.write_at(0, &frame::segment_header(id, segment.salt)))
-            .and_then(|()| sync_directory(directory));
+            .and_then(|()| segment.file.sync())
+            .and_then(|()| directory.sync());
         if let Err(error) = prepared {
-            segment.remove()?;
+            if let Err(error) = directory.remove(&name) {
+                tracing::warn!(segment = id, %error, "cannot remove a segment that could not be made");
+            }
             return Err(error);
         }
         Ok(segment)
     }
 
     /// Opens a segment and reads all of it into `bytes`. `None`: it never got as far as a header.
-    pub fn open(directory: &Path, id: u32, bytes: &mut Vec<u8>) -> Result<Option<Self>> {
-        let path = directory.join(file_name(id));
-        let mut open = || -> io::Result<File> {
-            let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-            bytes.clear();
-            bytes.reserve(file.metadata()?.len() as usize + 1);
-            file.read_to_end(bytes)?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| Error::unavailable(format!("read {}", path.display()), error))?;
+    pub fn open(directory: &dyn Directory, id: u32, bytes: &mut Vec<u8>) -> Result<Option<Self>> {
+        let name = file_name(id);
+        let path = directory.path().join(&name);
+        let file = directory
+            .open(&name)
+            .and_then(|file| file.read_all(bytes).map(|()| file))
+            .map_err(|error| Error::unavailable(format!("read {}", path.display()), error))?;
         let salt = frame::parse_segment_header(bytes, id)?;
         Ok(salt.map(|salt| Segment { id, salt, path, file }))
     }
@@ -59,10 +63,7 @@ impl Segment {
     /// full disk later. The zeros are really written: a sync of what later replaces them then
     /// has no metadata to write, which makes it about twice as fast.
     pub fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, length) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.file.allocate(offset, length)?;
         let end = offset + length;
         let mut at = offset;
         while at < end {
@@ -78,35 +79,23 @@ impl Segment {
     }
 
     pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync()
     }
 
     /// Cuts the file, so that nothing of what was written past `length` is ever read again.
     pub fn truncate(&self, length: u64) -> io::Result<()> {
-        self.file.set_len(length)?;
-        self.file.sync_all()
+        self.file.truncate(length)
     }
 
-    pub fn remove(&self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
-    }
-
-    fn read_exact_at(&self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+    pub fn read_exact_at(&self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; size];
         self.file.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
     }
 
-    /// Reads only if the kernel has all of it in memory.
     fn read_cached(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; size];
-        let read = rustix::io::preadv2(
-            &self.file,
-            &mut [IoSliceMut::new(&mut bytes)],
-            offset,
-            ReadWriteFlags::NOWAIT,
-        );
-        (read == Ok(size)).then_some(bytes)
+        self.file.read_cached(&mut bytes, offset).then_some(bytes)
     }
 }
 
@@ -178,9 +167,6 @@ pub fn file_name(id: u32) -> String {
 }
 
 pub fn parse_file_name(name: &str) -> Option<u32> {
-    name.strip_suffix(".log")?.parse().ok()
-}
-
-pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    let id = name.strip_suffix(".log")?.parse().ok()?;
+    (file_name(id) == name).then_some(id)
 }

@@ -14,11 +14,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use super::Shared;
+use super::files::{Directory, RealDirectory};
 use super::frame::{
     FrameBuilder, Mark, RECORD_HEADER, frame_size, parse_record, record_size_of, u32_at, u64_at,
 };
 use super::log::{Log, Sizes, Space};
-use super::segment::{Located, sync_directory};
+use super::segment::Located;
 use crate::{Error, Result, Revision};
 
 const MAGIC: &[u8; 8] = b"FERRYSNP";
@@ -96,7 +97,7 @@ pub fn restore(snapshot: &Path, directory: &Path, bump: u64) -> Result<Summary> 
     let cannot_restore = |error| Error::unavailable(format!("restore into {}", directory.display()), error);
     let partial = Partial::create(directory).map_err(cannot_restore)?;
     let mut new = NewLog::begin(
-        Log::open(&partial.path, Sizes::new(super::DEFAULT_SEGMENT))?.log,
+        Log::open(super::open_directory(&partial.path)?, Sizes::new(super::DEFAULT_SEGMENT))?.log,
         Revision(summary.revision.0 + bump as i64),
     );
     let read = Reader::open(snapshot)?.read_all(|record| new.add(record).map_err(cannot_restore))?;
@@ -242,10 +243,7 @@ impl Partial {
 
     fn finish(self, directory: &Path) -> io::Result<()> {
         std::fs::rename(&self.path, directory)?;
-        match directory.parent() {
-            Some(parent) if parent != Path::new("") => sync_directory(parent),
-            _ => sync_directory(Path::new(".")),
-        }
+        RealDirectory::open(super::parent(directory))?.sync()
     }
 }
 

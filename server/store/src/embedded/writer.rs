@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::cleaning::{Cleaning, Situation};
 use super::expiry::Expiry;
+use super::files::is_passing;
 use super::frame::{self, FrameBuilder, Mark, Record};
 use super::index::{Index, Version};
 use super::log::{Log, Space};
@@ -63,8 +64,10 @@ pub struct Writer {
     progress_at: Option<Instant>,
     /// Why nothing can be written any more.
     failed: Option<Error>,
+    /// Puts are refused for want of space.
+    no_space: bool,
     /// Keeps other processes out of the directory for as long as this thread may write to it.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// However the thread ends, nobody waits for it any longer.
@@ -84,7 +87,7 @@ impl Writer {
         shared: Arc<Shared>,
         config: Config,
         log: Log,
-        lock: File,
+        lock: Option<File>,
         expiry: Expiry,
         revision: Revision,
     ) -> Self {
@@ -104,6 +107,7 @@ impl Writer {
             flush_at: None,
             progress_at: None,
             failed: None,
+            no_space: false,
             _lock: lock,
         }
     }
@@ -125,6 +129,9 @@ impl Writer {
                             self.commit(std::mem::take(&mut batch));
                             bytes = 0;
                         }
+                    }
+                    Request::Health { answer } => {
+                        answer.send(self.failed.clone().map_or(Ok(()), Err)).ok();
                     }
                     Request::Compact { at, answer } => {
                         self.commit(std::mem::take(&mut batch));
@@ -169,18 +176,18 @@ impl Writer {
         {
             let shared = self.shared.clone();
             let mut state = shared.state.write();
-            let now = self.expiry.clock.millis(Instant::now());
             for (txn, answer) in waiting {
                 let before = events.len();
-                let outcome = self.decide(&mut state, &txn, now, &mut events, &mut expiring);
+                let outcome = self.decide(&mut state, &txn, &mut events, &mut expiring);
                 sync |= txn.durability == Durability::Sync && events.len() > before;
                 outcomes.push((answer, outcome));
             }
         }
         match self.write(sync) {
             Ok(()) => {
-                for (expires, key, revision) in expiring {
-                    self.expiry.add(expires, key, revision);
+                if !expiring.is_empty() {
+                    let now = Instant::now();
+                    expiring.into_iter().for_each(|(ttl, key, at)| self.expiry.add(now, ttl, key, at));
                 }
                 if !events.is_empty() {
                     self.publish(&events);
@@ -207,10 +214,18 @@ impl Writer {
         let refusal = match self.over_quota(bytes) {
             Some(error) => error,
             None => match self.prepare(bytes, Space::Common) {
-                Ok(()) => return waiting,
+                Ok(()) => {
+                    if self.no_space && waiting.iter().any(|(txn, _)| has_put(txn)) {
+                        self.set_alarm(None);
+                    }
+                    return waiting;
+                }
                 Err(error) => error,
             },
         };
+        if matches!(refusal, Error::NoSpace { .. }) && waiting.iter().any(|(txn, _)| has_put(txn)) {
+            self.set_alarm(Some(&refusal));
+        }
         if self.failed.is_some() {
             refuse(waiting, &refusal);
             return Vec::new();
@@ -223,6 +238,20 @@ impl Writer {
                 refuse(deletions, &error);
                 Vec::new()
             }
+        }
+    }
+
+    /// etcd's alarm NOSPACE: on while puts are refused.
+    fn set_alarm(&mut self, refusal: Option<&Error>) {
+        let no_space = refusal.is_some();
+        if self.no_space == no_space {
+            return;
+        }
+        self.no_space = no_space;
+        self.shared.no_space.store(no_space, Ordering::Relaxed);
+        match refusal {
+            Some(error) => tracing::error!(%error, "alarm NOSPACE: the store refuses puts; deletions go on"),
+            None => tracing::info!("alarm NOSPACE is over: the store takes puts again"),
         }
     }
 
@@ -248,9 +277,8 @@ impl Writer {
         &mut self,
         state: &mut State,
         txn: &Txn,
-        now: u64,
         events: &mut Vec<Event>,
-        expiring: &mut Vec<(u64, Arc<str>, Revision)>,
+        expiring: &mut Vec<(Duration, Arc<str>, Revision)>,
     ) -> Outcome {
         for compare in &txn.compare {
             let (key, holds) = check(&state.index, compare);
@@ -269,7 +297,6 @@ impl Writer {
             let (record, kind, key) = match operation {
                 Operation::Put { key, value, ttl } => {
                     let head = state.index.head(key);
-                    let expires = ttl.map_or(0, |ttl| now.saturating_add(ttl.as_millis() as u64));
                     let record = Record {
                         key,
                         value,
@@ -277,10 +304,10 @@ impl Writer {
                         created: head.map_or(revision, |head| head.created),
                         version: head.map_or(1, |head| head.version + 1),
                         sub,
-                        expires,
+                        ttl: *ttl,
                     };
-                    if expires != 0 {
-                        expiring.push((expires, key.clone(), revision));
+                    if let Some(ttl) = ttl {
+                        expiring.push((*ttl, key.clone(), revision));
                     }
                     (record, EventKind::Put, key)
                 }
@@ -296,7 +323,7 @@ impl Writer {
                         created: Revision(0),
                         version: 0,
                         sub,
-                        expires: 0,
+                        ttl: None,
                     };
                     (record, EventKind::Delete, key)
                 }
@@ -366,11 +393,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells a full disk, after which all goes on, from a broken one, after which nothing may.
+    /// Tells what passes, after which all goes on (a full disk, no descriptor left), from a broken disk, after which
+    /// nothing may.
     fn failure(&mut self, what: &str, error: io::Error) -> Error {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if full && !self.log.is_broken() {
-            return Error::NoSpace { what: format!("cannot {what}: {error}") };
+        if is_passing(&error) && !self.log.is_broken() {
+            return match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    Error::NoSpace { what: format!("cannot {what}: {error}") }
+                }
+                _ => Error::unavailable(what, error),
+            };
         }
         let error = Error::unavailable(what, error);
         tracing::error!(%error, "the store takes no more writes");
@@ -412,9 +444,8 @@ impl Writer {
         self.commit(vec![(txn, answer)]);
         // What could not be deleted, for a full disk say, is tried again.
         due.retain(is_current);
-        let later = self.expiry.clock.millis(now + RETRY);
         for (key, revision) in due {
-            self.expiry.add(later, key, revision);
+            self.expiry.add(now, RETRY, key, revision);
         }
     }
 
@@ -534,9 +565,12 @@ impl Writer {
         self.log.retire_oldest();
         self.log_mark()?;
         self.sync()?;
-        self.log.drop_oldest().map_err(|error| Error::unavailable("remove a segment of the log", error))?;
-        self.shared.state.write().segments.remove(&oldest);
-        self.shared.size.store(self.log.size(), Ordering::Relaxed);
+        let dropped = self.log.drop_oldest();
+        if self.log.oldest().is_none_or(|left| left.id != oldest) {
+            self.shared.state.write().segments.remove(&oldest);
+            self.shared.size.store(self.log.size(), Ordering::Relaxed);
+        }
+        dropped.map_err(|error| self.failure("remove a segment of the log", error))?;
         self.cleaning = self.next_cleaning();
         Ok(())
     }

@@ -130,6 +130,10 @@ impl Store for Encrypted {
         self.below.compact(at).await
     }
 
+    async fn health(&self) -> Result<()> {
+        self.below.health().await
+    }
+
     async fn usage(&self) -> Result<Usage> {
         self.below.usage().await
     }

@@ -208,6 +208,10 @@ pub async fn a_range_is_ordered_and_ends_with_its_prefix(store: Subject) {
 
     let page = store.range(Range::prefix("/r/").limit(1)).await.unwrap();
     assert_eq!((keys(&page.kvs), page.remaining), (vec!["/r/a"], 2));
+    let page = store.range(Range::prefix("/r/").limit(1).uncounted()).await.unwrap();
+    assert!(keys(&page.kvs) == ["/r/a"] && page.remaining > 0, "{page:?}");
+    let page = store.range(Range::prefix("/r/").limit(3).uncounted()).await.unwrap();
+    assert_eq!((page.kvs.len(), page.remaining), (3, 0));
     let rest = Range::prefix("/r/").after("/r/a").limit(5);
     let page = store.range(rest).await.unwrap();
     assert_eq!((keys(&page.kvs), page.remaining), (vec!["/r/b", "/r/c/d"], 0));
