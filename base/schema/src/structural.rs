@@ -90,9 +90,7 @@ pub(crate) const EMBEDS: u8 = 1 << 7;
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct More {
     pub format: Option<(Format, Text)>,
-    pub maximum: Option<Bound>,
-    pub minimum: Option<Bound>,
-    pub multiple_of: Option<f64>,
+    pub bounds: Option<Box<Bounds>>,
     pub sizes: Option<Box<Sizes>>,
     pub pattern: Option<Text>,
     pub values: Box<[Value]>,
@@ -101,6 +99,14 @@ pub(crate) struct More {
     pub list_keys: Box<[Text]>,
     pub logic: Option<Box<Logic>>,
     pub rules: Box<[Rule]>,
+}
+
+/// What a number may be.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Bounds {
+    pub maximum: Option<Bound>,
+    pub minimum: Option<Bound>,
+    pub multiple_of: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -328,7 +334,8 @@ impl Seen {
             + size_of_val(&*more.required)
             + size_of_val(&*more.list_keys)
             + size_of_val(&*more.rules)
-            + more.sizes.as_ref().map_or(0, |_| size_of::<Sizes>());
+            + more.sizes.as_ref().map_or(0, |_| size_of::<Sizes>())
+            + more.bounds.as_ref().map_or(0, |_| size_of::<Bounds>());
         more.format.iter().for_each(|(_, name)| self.text(name));
         more.pattern.iter().chain(&more.required).chain(&more.list_keys).for_each(|text| self.text(text));
         self.bytes += more.values.iter().map(heap_of).sum::<usize>();
