@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use ferry_api::{GroupVersionKind, Schema};
 use serde_json::Value;
 
+use crate::field_path;
 use crate::format::Format;
 
 pub(crate) type Text = Arc<str>;
@@ -159,6 +160,13 @@ impl Structural {
     /// The schema of one field of the root, as a schema of its own: `status` is judged alone.
     pub fn property(&self, name: &str) -> Option<Structural> {
         self.root.property(name).map(|root| Structural { root: root.clone() })
+    }
+
+    /// Path and type of the field that a `jsonPath` of `selectableFields` names (`.spec.size` is `spec.size`, an
+    /// `integer`); or what is wrong with it.
+    pub fn field_at(&self, json_path: &str) -> Result<(String, &'static str), String> {
+        let (path, node) = field_path::resolve(json_path, &self.root, false)?;
+        Ok((path, node.kind.name()))
     }
 
     /// Whether fields that the schema does not name are kept at the root.

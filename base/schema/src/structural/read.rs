@@ -208,12 +208,12 @@ fn fingerprint(node: &Node) -> u64 {
     let more = node.more();
     (&more.pattern, &more.required, more.values.len(), more.rules.len()).hash(&mut hasher);
     more.format.as_ref().map(|(_, name)| name).hash(&mut hasher);
-    for bounds in &more.bounds {
+    if let Some(bounds) = &more.bounds {
         for bound in [bounds.maximum, bounds.minimum].into_iter().flatten() {
             bound.value.to_bits().hash(&mut hasher);
         }
     }
-    for sizes in &more.sizes {
+    if let Some(sizes) = &more.sizes {
         (sizes.max_length, sizes.max_items, sizes.min_length).hash(&mut hasher);
     }
     for value in &more.values {
