@@ -12,6 +12,9 @@ use crate::structural::{EMBEDDED, EMBEDS, Ref};
 /// Annotations of one object together, keys and values.
 const ANNOTATIONS_LIMIT: usize = 256 << 10;
 
+/// Unknown fields of embedded metadata that are noted.
+const MOST_NOTED: usize = 1000;
+
 fn object_meta() -> Option<&'static Type> {
     let types = Types::builtin();
     types.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").map(|id| types.get(id))
@@ -65,11 +68,11 @@ fn known_fields(
 ) {
     object.retain(|name, value| {
         let Some(field) = ty.field(name) else {
-            let length = path.child(name);
-            if let Some(note) = note {
-                note.push(path.as_str().to_string());
+            if let Some(note) = note
+                && note.len() < MOST_NOTED
+            {
+                note.push(path.with(name));
             }
-            path.truncate(length);
             return false;
         };
         if let (Shape::List(element), Value::Array(items)) = (&field.shape, &mut *value)

@@ -17,7 +17,8 @@ pub fn has_unpruned(schema: &Value) -> bool {
     }
     let Ok(structural) = Structural::parse(schema) else { return false };
     let mut errors = FieldErrors::default();
-    Walk { pruned: true, only_pruning: true, errors: &mut errors }.node(
+    let rules = Rules::none();
+    Walk { pruned: true, only_pruning: true, rules: &rules, errors: &mut errors }.node(
         &structural.root,
         true,
         false,
@@ -27,7 +28,12 @@ pub fn has_unpruned(schema: &Value) -> bool {
 }
 
 pub fn check(schema: &Structural, path: &str, pruned: bool, errors: &mut FieldErrors) {
-    let mut walk = Walk { pruned, only_pruning: false, errors };
+    if !schema.root.is(DEFAULTS) {
+        return;
+    }
+    // A rule that does not compile is told where it stands.
+    let rules = Rules::compile(schema).unwrap_or_default();
+    let mut walk = Walk { pruned, only_pruning: false, rules: &rules, errors };
     walk.node(&schema.root, true, false, &mut Path::at(path));
 }
 
@@ -35,6 +41,7 @@ struct Walk<'e> {
     /// Defaults have no fields that are pruned.
     pruned: bool,
     only_pruning: bool,
+    rules: &'e Rules,
     errors: &'e mut FieldErrors,
 }
 
@@ -87,7 +94,7 @@ impl Walk<'_> {
             validate::constraints(default, node, &path, self.errors);
         }
         if self.errors.0.len() == before {
-            Rules::judge_value(default, node, node.is(EMBEDDED), &path, self.errors);
+            self.rules.judge_value(default, node, &path, self.errors);
         }
     }
 }

@@ -209,8 +209,8 @@ fn a_request_has_one_budget() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("cost"), "{found:?}");
     let schema = json!({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer",
-        "x-kubernetes-validations": [{"rule": "[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, a + b + self > 0))"}]}}}});
-    let items: Vec<i64> = (0..100_000).collect();
+        "x-kubernetes-validations": [{"rule": "lists.range(1000).exists(a, a < self)"}]}}}});
+    let items: Vec<i64> = (1..20_000).collect();
     let found = judge(&schema, &json!({"x": items}), None);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
@@ -227,7 +227,10 @@ fn estimated(schema: Value, rule: &str) -> u64 {
     schema["x-kubernetes-validations"] = json!([{"rule": rule}]);
     let schema = Structural::parse(&schema).expect("a schema");
     let decl = Decls::default().of(&schema.root, false).expect("a declaration");
-    compile(&schema.root.rules()[0], &schema.root, &decl).ok().expect("a rule").cost
+    match compile(&schema.root.rules()[0], &schema.root, &decl) {
+        Ok(compiled) => compiled.cost,
+        Err(fault) => panic!("{rule}: {fault:?}"),
+    }
 }
 
 /// Checks the estimates of a schema without a limit, and with one under `limit`'s name.

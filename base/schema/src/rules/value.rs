@@ -209,10 +209,10 @@ fn canonical(value: &dyn Val) -> String {
         return format!("[{}]", elements.join(","));
     }
     if let Some(map) = value.downcast_ref::<CelMap>() {
-        let entry = |(key, value): (&CelMapKey<'_>, &Box<dyn Val + '_>)| {
-            format!("{:?}:{}", key.inner(), canonical(value.as_ref()))
-        };
-        let mut entries: Vec<String> = map.inner().iter().map(entry).collect();
+        let mut entries: Vec<String> = Vec::with_capacity(map.inner().len());
+        for (key, value) in map.inner() {
+            entries.push(format!("{:?}:{}", key.inner(), canonical(value.as_ref())));
+        }
         entries.sort();
         return format!("{{{}}}", entries.join(","));
     }
@@ -289,8 +289,8 @@ impl<'v> Val for Shared<'v> {
         if mine.inner().len() != others.inner().len() {
             return false;
         }
-        let mine: HashMap<String, &Box<dyn Val + '_>> =
-            mine.inner().iter().map(|element| (self.identity(element.as_ref()), element)).collect();
+        let mine: HashMap<String, &dyn Val> =
+            mine.inner().iter().map(|element| (self.identity(element.as_ref()), element.as_ref())).collect();
         others.inner().iter().all(|other| {
             mine.get(&self.identity(other.as_ref())).is_some_and(|mine| mine.equals(other.as_ref()))
         })
