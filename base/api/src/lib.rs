@@ -14,8 +14,10 @@
 pub mod convert;
 pub mod decode;
 pub mod defaulting;
+pub mod depth;
 pub mod discovery;
 pub mod duration;
+pub mod excerpt;
 pub mod field_error;
 pub mod json;
 pub mod kinds;
@@ -39,6 +41,7 @@ pub mod write;
 pub mod yaml;
 pub mod zero;
 
+pub use depth::MAX_DEPTH;
 pub use field_error::{FieldError, FieldErrors};
 pub use json::FieldValidation;
 pub use kinds::{GroupResource, GroupVersionKind, Kind, Scope, Subresource};
