@@ -11,10 +11,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::depth::{self, MAX_DEPTH};
+use crate::excerpt;
 use crate::managers;
 use crate::object::Object;
 use crate::quantity;
-use crate::read::{self, Members};
+use crate::read::{Any, Members};
 use crate::time::{self, Precision};
 use crate::types::{Either, EitherOther, Schema, Shape, Type, TypeId, Types};
 use crate::zero;
@@ -102,18 +104,30 @@ impl<'a> Walk<'a> {
         matches!(self.path.as_slice(), [Field("metadata"), Field(managers::FIELD), Index(_), Field(_)])
     }
 
+    /// A list or an object may begin here.
+    fn enter<E: de::Error>(&mut self) -> Result<(), E> {
+        if self.path.len() < MAX_DEPTH { Ok(()) } else { Err(self.refuse(depth::TOO_DEEP.to_string())) }
+    }
+
     #[cold]
     fn note(&mut self, what: &str, name: &str) {
+        if self.findings.strict.len() >= MAX_FINDINGS {
+            return;
+        }
         let mut path = String::new();
         for segment in &self.path {
             let _ = match segment {
                 Segment::Field(name) => write!(path, "{}{name}", dot(&path)),
-                Segment::Key(name) => write!(path, "{}{name}", dot(&path)),
+                Segment::Key(name) => {
+                    write!(path, "{}{}", dot(&path), excerpt::of(name, excerpt::LONGEST_PATH))
+                }
                 Segment::Index(index) => write!(path, "[{index}]"),
             };
         }
-        let finding = format!("{what} field {:?}", format!("{path}{}{name}", dot(&path)));
-        if self.findings.strict.len() < MAX_FINDINGS && !self.findings.strict.contains(&finding) {
+        let name = excerpt::of(name, excerpt::LONGEST_PATH);
+        let path = excerpt::of_owned(format!("{path}{}{name}", dot(&path)), 2 * excerpt::LONGEST_PATH);
+        let finding = format!("{what} field {path:?}");
+        if !self.findings.strict.contains(&finding) {
             self.findings.strict.push(finding);
         }
     }
@@ -144,6 +158,7 @@ impl<'a> Walk<'a> {
 
     #[cold]
     fn refuse<E: de::Error>(&mut self, why: String) -> E {
+        let why = excerpt::of_owned(why, 2 * excerpt::LONGEST_VALUE);
         let error = E::custom(&why);
         self.findings.mismatch = Some(why);
         error
@@ -167,8 +182,23 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         match self.shape {
-            Shape::FieldsV1 if self.walk.is_in_managers() => managers::text(deserializer),
-            Shape::Raw | Shape::Json | Shape::FieldsV1 => read::ANY.deserialize(deserializer),
+            Shape::FieldsV1 if self.walk.is_in_managers() => {
+                let text = managers::text(deserializer)?;
+                // The text is kept as it is and read later; a set nests one level deeper than the object does.
+                let is_shallow = |text: &str| depth::is_within(text.as_bytes(), MAX_DEPTH + 1);
+                if text.as_str().is_some_and(|text| !is_shallow(text)) {
+                    return Err(self.walk.refuse(depth::TOO_DEEP.to_string()));
+                }
+                Ok(text)
+            }
+            Shape::Raw | Shape::Json | Shape::FieldsV1 => {
+                let read =
+                    Any::within(MAX_DEPTH.saturating_sub(self.walk.path.len())).deserialize(deserializer);
+                read.map_err(|error| match error.to_string().starts_with(depth::TOO_DEEP) {
+                    true => self.walk.refuse(depth::TOO_DEEP.to_string()),
+                    false => error,
+                })
+            }
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -395,6 +425,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
+        self.walk.enter()?;
         match self.shape {
             Shape::List(element) => self.list(element, access),
             Shape::ExtraValue => self.list(&Shape::String, access),
@@ -410,6 +441,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
+        self.walk.enter()?;
         match self.shape {
             Shape::Struct(id) => self.structure(*id, access),
             Shape::Map(value) => self.entries(value, access),
@@ -545,6 +577,7 @@ impl<'de> Visitor<'de> for Untyped<'_, '_> {
         if self.root {
             return Err(self.walk.mismatch("array", "map[string]interface {}", None));
         }
+        self.walk.enter()?;
         let mut items = Vec::new();
         loop {
             self.walk.path.push(Segment::Index(items.len()));
@@ -558,6 +591,7 @@ impl<'de> Visitor<'de> for Untyped<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        self.walk.enter()?;
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             if map.contains_key(&key) {

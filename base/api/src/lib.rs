@@ -16,8 +16,10 @@ pub mod codec;
 pub mod convert;
 pub mod decode;
 pub mod defaulting;
+pub mod depth;
 pub mod discovery;
 pub mod duration;
+pub mod excerpt;
 pub mod field_error;
 pub mod go_json;
 pub mod json;
@@ -44,6 +46,7 @@ pub mod yaml;
 pub mod zero;
 
 pub use codec::{Codec, CustomSchema};
+pub use depth::MAX_DEPTH;
 pub use field_error::{FieldError, FieldErrors};
 pub use json::FieldValidation;
 pub use kinds::{GroupResource, GroupVersionKind, Kind, Scope, Subresource};

@@ -16,6 +16,7 @@ pub(crate) use write::Backward;
 
 use serde_json::{Map, Value};
 
+use crate::depth::MAX_DEPTH;
 use crate::kinds::GroupVersionKind;
 use crate::object::Object;
 use crate::status::Status;
@@ -95,6 +96,11 @@ pub fn is_envelope(bytes: &[u8]) -> bool {
 
 /// Reads an object of any built-in kind; the envelope names it.
 pub fn decode(bytes: &[u8]) -> Result<(GroupVersionKind, Object), Status> {
+    decode_within(bytes, MAX_DEPTH)
+}
+
+/// An envelope inside of another document has what that one has left of its depth.
+fn decode_within(bytes: &[u8], depth: usize) -> Result<(GroupVersionKind, Object), Status> {
     let envelope = read::envelope(bytes)?;
     let gvk = GroupVersionKind::from_api_version(&envelope.api_version, &envelope.kind);
     let schema = schema_of(&gvk).ok_or_else(|| {
@@ -103,7 +109,7 @@ pub fn decode(bytes: &[u8]) -> Result<(GroupVersionKind, Object), Status> {
             envelope.kind, envelope.api_version
         ))
     })?;
-    let object = read_object(envelope.message, &schema, &envelope.api_version, &envelope.kind)?;
+    let object = read_object(envelope.message, &schema, &envelope.api_version, &envelope.kind, depth)?;
     Ok((gvk, object))
 }
 
@@ -119,16 +125,22 @@ pub fn decode_as(bytes: &[u8], schema: &Schema) -> Result<Object, Status> {
             api_version = own.api_version();
         }
     }
-    Ok(read_object(envelope.message, schema, &api_version, &kind)?)
+    Ok(read_object(envelope.message, schema, &api_version, &kind, MAX_DEPTH)?)
 }
 
 /// Reads a message without an envelope.
 pub fn decode_message(message: &[u8], schema: &Schema) -> Result<Object, Status> {
-    Ok(read_object(message, schema, "", "")?)
+    Ok(read_object(message, schema, "", "", MAX_DEPTH)?)
 }
 
-fn read_object(message: &[u8], schema: &Schema, api_version: &str, kind: &str) -> Result<Object, Error> {
-    let mut object = Object::from_fields(read::message(message, schema.root(), &schema.types)?);
+fn read_object(
+    message: &[u8],
+    schema: &Schema,
+    api_version: &str,
+    kind: &str,
+    depth: usize,
+) -> Result<Object, Error> {
+    let mut object = Object::from_fields(read::message(message, schema.root(), &schema.types, depth)?);
     if !kind.is_empty() && schema.root().has_type_meta {
         object.set_type(api_version, kind);
     }

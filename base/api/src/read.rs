@@ -7,16 +7,22 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::depth;
 use crate::{managers, word};
 
 /// Reads one whole document.
 pub fn document(json: &[u8]) -> Result<Value, serde_json::Error> {
-    whole(json, ANY)
+    whole(json, Any::STORED)
+}
+
+/// Reads JSON that came in as a part of something else, with what that has left of its depth.
+pub(crate) fn document_within(json: &[u8], levels: usize) -> Result<Value, serde_json::Error> {
+    whole(json, Any::within(levels))
 }
 
 /// Reads one object, its managers' fields as text.
 pub(crate) fn object(json: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
-    match whole(json, Any(Place::Object))? {
+    match whole(json, Any { place: Place::Object, ..Any::STORED })? {
         Value::Object(fields) => Ok(fields),
         _ => Err(serde_json::Error::custom("the text is no object")),
     }
@@ -137,9 +143,26 @@ fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Any value; of members of the same name the last counts.
-pub(crate) struct Any(Place);
+#[derive(Clone, Copy)]
+pub(crate) struct Any {
+    place: Place,
+    /// How many levels may follow.
+    levels: usize,
+}
 
-pub(crate) const ANY: Any = Any(Place::Anywhere);
+impl Any {
+    /// What is stored was checked when it came in. The parser has a limit of its own.
+    const STORED: Any = Any::within(usize::MAX);
+
+    pub const fn within(levels: usize) -> Any {
+        Any { place: Place::Anywhere, levels }
+    }
+
+    fn inside<E: Error>(self) -> Result<Any, E> {
+        let levels = self.levels.checked_sub(1).ok_or_else(|| E::custom(depth::TOO_DEEP))?;
+        Ok(Any { levels, ..self })
+    }
+}
 
 /// Where a value stands, as far as that matters for how it is read.
 #[derive(Clone, Copy)]
@@ -167,7 +190,7 @@ impl<'de> DeserializeSeed<'de> for Any {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self.0 {
+        match self.place {
             Place::ManagersFields => managers::text(deserializer),
             _ => deserializer.deserialize_any(self),
         }
@@ -219,8 +242,9 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        let place = if matches!(self.0, Place::Managers) { Place::Manager } else { Place::Anywhere };
-        while let Some(item) = access.next_element_seed(Any(place))? {
+        let place = if matches!(self.place, Place::Managers) { Place::Manager } else { Place::Anywhere };
+        let inside = Any { place, ..self.inside()? };
+        while let Some(item) = access.next_element_seed(inside)? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -228,9 +252,10 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut members = Members::default();
+        let inside: Any = self.inside()?;
         while let Some(name) = access.next_key::<String>()? {
-            let place = self.0.of_member(&name);
-            members.add(name, access.next_value_seed(Any(place))?);
+            let place = self.place.of_member(&name);
+            members.add(name, access.next_value_seed(Any { place, ..inside })?);
         }
         Ok(Value::Object(members.into_map()))
     }

@@ -5,8 +5,12 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt;
 use crate::field_error::{FieldError, FieldErrors};
 use crate::kinds::GroupResource;
+
+/// An answer that says why not is no place to send a body back in.
+const LONGEST_MESSAGE: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -68,7 +72,7 @@ impl Status {
             api_version: "v1".into(),
             metadata: Default::default(),
             status: "Failure".into(),
-            message: message.into(),
+            message: excerpt::of_owned(message.into(), LONGEST_MESSAGE),
             reason: reason.into(),
             details: None,
             code,
@@ -200,9 +204,10 @@ impl Status {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
+        let name = excerpt::of(name, excerpt::LONGEST_VALUE);
         Status::new(422, "Invalid", format!("{kind}{} {name:?} is invalid: {list}", dotted(group)))
             .with_details(Details {
-                name: name.into(),
+                name: name.into_owned(),
                 group: group.into(),
                 kind: kind.into(),
                 causes: errors.0.iter().map(FieldError::cause).collect(),
@@ -216,7 +221,7 @@ impl Status {
     }
 
     pub fn internal(why: impl Display) -> Status {
-        let why = why.to_string();
+        let why = excerpt::of_owned(why.to_string(), LONGEST_MESSAGE);
         Status::new(500, "InternalError", format!("Internal error occurred: {why}")).with_details(Details {
             causes: vec![Cause { message: why, ..Cause::default() }],
             ..Details::default()

@@ -9,6 +9,8 @@ use cel::common::ast::{
     operators,
 };
 
+use ferry_api::excerpt;
+
 use crate::types::Type;
 use crate::{library, literals};
 
@@ -49,11 +51,20 @@ pub fn check(
     }
 }
 
+/// Of the line that a fault is in; a longer one is not shown.
+const LONGEST_LINE: usize = 1024;
+/// Faults beyond this number are not told.
+const MAX_FAULTS: usize = 20;
+
 /// A fault with its place, as compilers show it.
 pub fn report(source: &str, (line, column): (isize, isize), message: &str) -> String {
     let shown = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
-    let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0));
-    format!("ERROR: <input>:{line}:{column}: {message}\n | {shown}\n | {dots}^")
+    let message = format!("ERROR: <input>:{line}:{column}: {}", excerpt::of(message, LONGEST_LINE));
+    if shown.len() > LONGEST_LINE {
+        return message;
+    }
+    let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0).min(LONGEST_LINE));
+    format!("{message}\n | {shown}\n | {dots}^")
 }
 
 struct Checker<'a> {
@@ -70,6 +81,9 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn fault(&mut self, at: &IdedExpr, message: impl AsRef<str>) -> Type {
+        if self.faults.len() >= MAX_FAULTS {
+            return Type::Dyn;
+        }
         let start = self.places.offset_for(at.id).map_or(0, |(start, _)| start as usize);
         let before = &self.source[..floor(self.source, start)];
         let line = before.matches('\n').count() as isize + 1;

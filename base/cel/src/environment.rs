@@ -4,14 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use cel::Env;
-use cel::common::ast::IdedExpr;
+use cel::common::ast::{IdedExpr, SourceInfo};
+use ferry_api::excerpt;
 
+use crate::library::regex::Patterns;
+use crate::nesting::{self, MAX_LEVELS, MAX_LINKS};
 use crate::program::Program;
 use crate::types::Type;
 use crate::{check, cost, library, literals};
 
-/// Longer expressions are refused before they are parsed.
-const LONGEST: usize = 1 << 20;
+/// Longer expressions are refused before they are parsed, as upstream's parser does.
+const MAX_CODE_POINTS: usize = 100_000;
+/// Errors of the parser beyond this number are not told.
+const MAX_TOLD: usize = 20;
 
 /// The variables of one sort of expression, over all of Kubernetes' libraries.
 #[derive(Clone)]
@@ -56,18 +61,18 @@ impl Environment {
         returns: &[Type],
         examine: impl FnOnce(&IdedExpr, &HashMap<u64, Type>),
     ) -> Result<Program, CompileError> {
-        if source.len() > LONGEST {
-            return Err(CompileError(format!(
-                "expression size {} exceeds the limit {LONGEST}",
-                source.len()
-            )));
-        }
-        let parser = self.env.parser().enable_ident_escape_syntax(true);
-        let (mut expression, places) = parser.parse_with_source_info(source).map_err(|errors| {
-            let told = errors.errors.iter();
-            let told: Vec<String> =
-                told.map(|error| check::report(source, (error.pos.0, error.pos.1), &error.msg)).collect();
-            CompileError(format!("compilation failed: {}", told.join("\n")))
+        nesting::on_parser_stack(|| self.compile_here(source, returns, examine))
+    }
+
+    fn compile_here(
+        &self,
+        source: &str,
+        returns: &[Type],
+        examine: impl FnOnce(&IdedExpr, &HashMap<u64, Type>),
+    ) -> Result<Program, CompileError> {
+        let (mut expression, places) = self.parse(source).map_err(|why| {
+            // The faults' places quote the source.
+            CompileError(format!("compilation failed: {}", excerpt::of(&why, excerpt::LONGEST_VALUE * 4)))
         })?;
         let names = check::Names { variables: &self.variables, object_literals: self.object_literals };
         let checked = check::check(&expression, names, source, &places)
@@ -81,15 +86,49 @@ impl Environment {
         }
         examine(&expression, &checked.types);
         literals::as_maps(&mut expression);
-        let cost = cost::meter(&mut expression);
+        let mut patterns = Patterns::default();
+        let cost = cost::meter(&mut expression, &mut patterns);
         Ok(Program {
             env: self.env.clone(),
+            levels: nesting::levels(&expression),
             expression: Arc::new(expression),
             cost,
+            patterns,
             references: checked.references,
             result: checked.result,
         })
     }
+}
+
+impl Environment {
+    fn parse(&self, source: &str) -> Result<(IdedExpr, SourceInfo), String> {
+        let size = source.chars().count();
+        if size > MAX_CODE_POINTS {
+            return Err(fault(&format!(
+                "expression code point size exceeds limit: size: {size}, limit {MAX_CODE_POINTS}"
+            )));
+        }
+        let too_deep = || fault(&format!("expression recursion limit exceeded: {MAX_LINKS}"));
+        if nesting::links(source) > MAX_LINKS {
+            return Err(too_deep());
+        }
+        let parser = self.env.parser().enable_ident_escape_syntax(true);
+        match parser.parse_with_source_info(source) {
+            Ok((expression, _)) if nesting::levels(&expression) > MAX_LEVELS => Err(too_deep()),
+            Ok(parsed) => Ok(parsed),
+            Err(errors) => {
+                let told = errors.errors.iter().take(MAX_TOLD);
+                let told: Vec<String> =
+                    told.map(|error| check::report(source, (error.pos.0, error.pos.1), &error.msg)).collect();
+                Err(told.join("\n"))
+            }
+        }
+    }
+}
+
+/// A fault of the whole expression.
+fn fault(why: &str) -> String {
+    format!("ERROR: <input>:-1:0: {why}")
 }
 
 /// One set of libraries for the process; they hold no state.

@@ -17,6 +17,7 @@ mod cost;
 pub mod environment;
 mod library;
 pub mod literals;
+mod nesting;
 pub mod program;
 pub mod schema;
 pub mod types;

@@ -7,13 +7,15 @@ use cel::common::ast::IdedExpr;
 use cel::common::types::CelBool;
 use cel::common::value::Val;
 use cel::{Context, Env, ExecutionError};
+use ferry_api::depth::{MAX_DEPTH, TOO_DEEP};
 use serde_json::Value;
 
 use crate::access::{Answers, Question};
 use crate::cost::{self, Budget};
 use crate::library::authorizer::{Authorizer, ResourceCheck};
+use crate::library::regex::Patterns;
 use crate::types::Type;
-use crate::values;
+use crate::{nesting, values};
 
 /// An expression that is well formed and may be evaluated any number of times.
 #[derive(Clone)]
@@ -21,8 +23,10 @@ pub struct Program {
     pub(crate) env: Arc<Env>,
     /// Rewritten to pay for what it does.
     pub(crate) expression: Arc<IdedExpr>,
+    pub(crate) levels: usize,
     /// What one walk through it costs, loops not counted.
     pub(crate) cost: i64,
+    pub(crate) patterns: Patterns,
     /// The declared variables it names, `variables.x` with its second part.
     pub(crate) references: BTreeSet<String>,
     pub(crate) result: Type,
@@ -96,7 +100,7 @@ impl Program {
 
     pub fn evaluate<'v>(&self, bindings: &Bindings<'v>, budget: &mut Budget) -> Result<Outcome<'v>, Failure> {
         let meter = budget.meter();
-        let outcome = self.run(bindings, &meter);
+        let outcome = nesting::on_stack_for(self.levels, || self.run(bindings, &meter));
         budget.settle(&meter);
         if budget.is_exhausted() {
             return Err(Failure::TooExpensive { whole: true });
@@ -117,6 +121,9 @@ impl Program {
         meter.pay(self.cost).map_err(failure)?;
         let mut context: Context<'_, 'v> = Context::with_env(self.env.clone());
         context.add_variable_as_val(cost::METER, Box::new(meter.clone()));
+        for (name, pattern) in self.patterns.variables() {
+            context.add_variable_as_val(&name, Box::new(pattern));
+        }
         for name in &self.references {
             if let Some(value) = bindings.json.get(name.as_str()) {
                 context.add_variable_as_val(name, values::from_json(value));
@@ -141,7 +148,12 @@ impl Program {
             context.add_variable_as_val("authorizer.requestResource", Box::new(check));
         }
         let value = cel::Value::resolve_val(&self.expression, &context).map_err(failure)?;
-        Ok(Outcome(value.into_owned()))
+        let value = value.into_owned();
+        // It may become a variable of others, and nest deeper with each.
+        if !values::is_within(value.as_ref(), MAX_DEPTH) {
+            return Err(Failure::Error(TOO_DEEP.to_string()));
+        }
+        Ok(Outcome(value))
     }
 }
 

@@ -95,6 +95,21 @@ fn text_of(key: &dyn Val) -> Option<String> {
     to_json(key).map(|json| json.to_string())
 }
 
+/// Whether a value nests at most this many levels.
+pub fn is_within(value: &dyn Val, levels: usize) -> bool {
+    let inner = |value: &dyn Val| levels > 0 && is_within(value, levels - 1);
+    if let Some(list) = value.downcast_ref::<CelList>() {
+        return list.inner().iter().all(|item| inner(item.as_ref()));
+    }
+    if let Some(map) = value.downcast_ref::<CelMap>() {
+        return map.inner().values().all(|value| inner(value.as_ref()));
+    }
+    if let Some(optional) = value.downcast_ref::<CelOptional>() {
+        return optional.option().is_none_or(inner);
+    }
+    true
+}
+
 /// How much there is of a value, in the units of the budget: one for each value, and one for every ten
 /// bytes of text. Stops counting past `limit`.
 pub fn weight(value: &dyn Val, limit: i64) -> i64 {
@@ -105,18 +120,20 @@ pub fn weight(value: &dyn Val, limit: i64) -> i64 {
         total += bytes.inner().len() as i64 / 10;
     } else if let Some(list) = value.downcast_ref::<CelList>() {
         for item in list.inner() {
-            total += weight(item.as_ref(), limit - total);
             if total > limit {
                 break;
             }
+            total += weight(item.as_ref(), limit - total);
         }
     } else if let Some(map) = value.downcast_ref::<CelMap>() {
         for (key, value) in map.inner() {
-            total += weight(key.inner(), limit - total) + weight(value.as_ref(), limit - total);
             if total > limit {
                 break;
             }
+            total += weight(key.inner(), limit - total) + weight(value.as_ref(), limit - total);
         }
+    } else if let Some(optional) = value.downcast_ref::<CelOptional>() {
+        total += optional.option().map_or(0, |value| weight(value, limit - total));
     }
     total
 }

@@ -6,10 +6,11 @@
 
 use std::io;
 
+use ferry_api::MAX_DEPTH;
 use serde_json::Value;
 
 use crate::error::PatchError;
-use crate::{MAX_DEPTH, go_words};
+use crate::go_words;
 
 const MAX_OPERATIONS: usize = 10_000;
 /// Copies may double an object with every operation; together they may add this much.

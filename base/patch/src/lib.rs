@@ -17,7 +17,3 @@ pub mod merge;
 pub mod strategic;
 
 pub use error::PatchError;
-
-/// How deep an object may nest. The JSON decoder refuses deeper documents, so no patch may build one:
-/// what was stored must be readable again.
-pub const MAX_DEPTH: usize = 127;

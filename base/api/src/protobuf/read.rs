@@ -6,12 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
 use super::{Error, PREFIX, WireType, error, wire_type};
+use crate::depth;
+use crate::read;
 use crate::time::{self, Precision};
 use crate::types::{Either, EitherOther, Field, Shape, Type, Types, Wire};
 use crate::{duration, quantity, zero};
-
-/// As deep as the JSON reader goes.
-const MAX_DEPTH: u32 = 128;
 
 pub struct Envelope<'b> {
     pub api_version: String,
@@ -58,9 +57,10 @@ pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-pub fn message(bytes: &[u8], ty: &Type, types: &Types) -> Result<Map<String, Value>, Error> {
+/// Reads a message that nests at most `depth` levels, those of documents inside it included.
+pub fn message(bytes: &[u8], ty: &Type, types: &Types, depth: usize) -> Result<Map<String, Value>, Error> {
     let mut map = Map::new();
-    whole(&mut map, bytes, ty, types, MAX_DEPTH)?;
+    whole(&mut map, bytes, ty, types, depth)?;
     Ok(map)
 }
 
@@ -70,7 +70,7 @@ fn whole(
     bytes: &[u8],
     ty: &Type,
     types: &Types,
-    depth: u32,
+    depth: usize,
 ) -> Result<(), Error> {
     fields(map, bytes, ty, types, depth)?;
     zero::fill(map, ty, types);
@@ -82,9 +82,9 @@ fn fields(
     bytes: &[u8],
     ty: &Type,
     types: &Types,
-    depth: u32,
+    depth: usize,
 ) -> Result<(), Error> {
-    let Some(depth) = depth.checked_sub(1) else { return Err(error("exceeded max depth")) };
+    let depth = inside(depth)?;
     let mut reader = Reader(bytes);
     while let Some((tag, wire)) = reader.key()? {
         let place = ty
@@ -107,11 +107,12 @@ fn field(
     reader: &mut Reader<'_>,
     wire: WireType,
     types: &Types,
-    depth: u32,
+    depth: usize,
 ) -> Result<(), Error> {
     let name = field.name.as_ref();
     match &field.shape {
         Shape::List(element) => {
+            let depth = inside(depth)?;
             let items = match map.get_mut(name) {
                 Some(Value::Array(items)) => items,
                 _ => {
@@ -133,6 +134,7 @@ fn field(
             }
         }
         Shape::Map(element) => {
+            let depth = inside(depth)?;
             let (key, value) = entry(element, reader.bytes(wire)?, types, depth)?;
             match map.get_mut(name) {
                 Some(Value::Object(entries)) => {
@@ -155,7 +157,11 @@ fn field(
     Ok(())
 }
 
-fn entry(element: &Shape, bytes: &[u8], types: &Types, depth: u32) -> Result<(String, Value), Error> {
+fn inside(depth: usize) -> Result<usize, Error> {
+    depth.checked_sub(1).ok_or_else(|| error(depth::TOO_DEEP))
+}
+
+fn entry(element: &Shape, bytes: &[u8], types: &Types, depth: usize) -> Result<(String, Value), Error> {
     let mut key = String::new();
     let mut read = None;
     let mut reader = Reader(bytes);
@@ -174,7 +180,7 @@ fn value(
     reader: &mut Reader<'_>,
     wire: WireType,
     types: &Types,
-    depth: u32,
+    depth: usize,
 ) -> Result<Value, Error> {
     Ok(match shape {
         Shape::Bool => Value::Bool(reader.varint_of(wire)? != 0),
@@ -200,12 +206,12 @@ fn value(
                 }
             }
         }
-        _ => nested(shape, reader.bytes(wire)?)?,
+        _ => nested(shape, reader.bytes(wire)?, depth)?,
     })
 }
 
 /// A value that is a message on the wire but a scalar, or JSON bytes, in the table.
-fn nested(shape: &Shape, bytes: &[u8]) -> Result<Value, Error> {
+fn nested(shape: &Shape, bytes: &[u8], depth: usize) -> Result<Value, Error> {
     let mut reader = Reader(bytes);
     let (mut kind, mut number, mut string, mut nanos) = (0, 0i64, String::new(), 0);
     let mut raw: Option<&[u8]> = None;
@@ -237,10 +243,14 @@ fn nested(shape: &Shape, bytes: &[u8]) -> Result<Value, Error> {
         Shape::ExtraValue => Value::Array(strings),
         _ => match raw {
             None | Some(b"") => Value::Null,
-            Some(raw) if super::is_envelope(raw) => {
-                super::decode(raw).map_err(|why| error(why.message))?.1.into_value()
+            Some(raw) if *shape == Shape::Raw && super::is_envelope(raw) => {
+                super::decode_within(raw, depth).map_err(|why| error(why.message))?.1.into_value()
             }
-            Some(raw) => serde_json::from_slice(raw).map_err(|why| error(format!("embedded JSON: {why}")))?,
+            Some(raw) => {
+                // A set of fields stands beside the object and is no part of its depth, as in JSON.
+                let depth = if *shape == Shape::FieldsV1 { depth::MAX_DEPTH + 1 } else { depth };
+                read::document_within(raw, depth).map_err(|why| error(format!("embedded JSON: {why}")))?
+            }
         },
     })
 }
@@ -253,7 +263,7 @@ fn instant(seconds: i64, nanos: i32, precision: Precision) -> Result<Value, Erro
     Ok(Value::String(time::format(time, precision)))
 }
 
-fn either_value(either: Either, bytes: &[u8], types: &Types, depth: u32) -> Result<Value, Error> {
+fn either_value(either: Either, bytes: &[u8], types: &Types, depth: usize) -> Result<Value, Error> {
     let schema = Shape::Struct(either.schema);
     let mut reader = Reader(bytes);
     let mut allows = false;

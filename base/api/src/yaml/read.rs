@@ -9,11 +9,17 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Value};
 
 use super::{BadYaml, scalar};
+use crate::depth::{self, MAX_DEPTH};
+use crate::excerpt;
 
-/// Aliases may repeat this many nodes in all; more is an attack, not a document.
-const MAX_REPEATED: usize = 100_000;
-/// As deep as the JSON reader goes.
-const MAX_DEPTH: usize = 128;
+/// Anchors and aliases may copy this many bytes in all; more is an attack, not a document. Upstream bounds the share of a
+/// document that comes from aliases, counted in nodes, because there a copy shares its text; here it does not.
+const MAX_COPIED: usize = 8 << 20;
+/// What a node takes in memory besides its text, about.
+const NODE_SIZE: usize = 64;
+const LONGEST_DIRECTIVE: usize = 128;
+/// Duplicate keys beyond this number are not told.
+const MAX_DUPLICATES: usize = 100;
 
 pub struct Read {
     pub documents: Vec<Value>,
@@ -23,11 +29,15 @@ pub struct Read {
 
 /// Reads the first documents of a stream.
 pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
+    // The parser writes a directive's text out at every node that has its tag.
+    let is_long = |line: &str| line.starts_with('%') && line.len() > LONGEST_DIRECTIVE;
+    if let Some(line) = text.lines().position(is_long) {
+        return Err(BadYaml { line: line + 1, why: "directive is too long".to_string() });
+    }
     let mut options = granit_parser::Options::default();
     options.emit_comments = false;
     let parser = Parser::new_from_str_with_options(text, options);
-    let mut builder =
-        Builder { events: parser, anchors: HashMap::new(), repeated: 0, duplicates: Vec::new() };
+    let mut builder = Builder { events: parser, anchors: HashMap::new(), copied: 0, duplicates: Vec::new() };
     let mut documents = Vec::new();
     while documents.len() < limit {
         let (event, span) = builder.next()?;
@@ -36,7 +46,7 @@ pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
             Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
             event => {
                 builder.anchors.clear();
-                documents.push(builder.node(event, span, 0)?.0);
+                documents.push(builder.node(event, span, MAX_DEPTH)?.value);
             }
         }
     }
@@ -45,10 +55,18 @@ pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
 
 struct Builder<I> {
     events: I,
-    /// Each anchored value with the number of nodes it has.
-    anchors: HashMap<usize, (Value, usize)>,
-    repeated: usize,
+    anchors: HashMap<usize, Node>,
+    copied: usize,
     duplicates: Vec<(usize, String)>,
+}
+
+#[derive(Clone)]
+struct Node {
+    value: Value,
+    /// In bytes.
+    size: usize,
+    /// How many levels it nests.
+    depth: usize,
 }
 
 impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>> Builder<I> {
@@ -62,54 +80,54 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>
         }
     }
 
-    /// The value of a node and how many nodes it has.
-    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<(Value, usize), BadYaml> {
+    /// The node that begins with `event` and nests at most `levels` deep.
+    fn node(&mut self, event: Event<'t>, span: Span, levels: usize) -> Result<Node, BadYaml> {
         let bad = |why: &str| BadYaml { line: span.start.line(), why: why.to_string() };
-        if depth > MAX_DEPTH {
-            return Err(bad("exceeded max depth"));
-        }
-        let (anchor, value, size) = match event {
+        let inside = || levels.checked_sub(1).ok_or_else(|| bad(depth::TOO_DEEP));
+        let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                (anchor, scalar_value(text, style, tag.as_deref()).map_err(bad)?, 1)
+                let size = NODE_SIZE + text.len();
+                let value = scalar_value(text, style, tag.as_deref()).map_err(bad)?;
+                (anchor, Node { value, size, depth: 0 })
             }
             Event::Alias(id) => {
-                let (value, size) = self.anchors.get(&id).ok_or_else(|| bad("anchor contains itself"))?;
-                self.repeated += size;
-                if self.repeated > MAX_REPEATED {
-                    return Err(bad("document contains excessive aliasing"));
+                let node = self.anchors.get(&id).ok_or_else(|| bad("anchor contains itself"))?;
+                if node.depth > levels {
+                    return Err(bad(depth::TOO_DEEP));
                 }
-                return Ok((value.clone(), *size));
+                self.copied = copied(self.copied, node).map_err(bad)?;
+                return Ok(node.clone());
             }
             Event::SequenceStart(_, anchor, _) => {
+                let inside = inside()?;
                 let mut items = Vec::new();
-                let mut size = 1;
+                let (mut size, mut depth) = (NODE_SIZE, 0);
                 loop {
                     let (event, span) = self.next()?;
                     if event == Event::SequenceEnd {
                         break;
                     }
-                    let (item, nodes) = self.node(event, span, depth + 1)?;
-                    size += nodes;
-                    items.push(item);
+                    let item = self.node(event, span, inside)?;
+                    size += item.size;
+                    depth = depth.max(item.depth);
+                    items.push(item.value);
                 }
-                (anchor, Value::Array(items), size)
+                (anchor, Node { value: Value::Array(items), size, depth: depth + 1 })
             }
-            Event::MappingStart(_, anchor, _) => {
-                let (map, size) = self.mapping(depth)?;
-                (anchor, Value::Object(map), size)
-            }
+            Event::MappingStart(_, anchor, _) => (anchor, self.mapping(inside()?)?),
             _ => return Err(bad("did not find expected node content")),
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, (value.clone(), size));
+            self.copied = copied(self.copied, &node).map_err(bad)?;
+            self.anchors.insert(anchor, node.clone());
         }
-        Ok((value, size))
+        Ok(node)
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<(Map<String, Value>, usize), BadYaml> {
+    fn mapping(&mut self, inside: usize) -> Result<Node, BadYaml> {
         let mut map = Map::new();
         let mut merged: Vec<Value> = Vec::new();
-        let mut size = 1;
+        let (mut size, mut depth) = (NODE_SIZE, 0);
         loop {
             let (event, span) = self.next()?;
             let bad = |why: &str| BadYaml { line: span.start.line(), why: why.to_string() };
@@ -117,29 +135,38 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>
                 break;
             }
             let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
-            let (key, _) = self.node(event, span, depth + 1)?;
+            let key = self.node(event, span, inside)?;
             let (event, value_span) = self.next()?;
-            let (value, nodes) = self.node(event, value_span, depth + 1)?;
-            size += nodes + 1;
+            let value = self.node(event, value_span, inside)?;
+            size += key.size + value.size;
+            depth = depth.max(value.depth);
             if is_merge {
-                merged.push(value);
+                merged.push(value.value);
                 continue;
             }
-            let key = match key {
+            let key = match key.value {
                 Value::String(key) => key,
                 Value::Number(number) => number.to_string(),
                 Value::Bool(given) => given.to_string(),
                 _ => return Err(bad("invalid map key")),
             };
-            if map.insert(key.clone(), value).is_some() {
-                self.duplicates.push((span.start.line(), key));
+            if self.duplicates.len() < MAX_DUPLICATES && map.contains_key(&key) {
+                let key = excerpt::of(&key, excerpt::LONGEST_PATH);
+                self.duplicates.push((span.start.line(), key.into_owned()));
             }
+            map.insert(key, value.value);
         }
         for source in merged {
             merge(&mut map, source).map_err(|why| BadYaml { line: 0, why })?;
         }
-        Ok((map, size))
+        Ok(Node { value: Value::Object(map), size, depth: depth + 1 })
     }
+}
+
+/// What was copied so far, with this node.
+fn copied(before: usize, node: &Node) -> Result<usize, &'static str> {
+    let copied = before + node.size;
+    if copied > MAX_COPIED { Err("document contains excessive aliasing") } else { Ok(copied) }
 }
 
 /// The parser says what it was at; clients know only the words for what it missed.
@@ -151,6 +178,8 @@ fn wording(info: &str) -> String {
     }
 }
 
+const WRONG_MERGE: &str = "map merge requires map or sequence of maps as the value";
+
 /// What is merged in gives way to what the mapping says itself.
 fn merge(map: &mut Map<String, Value>, source: Value) -> Result<(), String> {
     match source {
@@ -160,8 +189,11 @@ fn merge(map: &mut Map<String, Value>, source: Value) -> Result<(), String> {
             }
             Ok(())
         }
-        Value::Array(sources) => sources.into_iter().try_for_each(|source| merge(map, source)),
-        _ => Err("map merge requires map or sequence of maps as the value".to_string()),
+        Value::Array(sources) => sources.into_iter().try_for_each(|source| match source {
+            Value::Object(_) => merge(map, source),
+            _ => Err(WRONG_MERGE.to_string()),
+        }),
+        _ => Err(WRONG_MERGE.to_string()),
     }
 }
 

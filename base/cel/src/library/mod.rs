@@ -6,9 +6,10 @@ mod ip;
 mod json_patch;
 mod lists;
 mod quantity;
-mod regex;
+pub mod regex;
 mod semver;
 mod sets;
+mod texts;
 mod two_variables;
 mod url;
 
@@ -65,6 +66,7 @@ pub fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     regex::declare(env)?;
     semver::declare(env)?;
     sets::declare(env)?;
+    texts::declare(env)?;
     two_variables::declare(env)?;
     url::declare(env)
 }
@@ -181,4 +183,10 @@ fn elements<'b, 'v>(
         elements.push(item);
     }
     Ok(elements)
+}
+
+/// The text that an argument is.
+fn text_at<'b>(argument: &'b CowVal<'_, '_>) -> Result<&'b str, ExecutionError> {
+    let text = argument.downcast_ref::<cel::common::types::CelString>();
+    text.map(|text| text.inner()).ok_or_else(|| wrong("text", "no such overload"))
 }

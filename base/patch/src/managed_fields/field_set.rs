@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Write;
 
+use ferry_api::MAX_DEPTH;
 use serde_json::{Map, Value};
 
 use super::element;
-use crate::MAX_DEPTH;
 
 type Nodes = Map<String, Value>;
 
@@ -43,7 +43,7 @@ impl FieldSet {
         match fields {
             Value::Null => Ok(FieldSet::new()),
             Value::Object(nodes) => {
-                let mut nodes = parse(nodes, MAX_DEPTH)?;
+                let mut nodes = parse(nodes, MAX_DEPTH + 1)?;
                 nodes.remove(SELF);
                 Ok(FieldSet(nodes))
             }
