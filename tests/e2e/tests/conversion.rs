@@ -1,0 +1,259 @@
+//! Custom resources whose versions a webhook converts: what it is asked, what clients of each version see, and what
+//! becomes of requests when it is late, gone or wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_e2e::webhook_server::{Reply, WebhookServer};
+use ferry_testkit::TestServer;
+use futures::{AsyncBufReadExt, TryStreamExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
+const V1: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const V2: &str = "/apis/example.com/v2/namespaces/default/widgets";
+
+/// `spec.size` of v1 is `spec.dimensions.size` in v2.
+fn version(name: &str, storage: bool) -> Value {
+    let size = json!({"type": "integer", "minimum": 1});
+    let spec = match name {
+        "v1" => json!({"size": size}),
+        _ => json!({"dimensions": {"type": "object", "properties": {"size": size}}}),
+    };
+    json!({
+        "name": name, "served": true, "storage": storage, "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+            "spec": {"type": "object", "properties": spec},
+            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        }}},
+    })
+}
+
+fn definition(hook: &WebhookServer, storage: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+            "versions": [version("v1", storage == "v1"), version("v2", storage == "v2")],
+            "conversion": {"strategy": "Webhook", "webhook": {
+                "conversionReviewVersions": ["v1"],
+                "clientConfig": {"url": hook.url, "caBundle": hook.ca_bundle},
+            }},
+        },
+    })
+}
+
+fn widget(name: &str, size: i64) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": size}})
+}
+
+/// What an honest webhook makes of a review.
+fn converted(review: &Value) -> Value {
+    let to = review["request"]["desiredAPIVersion"].clone();
+    let objects = review["request"]["objects"].as_array().expect("objects").iter().map(|object| {
+        let mut object = object.clone();
+        let size = object.pointer("/spec/size").or(object.pointer("/spec/dimensions/size")).cloned();
+        object["spec"] = match to == "example.com/v1" {
+            true => json!({"size": size}),
+            false => json!({"dimensions": {"size": size}}),
+        };
+        object["apiVersion"] = to.clone();
+        object
+    });
+    let objects: Vec<Value> = objects.collect();
+    review_of(review, json!({"result": {"status": "Success"}, "convertedObjects": objects}))
+}
+
+fn review_of(review: &Value, mut response: Value) -> Value {
+    response["uid"] = review["request"]["uid"].clone();
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response})
+}
+
+fn say(review: &Value) -> Reply {
+    Reply::Raw(200, review.to_string().into_bytes())
+}
+
+async fn serve(server: &TestServer, definition: &Value) {
+    server.post(DEFINITIONS, definition).await.expect(201);
+    served(server).await;
+}
+
+/// Waits until both versions are served.
+async fn served(server: &TestServer) {
+    for _ in 0..200 {
+        if server.get(V1).await.code == 200 && server.get(V2).await.code == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("the definition is not served: {}", server.get(DEFINITION).await.expect(200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_each_version_see_and_write_their_own_fields() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    for (name, size) in [("a", 1), ("b", 2), ("c", 3)] {
+        server.post(V1, &widget(name, size)).await.expect(201);
+    }
+    assert_eq!(hook.count(), 0, "nothing is converted that is read and written as it is stored");
+
+    let read = server.get(&format!("{V2}/a")).await.expect(200);
+    assert_eq!(
+        (&read["apiVersion"], &read["spec"]),
+        (&json!("example.com/v2"), &json!({"dimensions": {"size": 1}}))
+    );
+    let before = hook.count();
+    let list = server.get(V2).await.expect(200);
+    let sizes: Vec<&Value> =
+        list["items"].as_array().expect("items").iter().map(|it| &it["spec"]["dimensions"]["size"]).collect();
+    assert_eq!(sizes, [&json!(1), &json!(2), &json!(3)]);
+    assert_eq!(hook.count(), before + 1, "one call converts what is left of a list");
+    assert_eq!(
+        hook.last()["request"]["objects"].as_array().map(Vec::len),
+        Some(2),
+        "what was converted is kept"
+    );
+
+    let mut changed = read.clone();
+    changed["spec"]["dimensions"]["size"] = json!(7);
+    server.put(&format!("{V2}/a"), &changed).await.expect(200);
+    let stored = server.get(&format!("{V1}/a")).await.expect(200);
+    assert_eq!((&stored["spec"], &stored["metadata"]["generation"]), (&json!({"size": 7}), &json!(2)));
+    let patched =
+        server.patch(&format!("{V2}/a"), "merge", &json!({"spec": {"dimensions": {"size": 8}}})).await;
+    assert_eq!(patched.expect(200)["spec"]["dimensions"]["size"], 8);
+    server.patch(&format!("{V2}/a/status"), "merge", &json!({"status": {"ready": true}})).await.expect(200);
+    let seen = server.get(&format!("{V1}/a")).await.expect(200);
+    assert_eq!((&seen["spec"]["size"], &seen["status"]["ready"]), (&json!(8), &json!(true)));
+
+    // Each version is judged by its own schema.
+    changed["spec"]["dimensions"]["size"] = json!(0);
+    changed["metadata"]["resourceVersion"] = seen["metadata"]["resourceVersion"].clone();
+    let refused = server.put(&format!("{V2}/a"), &changed).await.expect(422);
+    let message = refused["message"].as_str().expect("a message");
+    assert!(message.contains("spec.dimensions.size: Invalid value: 0"), "{message}");
+    server.delete(&format!("{V2}/a")).await.expect(200);
+    server.get(&format!("{V1}/a")).await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_converted_and_a_watch_in_another_version_misses_none() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    server.post(V1, &widget("a", 1)).await.expect(201);
+    let request = http::Request::get(format!("{V2}?watch=1")).body(Vec::new()).expect("a request");
+    let mut lines = server.admin().request_stream(request).await.expect("a watch").lines();
+    let mut next = async || {
+        let line =
+            tokio::time::timeout(Duration::from_secs(20), lines.try_next()).await.expect("an event in time");
+        let event: Value = serde_json::from_str(&line.expect("a line").expect("an event")).expect("JSON");
+        (event["type"].clone(), event["object"]["spec"]["dimensions"]["size"].clone())
+    };
+    assert_eq!(next().await, (json!("ADDED"), json!(1)));
+    server.patch(&format!("{V1}/a"), "merge", &json!({"spec": {"size": 5}})).await.expect(200);
+    assert_eq!(next().await, (json!("MODIFIED"), json!(5)));
+    server.post(V1, &widget("b", 6)).await.expect(201);
+    assert_eq!(next().await, (json!("ADDED"), json!(6)));
+    server.delete(&format!("{V1}/a")).await.expect(200);
+    assert_eq!(next().await, (json!("DELETED"), json!(5)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_keep_the_version_they_were_stored_in_when_another_becomes_the_stored_one() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    server.post(V1, &widget("old", 1)).await.expect(201);
+    let mut moved = server.get(DEFINITION).await.expect(200);
+    moved["spec"]["versions"] = json!([version("v1", false), version("v2", true)]);
+    let moved = server.put(DEFINITION, &moved).await.expect(200);
+    assert_eq!(moved["status"]["storedVersions"], json!(["v1", "v2"]));
+    let new = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "new"}, "spec": {"dimensions": {"size": 2}}});
+    // The change of the definition may not have been taken in yet: either version can be written all the time.
+    server.post(V2, &new).await.expect(201);
+    for (path, pointer) in [(V1, "/spec/size"), (V2, "/spec/dimensions/size")] {
+        for (name, size) in [("old", 1), ("new", 2)] {
+            let read = server.get(&format!("{path}/{name}")).await.expect(200);
+            assert_eq!(read.pointer(pointer), Some(&json!(size)), "{path}/{name}: {read}");
+        }
+    }
+    // A write moves the object.
+    server
+        .patch(&format!("{V1}/old"), "merge", &json!({"metadata": {"labels": {"a": "b"}}}))
+        .await
+        .expect(200);
+    let read = server.get(&format!("{V2}/old")).await.expect(200);
+    assert_eq!(
+        (&read["spec"]["dimensions"]["size"], &read["metadata"]["labels"]["a"]),
+        (&json!(1), &json!("b"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_that_is_gone_or_wrong_fails_the_request_and_loses_nothing() {
+    let server = TestServer::start().await;
+    type Answer = Box<dyn Fn(&Value) -> Reply + Send + Sync>;
+    let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(Box::new(|review| say(&converted(review)))));
+    let given = answer.clone();
+    let hook = WebhookServer::start(move |review| given.lock()(review)).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    server.post(V1, &widget("a", 1)).await.expect(201);
+
+    let wrong: Vec<(&str, Answer)> = vec![
+        ("json parse", Box::new(|_| Reply::Raw(200, b"<html>".to_vec()))),
+        ("an error on the server", Box::new(|_| Reply::Raw(500, b"broken".to_vec()))),
+        (
+            "no way",
+            Box::new(|review| {
+                say(&review_of(review, json!({"result": {"status": "Failed", "message": "no way"}})))
+            }),
+        ),
+        (
+            "expected 1 converted objects, got 0",
+            Box::new(|review| {
+                say(&review_of(review, json!({"result": {"status": "Success"}, "convertedObjects": []})))
+            }),
+        ),
+        (
+            "metadata.name was changed",
+            Box::new(|review| {
+                let mut answer = converted(review);
+                answer["response"]["convertedObjects"][0]["metadata"]["name"] = "other".into();
+                say(&answer)
+            }),
+        ),
+        (
+            "invalid groupVersion",
+            Box::new(|review| {
+                let mut answer = converted(review);
+                answer["response"]["convertedObjects"][0]["apiVersion"] = "example.com/v9".into();
+                say(&answer)
+            }),
+        ),
+    ];
+    for (expected, wrong) in wrong {
+        *answer.lock() = wrong;
+        for failed in [server.get(&format!("{V2}/a")).await, server.get(V2).await] {
+            let failed = failed.expect(500);
+            let message = failed["message"].as_str().expect("a message");
+            let start =
+                "Internal error occurred: conversion webhook for example.com/v1, Kind=Widget failed: ";
+            let is_expected = expected == "json parse" || message.contains(expected);
+            assert!(message.starts_with(start) && is_expected, "{expected}: {message}");
+        }
+        let put = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "b"}, "spec": {"dimensions": {"size": 2}}});
+        server.post(V2, &put).await.expect(500);
+        server.get(&format!("{V1}/b")).await.expect(404);
+        // Who asks for what is stored is not troubled.
+        assert_eq!(server.get(&format!("{V1}/a")).await.expect(200)["spec"]["size"], 1);
+    }
+    *answer.lock() = Box::new(|review| say(&converted(review)));
+    assert_eq!(server.get(&format!("{V2}/a")).await.expect(200)["spec"]["dimensions"]["size"], 1);
+}
