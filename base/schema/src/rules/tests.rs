@@ -134,6 +134,33 @@ fn values_have_the_types_of_the_schema() {
 }
 
 #[test]
+fn fields_have_the_names_of_words_too_and_nulls_are_absent() {
+    let object =
+        json!({"type": "object", "properties": {"if": {"type": "string"}, "namespace": {"type": "string"}}});
+    check(
+        object,
+        json!({"rule": "self.if == 'a' && has(self.namespace) && self.namespace == self.__namespace__"}),
+        json!({"if": "a", "namespace": "b"}),
+        None,
+        &[],
+    );
+    let nullable = json!({"type": "object", "properties": {"a": {"type": "integer", "nullable": true}}});
+    check(nullable, json!({"rule": "!has(self.a)"}), json!({"a": null}), None, &[]);
+    let text = json!({"type": "string"});
+    let metadata =
+        json!({"type": "object", "properties": {"name": text, "generateName": text, "namespace": text}});
+    let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "properties": {"kind": text, "apiVersion": text, "metadata": metadata}});
+    check(
+        embedded,
+        json!({"rule": "self.metadata.namespace == 'n'"}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "n"}}),
+        None,
+        &[],
+    );
+}
+
+#[test]
 fn lists_that_are_sets_or_maps_have_no_order() {
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
     check(set.clone(), json!({"rule": "self == oldSelf"}), json!(["a", "b"]), Some(json!(["b", "a"])), &[]);
