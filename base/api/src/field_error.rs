@@ -25,6 +25,15 @@ pub struct FieldError {
     pub detail: String,
 }
 
+/// A value that is copied only if the error is told: one that several errors quote.
+pub struct Quoted<'a>(pub &'a Value);
+
+impl From<Quoted<'_>> for Value {
+    fn from(quoted: Quoted<'_>) -> Value {
+        quoted.0.clone()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Required,

@@ -1,5 +1,8 @@
 //! What every kind's metadata goes through: names, system fields, and the rules all objects share.
 
+use std::collections::HashSet;
+
+use ferry_api::field_error::Quoted;
 use ferry_api::{FieldErrors, Object, Status, names};
 use jiff::Timestamp;
 use rand::RngExt;
@@ -139,19 +142,23 @@ pub fn match_place(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Two references to one owner are one.
 fn dedup_owners(object: &mut Object, call: &Call<'_>) {
-    let Some(Value::Array(owners)) = object.meta("ownerReferences") else { return };
-    let mut kept: Vec<Value> = Vec::new();
-    for owner in owners {
-        if !kept.contains(owner) {
-            kept.push(owner.clone());
-        }
-    }
-    if kept.len() < owners.len() {
+    if drop_repeated_owners(object) {
         call.warn([".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests".to_string()]);
-        object.set_meta("ownerReferences", kept);
     }
+}
+
+/// Two references to one owner are one. Whether there were two.
+pub fn drop_repeated_owners(object: &mut Object) -> bool {
+    let Some(Value::Array(owners)) = object.meta("ownerReferences") else { return false };
+    let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
+    let kept: Vec<&Value> = owners.iter().filter(|owner| seen.insert(owner)).collect();
+    if kept.len() == owners.len() {
+        return false;
+    }
+    let kept: Vec<Value> = kept.into_iter().cloned().collect();
+    object.set_meta("ownerReferences", kept);
+    true
 }
 
 pub fn validate(object: &Object, namespaced: bool, rule: NameRule, errors: &mut FieldErrors) {
@@ -192,8 +199,8 @@ pub fn validate_update(new: &Object, old: &Object, errors: &mut FieldErrors) {
         }
     }
     if old.is_deleting() {
-        let added: Vec<&str> =
-            new.finalizers().filter(|name| !old.finalizers().any(|have| have == *name)).collect();
+        let have: HashSet<&str> = old.finalizers().collect();
+        let added: Vec<&str> = new.finalizers().filter(|name| !have.contains(name)).collect();
         if !added.is_empty() {
             let list: Vec<String> = added.iter().map(|name| format!("{name:?}")).collect();
             errors.forbidden(
@@ -234,7 +241,7 @@ fn validate_shared(object: &Object, errors: &mut FieldErrors) {
 }
 
 fn validate_owners(object: &Object, errors: &mut FieldErrors) {
-    let Some(Value::Array(owners)) = object.meta("ownerReferences") else { return };
+    let Some(given @ Value::Array(owners)) = object.meta("ownerReferences") else { return };
     let mut controller: Option<String> = None;
     for (index, owner) in owners.iter().enumerate() {
         let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or("");
@@ -256,7 +263,7 @@ fn validate_owners(object: &Object, errors: &mut FieldErrors) {
             match &controller {
                 Some(first) => errors.invalid(
                     "metadata.ownerReferences",
-                    Value::Array(owners.clone()),
+                    Quoted(given),
                     &format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
                         text("name")
@@ -353,5 +360,20 @@ mod tests {
             Object::from_value(json!({"metadata": {"generateName": "x".repeat(80)}})).expect("an object");
         generate_name(&mut object);
         assert_eq!(object.name().len(), 63);
+    }
+
+    #[test]
+    fn many_controllers_are_refused_in_few_words() {
+        let owners: Vec<Value> = (0..4_000)
+            .map(|index| json!({"apiVersion": "v1", "kind": "A", "name": format!("a{index}"), "uid": "u", "controller": true}))
+            .collect();
+        let object = json!({"metadata": {"namespace": "a", "name": "a", "ownerReferences": owners}});
+        let object = Object::from_value(object).expect("an object");
+        let mut errors = FieldErrors::default();
+        validate(&object, true, NameRule::DnsSubdomain, &mut errors);
+        let status = Status::invalid("", "ConfigMap", "a", &errors);
+        assert!(status.message.contains("Found \"true\" in references for a0 and a1"), "{status}");
+        assert!(status.message.ends_with("more errors]"), "{status}");
+        assert!(status.to_json().len() < 128 << 10, "{}", status.to_json().len());
     }
 }

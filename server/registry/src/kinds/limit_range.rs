@@ -1,5 +1,7 @@
 //! LimitRange: what its defaults for containers are when it gives only some of them.
 
+use std::collections::HashSet;
+
 use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::core::v1::LimitRange;
 use serde_json::{Map, Value};
@@ -29,13 +31,12 @@ impl Rules<LimitRange> for LimitRangeRules {
 
     fn validate(&self, range: &LimitRange, errors: &mut FieldErrors) {
         let list = Path::root("spec.limits");
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (index, item) in range.spec.iter().flat_map(|spec| &spec.limits).enumerate() {
             let path = list.index(index);
-            if seen.contains(&item.type_.as_str()) {
+            if !seen.insert(&item.type_) {
                 errors.duplicate(path.child("type"), item.type_.as_str());
             }
-            seen.push(&item.type_);
             if item.type_ == "Pod" {
                 for (field, set) in
                     [("default", item.default.is_some()), ("defaultRequest", item.default_request.is_some())]

@@ -1,5 +1,7 @@
 //! Node: registered by its kubelet, status included.
 
+use std::collections::HashSet;
+
 use ferry_api::FieldErrors;
 use k8s_openapi::api::core::v1::Node;
 
@@ -27,7 +29,7 @@ impl Rules<Node> for NodeRules {
             );
         }
         let taints = new.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
-        let mut seen: Vec<(&str, &str)> = Vec::new();
+        let mut seen: HashSet<(&str, &str)> = HashSet::new();
         for (index, taint) in taints.enumerate() {
             if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) {
                 errors.not_supported(
@@ -37,10 +39,9 @@ impl Rules<Node> for NodeRules {
                 );
             }
             let key = (taint.key.as_str(), taint.effect.as_str());
-            if seen.contains(&key) {
+            if !seen.insert(key) {
                 errors.duplicate(format!("metadata.taints[{index}]"), format!("{}:{}", key.0, key.1));
             }
-            seen.push(key);
         }
     }
 

@@ -1,5 +1,7 @@
 //! InitializerConfiguration: names that new objects of certain resources have to be finished by.
 
+use std::collections::HashSet;
+
 use ferry_api::FieldErrors;
 use serde::Deserialize;
 
@@ -29,10 +31,11 @@ struct Initializer {
 impl Rules<Configuration> for InitializerConfigurationRules {
     fn validate(&self, configuration: &Configuration, errors: &mut FieldErrors) {
         let root = Path::root("initializers");
+        let mut seen = HashSet::new();
         for (index, initializer) in configuration.initializers.iter().enumerate() {
             let path = root.index(index);
             full_name(&initializer.name, path.child("name"), errors);
-            if configuration.initializers[..index].iter().any(|other| other.name == initializer.name) {
+            if !seen.insert(initializer.name.as_str()) {
                 errors.duplicate(path.child("name"), initializer.name.as_str());
             }
             let rules = path.child("rules");

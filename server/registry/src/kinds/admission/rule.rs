@@ -1,5 +1,7 @@
 //! Rules: which operations on which resources are meant.
 
+use std::collections::HashSet;
+
 use ferry_api::FieldErrors;
 use serde::Deserialize;
 
@@ -52,7 +54,8 @@ fn resources(list: &[String], path: Path<'_>, errors: &mut FieldErrors) {
     if list.is_empty() {
         errors.required(path, "");
     }
-    let has = |wanted: &str| list.iter().any(|item| item == wanted);
+    let given: HashSet<&str> = list.iter().map(String::as_str).collect();
+    let has = |wanted: &str| given.contains(wanted);
     for (index, resource) in list.iter().enumerate() {
         let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
         if resource.is_empty() {

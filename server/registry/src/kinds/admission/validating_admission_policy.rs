@@ -1,5 +1,7 @@
 //! ValidatingAdmissionPolicy: what must hold of a request, and what is said when it does not.
 
+use std::collections::HashSet;
+
 use ferry_api::FieldErrors;
 use ferry_cel::{Environment, Type};
 use serde::Deserialize;
@@ -73,6 +75,7 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
             self.validation(&environment, validation, path.index(index), errors);
         }
         let path = root.child("auditAnnotations");
+        let mut seen = HashSet::new();
         for (index, annotation) in spec.audit_annotations.iter().enumerate() {
             let place = path.index(index);
             let types = [Type::String, Type::Null];
@@ -83,7 +86,7 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
                 place.child("valueExpression"),
                 errors,
             );
-            if spec.audit_annotations[..index].iter().any(|other| other.key == annotation.key) {
+            if !seen.insert(annotation.key.as_str()) {
                 errors.duplicate(place.child("key"), annotation.key.as_str());
             }
         }

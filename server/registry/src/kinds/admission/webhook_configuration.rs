@@ -1,6 +1,8 @@
 //! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: both are lists of webhooks, and a
 //! webhook that cannot work is refused when it is written, not when it is called.
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use ferry_api::{FieldErrors, names};
 use ferry_cel::{Environment, Type};
@@ -78,10 +80,11 @@ const KNOWN_REVIEWS: &[&str] = &["v1", "v1beta1"];
 impl Rules<Configuration> for WebhookConfigurationRules {
     fn validate(&self, configuration: &Configuration, errors: &mut FieldErrors) {
         let root = Path::root("webhooks");
+        let mut seen = HashSet::new();
         for (index, webhook) in configuration.webhooks.iter().enumerate() {
             let path = root.index(index);
             self.webhook(webhook, path, errors);
-            if configuration.webhooks[..index].iter().any(|other| other.name == webhook.name) {
+            if !seen.insert(webhook.name.as_str()) {
                 errors.duplicate(path.child("name"), webhook.name.as_str());
             }
         }
@@ -238,6 +241,7 @@ pub fn match_conditions_in(
     if conditions.len() > MOST_CONDITIONS {
         errors.too_many(path, conditions.len(), MOST_CONDITIONS);
     }
+    let mut seen = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let place = path.index(index);
         let expression = condition.expression.trim();
@@ -252,7 +256,7 @@ pub fn match_conditions_in(
             for why in names::qualified_name(&condition.name) {
                 errors.invalid(place.child("name"), condition.name.as_str(), &why);
             }
-            if conditions[..index].iter().any(|other| other.name == condition.name) {
+            if !seen.insert(condition.name.as_str()) {
                 errors.duplicate(place.child("name"), condition.name.as_str());
             }
         }

@@ -1,9 +1,9 @@
 //! What of a pod may change once it exists, and through which subresource.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use ferry_api::{FieldErrors, Object};
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec, Toleration};
 use serde_json::Value;
 
 use super::super::checks::Path;
@@ -110,8 +110,10 @@ pub fn validate_ephemeral(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors
     let mut seen: HashSet<&str> = others.map(|container| container.name.as_str()).collect();
     validation::ephemeral(wanted, new, SPEC, &mut seen, errors);
     let path = SPEC.child("ephemeralContainers");
+    let wanted: HashMap<&str, &EphemeralContainer> =
+        wanted.iter().rev().map(|container| (container.name.as_str(), container)).collect();
     for before in have {
-        match wanted.iter().find(|container| container.name == before.name) {
+        match wanted.get(before.name.as_str()).copied() {
             None => errors.forbidden(
                 path,
                 &format!("existing ephemeral containers {:?} may not be removed\n", before.name),
@@ -173,13 +175,11 @@ fn validate_deadline(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
 }
 
 fn validate_tolerations(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
-    let wanted = new.tolerations.as_deref().unwrap_or(&[]);
-    let kept = old.tolerations.iter().flatten().all(|before| {
-        wanted.iter().any(|after| {
-            (&after.key, &after.operator, &after.value, &after.effect)
-                == (&before.key, &before.operator, &before.value, &before.effect)
-        })
-    });
+    fn identity(toleration: &Toleration) -> [&Option<String>; 4] {
+        [&toleration.key, &toleration.operator, &toleration.value, &toleration.effect]
+    }
+    let wanted: HashSet<_> = new.tolerations.iter().flatten().map(identity).collect();
+    let kept = old.tolerations.iter().flatten().all(|before| wanted.contains(&identity(before)));
     if !kept {
         errors.forbidden(
             SPEC.child("tolerations"),
@@ -189,9 +189,9 @@ fn validate_tolerations(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) 
 }
 
 fn validate_gates(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
-    let have = old.scheduling_gates.as_deref().unwrap_or(&[]);
+    let have: HashSet<&str> = old.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
     for gate in new.scheduling_gates.iter().flatten() {
-        if !have.contains(gate) {
+        if !have.contains(gate.name.as_str()) {
             errors.forbidden(
                 SPEC.child("schedulingGates"),
                 &format!("only deletion is allowed, but found new scheduling gate '{}'", gate.name),

@@ -139,6 +139,8 @@ pub fn ephemeral<'a>(
     errors: &mut FieldErrors,
 ) {
     let list_path = path.child("ephemeralContainers");
+    let others = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let others: HashSet<&str> = others.map(|container| container.name.as_str()).collect();
     for (index, container) in list.iter().enumerate() {
         let path = list_path.index(index);
         checks::required_name(errors, path.child("name"), &container.name, names::dns1123_label);
@@ -149,8 +151,7 @@ pub fn ephemeral<'a>(
             errors.required(path.child("image"), "");
         }
         if let Some(target) = container.target_container_name.as_deref().filter(|name| !name.is_empty()) {
-            let init = spec.init_containers.iter().flatten();
-            if !spec.containers.iter().chain(init).any(|other| other.name == target) {
+            if !others.contains(target) {
                 errors.not_found(path.child("targetContainerName"), target);
             }
         }

@@ -1,6 +1,8 @@
 //! What a service has by its type: defaults, fields that go together, and what a change of type takes away.
 //! Pure, over the object.
 
+use std::collections::{HashMap, HashSet};
+
 use ferry_api::Object;
 use serde_json::{Map, Value, json};
 
@@ -107,18 +109,17 @@ pub fn keep_allocated(new: &mut Object, old: &Object) {
     if !needs_node_ports(new) || !needs_node_ports(old) {
         return;
     }
-    let given: Vec<Value> =
-        old.get(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    let taken: Vec<Value> = node_ports(new).into_iter().map(|(_, port)| port.into()).collect();
+    let given = old.get(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten().rev();
+    let given: HashMap<_, _> =
+        given.map(|port| ((port.get("port"), port.get("protocol")), port.get("nodePort"))).collect();
+    let taken: HashSet<Value> = node_ports(new).into_iter().map(|(_, port)| port.into()).collect();
     for port in new.section_mut("spec").get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let Value::Object(port) = port else { continue };
         if port.get("nodePort").and_then(Value::as_u64).unwrap_or(0) != 0 {
             continue;
         }
-        let same = |other: &&Value| {
-            other.get("port") == port.get("port") && other.get("protocol") == port.get("protocol")
-        };
-        if let Some(node_port) = given.iter().find(same).and_then(|other| other.get("nodePort"))
+        let before = given.get(&(port.get("port"), port.get("protocol"))).copied();
+        if let Some(node_port) = before.flatten()
             && !taken.contains(node_port)
         {
             port.insert("nodePort".into(), node_port.clone());
@@ -138,13 +139,13 @@ pub fn drop_unneeded(new: &mut Object, old: &Object) {
     }
     let reachable = |service: &Object| ["NodePort", "LoadBalancer"].contains(&kind(service));
     if !reachable(new) && reachable(old) {
-        let before = node_ports(old);
+        let before: HashSet<u64> = node_ports(old).into_iter().map(|(_, port)| port.into()).collect();
         for port in
             new.section_mut("spec").get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten()
         {
             if let Value::Object(port) = port
                 && let Some(number) = port.get("nodePort").and_then(Value::as_u64)
-                && before.iter().any(|(_, known)| u64::from(*known) == number)
+                && before.contains(&number)
             {
                 port.remove("nodePort");
             }

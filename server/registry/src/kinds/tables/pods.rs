@@ -1,5 +1,7 @@
 //! The columns of pods: how far along they are is told from the states of their containers.
 
+use std::collections::HashSet;
+
 use ferry_api::{Object, Quantity};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -154,10 +156,12 @@ struct Initial {
 impl Initial {
     fn of(pod: &Object) -> Initial {
         let specs = list_at(pod, "spec.initContainers");
+        let sidecars: HashSet<&str> =
+            specs.iter().filter(|spec| is_sidecar(spec)).map(|spec| field(spec, "name")).collect();
         let mut initial = Initial::default();
         for (index, status) in list_at(pod, "status.initContainerStatuses").iter().enumerate() {
             let name = field(status, "name");
-            let sidecar = specs.iter().any(|spec| field(spec, "name") == name && is_sidecar(spec));
+            let sidecar = sidecars.contains(name);
             initial.all.add(status);
             if sidecar {
                 initial.sidecars.add(status);
