@@ -2,7 +2,7 @@
 //! do not exist, operators between types that have none. Types are inferred as far as they are known;
 //! what could be anything is left to the evaluation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, SourceInfo, StructExpr,
@@ -16,6 +16,8 @@ pub struct Checked {
     pub result: Type,
     /// The declared variables that are named.
     pub references: BTreeSet<String>,
+    /// The type of each part of the expression, by its id.
+    pub types: HashMap<u64, Type>,
 }
 
 /// What an expression may name.
@@ -35,13 +37,14 @@ pub fn check(
         object_literals: names.object_literals,
         scopes: Vec::new(),
         references: BTreeSet::new(),
+        types: HashMap::new(),
         faults: Vec::new(),
         source,
         places,
     };
     let result = checker.type_of(expression);
     match checker.faults.is_empty() {
-        true => Ok(Checked { result, references: checker.references }),
+        true => Ok(Checked { result, references: checker.references, types: checker.types }),
         false => Err(checker.faults),
     }
 }
@@ -59,6 +62,7 @@ struct Checker<'a> {
     /// Variables of the loops around, innermost last.
     scopes: Vec<(String, Type)>,
     references: BTreeSet<String>,
+    types: HashMap<u64, Type>,
     faults: Vec<String>,
     source: &'a str,
     places: &'a SourceInfo,
@@ -78,6 +82,12 @@ impl Checker<'_> {
     }
 
     fn type_of(&mut self, expression: &IdedExpr) -> Type {
+        let found = self.infer(expression);
+        self.types.insert(expression.id, found.clone());
+        found
+    }
+
+    fn infer(&mut self, expression: &IdedExpr) -> Type {
         match &expression.expr {
             Expr::Literal(literal) => type_of_literal(literal),
             Expr::Ident(name) => self.named(expression, name),

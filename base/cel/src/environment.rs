@@ -1,9 +1,10 @@
 //! Which variables an expression may name, and how it becomes a program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use cel::Env;
+use cel::common::ast::IdedExpr;
 
 use crate::program::Program;
 use crate::types::Type;
@@ -45,6 +46,16 @@ impl Environment {
 
     /// Compiles an expression that must come to one of `returns`; any value will do where that is empty.
     pub fn compile(&self, source: &str, returns: &[Type]) -> Result<Program, CompileError> {
+        self.compile_examined(source, returns, |_, _| ())
+    }
+
+    /// The same; `examine` sees the expression as it was written, with the type of each part by its id.
+    pub fn compile_examined(
+        &self,
+        source: &str,
+        returns: &[Type],
+        examine: impl FnOnce(&IdedExpr, &HashMap<u64, Type>),
+    ) -> Result<Program, CompileError> {
         if source.len() > LONGEST {
             return Err(CompileError(format!(
                 "expression size {} exceeds the limit {LONGEST}",
@@ -68,6 +79,7 @@ impl Environment {
                 many => format!("must evaluate to one of [{}] but got {}", many.join(" "), checked.result),
             }));
         }
+        examine(&expression, &checked.types);
         literals::as_maps(&mut expression);
         let cost = cost::meter(&mut expression);
         Ok(Program {

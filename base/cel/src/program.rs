@@ -69,6 +69,12 @@ impl<'v> Bindings<'v> {
         self
     }
 
+    /// A variable that is CEL's already.
+    pub fn set_value(&mut self, name: &str, value: Box<dyn Val + 'v>) -> &mut Bindings<'v> {
+        self.made.insert(name.to_string(), Ok(Outcome(value)));
+        self
+    }
+
     /// What the authorizer said so far, and what `authorizer.requestResource` stands for.
     pub fn set_authorizer(&mut self, answers: Answers, request_resource: Question) -> &mut Bindings<'v> {
         self.answers = answers;

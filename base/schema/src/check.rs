@@ -1,16 +1,242 @@
-//! Judges the schema that a definition brings.
+//! Judges the schema that a definition brings: words of JSON schema that are not supported, what makes a
+//! schema structural ([`structure`]), defaults that fit it ([`defaults`]), rules that compile and cost little
+//! enough.
+//!
+//! An update is not refused for what was there before: [`CheckContext::old`] is what the definition said.
+
+mod defaults;
+mod structure;
+mod words;
 
 use ferry_api::FieldErrors;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use crate::structural::MAX_DEPTH;
+use crate::{Structural, pattern};
 
 /// What is known beside the schema itself.
 #[derive(Debug, Clone, Default)]
 pub struct CheckContext<'a> {
-    /// The schema of the same version before an update.
+    /// The schema of the same version before an update, where the version was there.
     pub old: Option<&'a Value>,
-    /// `spec.preserveUnknownFields` of the definition: defaults are not allowed then.
+    /// The schemas of all versions before an update: what any of them had may stay.
+    pub all_old: &'a [&'a Value],
+    /// `spec.preserveUnknownFields` of the definition. A schema need not be structural then, unless it has
+    /// defaults or the words that Kubernetes adds.
     pub preserve_unknown_fields: bool,
+    /// The version has a status subresource: not every word is allowed at its root.
+    pub status_subresource: bool,
 }
 
-/// Every error of a version's `openAPIV3Schema` at `path`.
-pub fn schema(_value: &Value, _path: &str, _context: &CheckContext<'_>, _errors: &mut FieldErrors) {}
+/// Every error of a version's `openAPIV3Schema` at `path`, such as `spec.versions[0].schema.openAPIV3Schema`.
+pub fn schema(value: &Value, path: &str, context: &CheckContext<'_>, errors: &mut FieldErrors) {
+    let Some(root) = value.as_object() else {
+        errors.invalid(path, value.clone(), "must be an object");
+        return;
+    };
+    if depth(value) > MAX_DEPTH {
+        errors.invalid(path, "", &format!("must not nest more than {MAX_DEPTH} levels deep"));
+        return;
+    }
+    let options = Options::of(context, value);
+    let mut found = FieldErrors::default();
+    at_the_root(root, path, context, &mut found);
+    let mut unreadable = None;
+    let mut rules = false;
+    if options.structural {
+        match words::unsupported(value) {
+            Some(why) => unreadable = Some(why),
+            None => {
+                let before = found.0.len();
+                structure::check(root, path, &mut found);
+                if found.0.len() == before {
+                    rules = match Structural::parse(value) {
+                        Ok(structural) => {
+                            defaults::check(&structural, path, options.pruned_defaults, &mut found);
+                            found.0.len() == before
+                        }
+                        // A type that does not exist; it is told with the words.
+                        Err(_) => false,
+                    };
+                }
+            }
+        }
+    }
+    words::check(value, path, &options, rules, &mut found);
+    if found.is_empty()
+        && let Some(why) = unreadable
+    {
+        found.invalid(path, "", &why);
+    }
+    errors.0.append(&mut found.0);
+}
+
+/// What is asked of a schema; an update asks no more than the definition kept before.
+pub(crate) struct Options {
+    pub structural: bool,
+    pub valid_types: bool,
+    pub pruned_defaults: bool,
+    pub atomic_sets: bool,
+    pub list_map_keys: bool,
+    /// Costs of rules are not judged again in a schema that did not change.
+    pub costs: bool,
+}
+
+impl Options {
+    fn of(context: &CheckContext<'_>, value: &Value) -> Options {
+        let old = || context.all_old.iter().copied().chain(context.old);
+        let none = |had: &dyn Fn(&Value) -> bool| !old().any(had);
+        let wanted = !context.preserve_unknown_fields || any(value, &uses_extensions);
+        Options {
+            structural: wanted || none(&is_not_structural),
+            valid_types: none(&|schema| any(schema, &has_unknown_type)),
+            pruned_defaults: none(&defaults::has_unpruned),
+            atomic_sets: none(&|schema| any(schema, &words::has_set_of_parts)),
+            list_map_keys: none(&|schema| any(schema, &words::has_optional_keys)),
+            costs: context.old != Some(value),
+        }
+    }
+}
+
+fn is_not_structural(schema: &Value) -> bool {
+    let Some(root) = schema.as_object() else { return false };
+    let mut errors = FieldErrors::default();
+    structure::check(root, "", &mut errors);
+    words::unsupported(schema).is_some() || !errors.is_empty()
+}
+
+fn has_unknown_type(schema: &Map<String, Value>) -> bool {
+    let kind = text(schema, "type");
+    !kind.is_empty() && !words::TYPES.contains(&kind)
+}
+
+/// Defaults, and the words that Kubernetes adds to JSON schema.
+fn uses_extensions(schema: &Map<String, Value>) -> bool {
+    let words = [
+        "default",
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-list-type",
+        "x-kubernetes-validations",
+    ];
+    words.iter().any(|word| schema.contains_key(*word))
+}
+
+/// What a schema with a status subresource may have at its root, as upstream names it.
+const AT_THE_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum \
+                           MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items \
+                           Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
+
+const NOT_AT_THE_ROOT: &[&str] = &[
+    "id",
+    "$schema",
+    "$ref",
+    "default",
+    "enum",
+    "maxProperties",
+    "minProperties",
+    "allOf",
+    "oneOf",
+    "anyOf",
+    "not",
+    "additionalProperties",
+    "patternProperties",
+    "dependencies",
+    "additionalItems",
+    "definitions",
+    "nullable",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+];
+
+fn at_the_root(root: &Map<String, Value>, path: &str, context: &CheckContext<'_>, errors: &mut FieldErrors) {
+    if context.status_subresource {
+        let kind = text(root, "type");
+        let is_set =
+            |name: &&&str| !matches!(root.get(**name), None | Some(Value::Null | Value::Bool(false)));
+        if !kind.is_empty() && kind != "object" {
+            let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            errors.invalid(format!("{path}.type"), kind, why);
+        } else if NOT_AT_THE_ROOT.iter().find(is_set).is_some() {
+            let why = format!(
+                "only {AT_THE_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
+            );
+            errors.invalid(path, Value::Object(root.clone()), &why);
+        }
+    }
+    if is_true(root, "nullable") {
+        errors.forbidden(format!("{path}.nullable"), "nullable cannot be true at the root");
+    }
+}
+
+/// Whether a schema or one below it is so.
+pub(crate) fn any(schema: &Value, is_so: &dyn Fn(&Map<String, Value>) -> bool) -> bool {
+    let Some(fields) = schema.as_object() else { return false };
+    is_so(fields) || children(fields).into_iter().any(|(_, schema)| any(schema, is_so))
+}
+
+/// The schemas right below one, with the way there.
+pub(crate) fn children(schema: &Map<String, Value>) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for word in ["properties", "patternProperties", "definitions", "dependencies"] {
+        if let Some(Value::Object(schemas)) = schema.get(word) {
+            found.extend(schemas.iter().map(|(name, schema)| (format!(".{word}[{name}]"), schema)));
+        }
+    }
+    for word in ["items", "additionalProperties", "additionalItems", "not"] {
+        match schema.get(word) {
+            Some(Value::Array(schemas)) if word == "items" => {
+                let each = schemas.iter().enumerate();
+                found.extend(each.map(|(index, schema)| (format!(".items[{index}]"), schema)));
+            }
+            Some(schema @ Value::Object(_)) => found.push((format!(".{word}"), schema)),
+            _ => {}
+        }
+    }
+    for word in ["allOf", "anyOf", "oneOf"] {
+        if let Some(Value::Array(schemas)) = schema.get(word) {
+            let each = schemas.iter().enumerate();
+            found.extend(each.map(|(index, schema)| (format!(".{word}[{index}]"), schema)));
+        }
+    }
+    found
+}
+
+/// Levels of schemas; it does not go deeper than is allowed by far.
+fn depth(schema: &Value) -> usize {
+    fn levels(schema: &Value, left: usize) -> usize {
+        let Some(fields) = schema.as_object().filter(|_| left > 0) else { return 1 };
+        let below = children(fields).into_iter().map(|(_, schema)| levels(schema, left - 1)).max();
+        1 + below.unwrap_or(0)
+    }
+    levels(schema, 2 * MAX_DEPTH)
+}
+
+pub(crate) fn text<'v>(schema: &'v Map<String, Value>, name: &str) -> &'v str {
+    schema.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(crate) fn is_true(schema: &Map<String, Value>, name: &str) -> bool {
+    schema.get(name) == Some(&Value::Bool(true))
+}
+
+/// Whether a word is there and says anything.
+pub(crate) fn is_given(schema: &Map<String, Value>, name: &str) -> bool {
+    !matches!(schema.get(name), None | Some(Value::Null))
+}
+
+pub(crate) fn object<'v>(schema: &'v Map<String, Value>, name: &str) -> Option<&'v Map<String, Value>> {
+    schema.get(name)?.as_object()
+}
+
+pub(crate) fn wrong_pattern(text: &str) -> Option<String> {
+    pattern::compile(text).err()
+}
+
+#[cfg(test)]
+mod tests;

@@ -123,7 +123,7 @@ impl Format {
             Format::RgbColor => RGB_COLOR.is_match(text),
             Format::Byte => BASE64.is_match(text),
             Format::Date => is_date(text),
-            Format::Duration => is_duration(text),
+            Format::Duration => duration(text).is_some(),
             Format::DateTime => is_date_time(text),
             Format::ShortName => text.len() <= 63 && is_short_name(text),
             Format::LongName => text.len() <= 253 && text.split('.').all(is_short_name),
@@ -172,30 +172,33 @@ fn is_date_time(text: &str) -> bool {
 }
 
 /// A unit by the beginning of its word (`hours`), or by one of its short forms.
-const UNITS: &[(&[&str], &str)] = &[
-    (&["ns"], "nano"),
-    (&["us", "µs"], "micro"),
-    (&["ms"], "milli"),
-    (&["s"], "sec"),
-    (&["m"], "min"),
-    (&["h", "hr"], "hour"),
-    (&["d"], "day"),
-    (&["w", "wk"], "week"),
+const UNITS: &[(&[&str], &str, i64)] = &[
+    (&["ns"], "nano", 1),
+    (&["us", "µs"], "micro", 1_000),
+    (&["ms"], "milli", 1_000_000),
+    (&["s"], "sec", SECOND),
+    (&["m"], "min", 60 * SECOND),
+    (&["h", "hr"], "hour", 3_600 * SECOND),
+    (&["d"], "day", 24 * 3_600 * SECOND),
+    (&["w", "wk"], "week", 7 * 24 * 3_600 * SECOND),
 ];
+const SECOND: i64 = 1_000_000_000;
 
-fn is_duration(text: &str) -> bool {
-    if ferry_api::duration::parse(text).is_some() {
-        return true;
+/// Nanoseconds of `1h30m`, or of what words say: `3 days`.
+pub fn duration(text: &str) -> Option<i64> {
+    if let Some(nanoseconds) = ferry_api::duration::parse(text) {
+        return Some(nanoseconds);
     }
-    let mut known = false;
+    let mut total = None;
     for span in SPAN.captures_iter(text) {
-        if span[1].parse::<i64>().is_err() {
-            return false;
-        }
+        let count: i64 = span[1].parse().ok()?;
         let unit = span[2].to_lowercase();
-        known |= UNITS.iter().any(|(short, long)| short.contains(&unit.as_str()) || unit.starts_with(long));
+        let known = UNITS.iter().find(|(short, long, _)| short.contains(&&*unit) || unit.starts_with(long));
+        if let Some((_, _, nanoseconds)) = known {
+            total = Some(total.unwrap_or(0i64).wrapping_add(count.wrapping_mul(*nanoseconds)));
+        }
     }
-    known
+    total
 }
 
 /// Addresses whose numbers may begin with zeros, as they could before Go 1.17.

@@ -8,8 +8,10 @@
 //! Start reading at [`structural`].
 
 pub mod check;
+mod decl;
 pub mod default;
 mod embedded;
+mod field_path;
 mod format;
 mod path;
 mod pattern;

@@ -21,6 +21,13 @@ pub fn prune(object: &mut Map<String, Value>, schema: &Structural, note: Option<
     }
 }
 
+/// The same for a field of this schema.
+pub(crate) fn prune_below(object: &mut Map<String, Value>, name: &str, node: &Ref) {
+    if let Some(value) = object.get_mut(name) {
+        Walk { path: String::new(), note: None }.value(value, Some(node));
+    }
+}
+
 struct Walk<'n> {
     /// Kept only where paths are noted.
     path: String,

@@ -78,7 +78,7 @@ fn finish(
                  errors to complete validation",
             );
         } else {
-            rules.judge(new, old, schema, &mut found);
+            rules.judge(new, old, &mut found);
         }
     }
     errors.0.append(&mut found.0);

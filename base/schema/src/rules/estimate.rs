@@ -1,0 +1,612 @@
+//! What a rule can cost at most, from the sizes that the schema allows: upstream's estimate (cel-go's
+//! `checker.Cost` with Kubernetes' functions), so that both take the same definitions.
+//!
+//! A part of an expression that names a place of the schema has the sizes of that place; lists and maps that
+//! the expression makes have those of their parts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use ferry_cel::Type;
+
+use crate::decl::{Decl, DeclKind};
+
+/// The highest cost of the expression. `types` are those of its parts, by their ids.
+pub fn highest(expression: &IdedExpr, types: &HashMap<u64, Type>, root: &Arc<Decl>) -> u64 {
+    let mut estimate = Estimate {
+        types,
+        root,
+        locals: Vec::new(),
+        places: HashMap::new(),
+        sizes: HashMap::new(),
+        entries: HashMap::new(),
+    };
+    estimate.cost(expression).max
+}
+
+/// Of a size or of a cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Span {
+    min: u64,
+    max: u64,
+}
+
+const UNKNOWN: Span = Span { min: 0, max: u64::MAX };
+const TRAVERSE: f64 = 0.1;
+const REGEX: f64 = 0.25;
+const LIST: Span = Span { min: 10, max: 10 };
+const MAP: Span = Span { min: 30, max: 30 };
+const STRUCT: Span = Span { min: 40, max: 40 };
+
+impl Span {
+    const fn of(value: u64) -> Span {
+        Span { min: value, max: value }
+    }
+
+    fn and(self, other: Span) -> Span {
+        Span { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
+    }
+
+    fn times(self, other: Span) -> Span {
+        Span { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
+    }
+
+    fn by(self, factor: f64) -> Span {
+        // A float becomes the nearest integer there is.
+        let scaled = |value: u64| (value as f64 * factor).ceil() as u64;
+        Span { min: scaled(self.min), max: scaled(self.max) }
+    }
+
+    fn or(self, other: Span) -> Span {
+        Span { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+}
+
+/// The sizes of what is in a list or map.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    is_list: bool,
+    key: Span,
+    value: Span,
+}
+
+impl Entry {
+    fn or(self, other: Entry) -> Entry {
+        Entry { key: self.key.or(other.key), value: self.value.or(other.value), ..self }
+    }
+}
+
+/// A variable of a loop, or one that is bound.
+struct Local {
+    name: String,
+    place: Option<Arc<Decl>>,
+    size: Option<Span>,
+    entry: Option<Entry>,
+    /// `[key, value]` of a loop with two variables.
+    pair: Option<Box<[Local; 2]>>,
+}
+
+struct Estimate<'a> {
+    types: &'a HashMap<u64, Type>,
+    root: &'a Arc<Decl>,
+    locals: Vec<Local>,
+    places: HashMap<u64, Arc<Decl>>,
+    sizes: HashMap<u64, Span>,
+    entries: HashMap<u64, Entry>,
+}
+
+impl Estimate<'_> {
+    fn cost(&mut self, expression: &IdedExpr) -> Span {
+        match &expression.expr {
+            Expr::Literal(_) | Expr::Unspecified => Span::of(0),
+            Expr::Ident(name) => {
+                let place = match self.local(name) {
+                    Some(local) => local.place.clone(),
+                    None => ["self", "oldSelf"].contains(&name.as_str()).then(|| self.root.clone()),
+                };
+                self.place(expression, place);
+                Span::of(1)
+            }
+            Expr::Select(select) => {
+                let operand = self.cost(&select.operand);
+                if select.test {
+                    return operand;
+                }
+                let place = self.places.get(&select.operand.id).and_then(|decl| field(decl, &select.field));
+                self.place(expression, place);
+                match self.type_of(&select.operand) {
+                    Type::Map(_) | Type::Struct(_) => operand.and(Span::of(1)),
+                    _ => operand,
+                }
+            }
+            Expr::Call(call) => self.call(expression, call),
+            Expr::List(list) => {
+                let mut cost = LIST;
+                let mut size = if list.elements.is_empty() { Span::of(0) } else { NOTHING };
+                for element in &list.elements {
+                    cost = cost.and(self.cost(element));
+                    size = size.or(self.size_or_unknown(element));
+                }
+                self.entries.insert(expression.id, Entry { is_list: true, key: Span::of(1), value: size });
+                cost
+            }
+            Expr::Map(map) => {
+                let mut cost = MAP;
+                let start = if map.entries.is_empty() { Span::of(0) } else { NOTHING };
+                let (mut key, mut value) = (start, start);
+                for entry in &map.entries {
+                    let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
+                    cost = cost.and(self.cost(&entry.key)).and(self.cost(&entry.value));
+                    key = key.or(self.size_or_unknown(&entry.key));
+                    value = value.or(self.size_or_unknown(&entry.value));
+                }
+                self.entries.insert(expression.id, Entry { is_list: false, key, value });
+                cost
+            }
+            Expr::Struct(object) => {
+                let mut cost = STRUCT;
+                for entry in &object.entries {
+                    if let EntryExpr::StructField(field) = &entry.expr {
+                        cost = cost.and(self.cost(&field.value));
+                    }
+                }
+                cost
+            }
+            Expr::Comprehension(looped) if is_bind(looped) => self.bound(expression, looped),
+            Expr::Comprehension(looped) => self.looped(expression, looped),
+        }
+    }
+
+    /// A name for a value.
+    fn bound(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> Span {
+        let cost = self.cost(&looped.iter_range).and(self.cost(&looped.accu_init));
+        let local = self.local_of(&looped.accu_var, &looped.accu_init);
+        self.locals.push(local);
+        let cost = cost.and(self.cost(&looped.result));
+        self.locals.pop();
+        self.copy(expression, &looped.result);
+        cost
+    }
+
+    fn looped(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> Span {
+        // A loop with two variables walks a list of pairs; it costs what the walk of the range itself does.
+        let (range, paired) = match &looped.iter_range.expr {
+            Expr::Call(call) if call.func_name == "@entries" && call.args.len() == 1 => (&call.args[0], true),
+            _ => (&looped.iter_range, false),
+        };
+        let mut cost = self.cost(range).and(self.cost(&looped.accu_init));
+        let accumulator = self.local_of(&looped.accu_var, &looped.accu_init);
+        self.locals.push(accumulator);
+        let item = self.item(&looped.iter_var, range, paired);
+        self.locals.push(item);
+        let body = self.cost(&looped.loop_cond).and(self.cost(&looped.loop_step));
+        self.locals.pop();
+        cost = cost.and(self.cost(&looped.result));
+        self.locals.pop();
+        let count = self.size_or_unknown(range);
+        match &looped.accu_init.expr {
+            Expr::Literal(_) => {
+                let size = self.size(&looped.accu_init);
+                self.set_size(expression, size);
+            }
+            Expr::List(_) | Expr::Map(_) => {
+                self.set_size(expression, Some(count));
+                if let Some(entry) = self.entry(&looped.loop_step) {
+                    self.entries.insert(expression.id, entry);
+                }
+            }
+            _ => {}
+        }
+        cost.and(count.times(body))
+    }
+
+    /// The variable of a loop: elements of a list, keys of a map, or both parts of an entry.
+    fn item(&self, name: &str, range: &IdedExpr, paired: bool) -> Local {
+        let entry = self.entry(range);
+        let is_list =
+            entry.map_or_else(|| matches!(self.type_of(range), Type::List(_)), |entry| entry.is_list);
+        let place = self.places.get(&range.id);
+        let value = Local {
+            name: String::new(),
+            place: place.and_then(|decl| inner(decl)),
+            size: entry.map(|entry| entry.value),
+            entry: None,
+            pair: None,
+        };
+        let key = Local {
+            name: String::new(),
+            place: None,
+            // Upstream takes the keys of a map that the schema declares for empty.
+            size: match (is_list, entry, place) {
+                (true, ..) => Some(Span::of(1)),
+                (false, Some(entry), _) => Some(entry.key),
+                (false, None, place) => place.map(|_| Span::of(0)),
+            },
+            entry: None,
+            pair: None,
+        };
+        match (paired, is_list) {
+            (true, _) => Local {
+                name: name.to_string(),
+                place: None,
+                size: Some(Span::of(2)),
+                entry: None,
+                pair: Some(Box::new([key, value])),
+            },
+            (false, true) => Local { name: name.to_string(), ..value },
+            (false, false) => Local { name: name.to_string(), ..key },
+        }
+    }
+
+    fn local_of(&self, name: &str, value: &IdedExpr) -> Local {
+        Local {
+            name: name.to_string(),
+            place: self.places.get(&value.id).cloned(),
+            size: self.size(value),
+            entry: self.entry(value),
+            pair: None,
+        }
+    }
+
+    fn call(&mut self, expression: &IdedExpr, call: &CallExpr) -> Span {
+        if call.func_name == "dyn" && call.args.len() == 1 {
+            let cost = self.cost(&call.args[0]);
+            self.copy(expression, &call.args[0]);
+            return cost.and(Span::of(1));
+        }
+        // `sets.contains(a, b)`: the target is part of the function's name.
+        let (function, target) = match &call.target {
+            Some(target) => match qualified(target) {
+                Some(prefix) if self.local(prefix).is_none() && NAMESPACES.contains(&prefix) => {
+                    (format!("{prefix}.{}", call.func_name), None)
+                }
+                _ => (call.func_name.clone(), Some(&**target)),
+            },
+            None => (call.func_name.clone(), None),
+        };
+        let target_cost = target.map_or(Span::of(0), |target| self.cost(target));
+        let costs: Vec<Span> = call.args.iter().map(|argument| self.cost(argument)).collect();
+        let (cost, size) = match self.operated(expression, call, &costs) {
+            Some(found) => found,
+            None => {
+                let (cost, size) = self.function(&function, target, &call.args);
+                (costs.iter().fold(cost, |sum, cost| sum.and(*cost)), size)
+            }
+        };
+        let size = size.or_else(|| self.size(expression));
+        self.set_size(expression, size);
+        target_cost.and(cost)
+    }
+
+    /// Operators: their cost with that of their operands. None for functions.
+    fn operated(&mut self, at: &IdedExpr, call: &CallExpr, costs: &[Span]) -> Option<(Span, Option<Span>)> {
+        let args = &call.args;
+        let sum = || costs.iter().fold(Span::of(0), |sum, cost| sum.and(*cost));
+        Some(match (call.func_name.as_str(), args.as_slice()) {
+            (operators::LOGICAL_AND | operators::LOGICAL_OR, [_, _]) => {
+                (Span { min: costs[0].min, max: costs[0].and(costs[1]).max }, None)
+            }
+            (operators::CONDITIONAL, [_, a, b]) => {
+                let size = self.size_or_unknown(a).or(self.size_or_unknown(b));
+                if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
+                    self.entries.insert(at.id, a.or(b));
+                }
+                (costs[0].and(costs[1].or(costs[2])), Some(size))
+            }
+            (operators::ADD, [a, b]) => {
+                let size = self.size_or_unknown(a).and(self.size_or_unknown(b));
+                if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
+                    self.entries.insert(at.id, a.or(b));
+                }
+                match (self.type_of(a), self.type_of(b)) {
+                    (Type::String | Type::Bytes, _) | (_, Type::String | Type::Bytes) => {
+                        (sum().and(size.by(TRAVERSE)), Some(size))
+                    }
+                    (Type::List(_), _) | (_, Type::List(_)) => (sum().and(Span::of(1)), Some(size)),
+                    _ => (sum().and(Span::of(1)), None),
+                }
+            }
+            (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
+                let opaque = |node| matches!(self.type_of(node), Type::Opaque(_));
+                match opaque(a) && opaque(b) {
+                    true => (sum().and(Span::of(1)), None),
+                    false => (sum().and(self.compared(a, b)), None),
+                }
+            }
+            (
+                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
+                [a, b],
+            ) => {
+                let text = |node| matches!(self.type_of(node), Type::String | Type::Bytes);
+                let cost = if text(a) || text(b) { self.compared(a, b) } else { Span::of(1) };
+                (sum().and(cost), None)
+            }
+            (operators::IN, [_, b]) => match self.type_of(b) {
+                Type::List(_) => (sum().and(self.size_or_unknown(b)), None),
+                _ => (sum().and(Span::of(1)), None),
+            },
+            (operators::INDEX, [a, b]) => {
+                if let Some(part) = self.part_of_pair(a, b) {
+                    let (place, size) = (part.place.clone(), part.size);
+                    self.place(at, place);
+                    return Some((sum().and(Span::of(1)), size));
+                }
+                let size = self.entry(a).map(|entry| entry.value);
+                let place = self.places.get(&a.id).and_then(|decl| inner(decl));
+                self.place(at, place);
+                (sum().and(Span::of(1)), size)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Two values, as far as the shorter goes.
+    fn compared(&self, a: &IdedExpr, b: &IdedExpr) -> Span {
+        let most = self.size_or_unknown(a).max.min(self.size_or_unknown(b).max);
+        Span { min: u64::from(most > 0), max: most }.by(TRAVERSE)
+    }
+
+    /// What a function does itself, and the size of what it makes.
+    fn function(&self, name: &str, target: Option<&IdedExpr>, args: &[IdedExpr]) -> (Span, Option<Span>) {
+        let one = (Span::of(1), None);
+        let target_size = target.map(|target| self.size_or_unknown(target));
+        let size_of = |at: usize| args.get(at).map(|argument| self.size_or_unknown(argument));
+        let allocated = |factor: f64, size: Span| (size.by(factor).and(Span::of(1)).and(LIST), Some(size));
+        let first = size_of(0).unwrap_or(UNKNOWN);
+        match (name, target_size, args.len()) {
+            ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(size), _) => {
+                let Some(target) = target else { return one };
+                match self.type_of(target) {
+                    Type::List(element) => {
+                        let mut each = Span::of(1);
+                        if matches!(**element, Type::String | Type::Bytes) {
+                            let size = self.places.get(&target.id).and_then(|decl| inner(decl));
+                            each = each.and(size.map_or(UNKNOWN, |decl| decl_size(&decl)).by(TRAVERSE));
+                        }
+                        (size.times(each), None)
+                    }
+                    _ => (size.by(TRAVERSE), None),
+                }
+            }
+            ("url" | "jsonpatch.escapeKey", _, 1) => (first.by(TRAVERSE), Some(first)),
+            ("lowerAscii" | "upperAscii" | "substring" | "trim", Some(size), _) => {
+                (size.by(TRAVERSE), Some(size))
+            }
+            ("replace", Some(size), 2..) => {
+                let with = size_of(1).unwrap_or(UNKNOWN);
+                (size.by(2.0 * TRAVERSE), Some(replaced(size, first, with)))
+            }
+            ("split", Some(size), _) => {
+                let most = args.get(1).and_then(number).unwrap_or(size.max);
+                (size.by(2.0 * TRAVERSE), Some(Span { min: 0, max: most }))
+            }
+            ("join", Some(size), _) => {
+                let Some(target) = target else { return one };
+                let element = self.places.get(&target.id).and_then(|decl| inner(decl));
+                let element = element
+                    .map(|decl| decl_size(&decl))
+                    .or_else(|| self.entry(target).map(|entry| entry.value))
+                    .unwrap_or(UNKNOWN);
+                let mut total = size.times(element);
+                if let Some(separator) = size_of(0) {
+                    let between = Span { min: size.min.saturating_sub(1), max: size.max.saturating_sub(1) };
+                    total = total.and(separator.times(between));
+                }
+                (total.by(TRAVERSE), Some(total))
+            }
+            ("find" | "findAll", Some(size), 1..) => {
+                let cost = size.and(Span::of(1)).by(TRAVERSE).times(first.by(REGEX));
+                (cost, Some(Span { min: 0, max: size.max }))
+            }
+            ("matches", Some(size), 1) => (size.and(Span::of(1)).by(TRAVERSE).times(first.by(REGEX)), None),
+            ("contains", Some(size), 1) => (size.by(TRAVERSE).times(first.by(TRAVERSE)), None),
+            ("startsWith" | "endsWith", Some(_), 1) => (first.by(TRAVERSE), None),
+            ("format", Some(size), _) => (size.by(TRAVERSE), None),
+            ("cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver", _, 1..) => {
+                (first.by(TRAVERSE), None)
+            }
+            ("ip", None, 1) => (first.by(TRAVERSE), None),
+            ("ip.isCanonical", _, 1) => (first.by(2.0 * TRAVERSE), None),
+            ("containsIP" | "containsCIDR", _, 1) => {
+                let address = Span { min: 4, max: 16 };
+                let mut cost = address.and(address).by(TRAVERSE);
+                if name == "containsCIDR" {
+                    cost = cost.and(address.by(TRAVERSE)).and(Span::of(1));
+                }
+                if matches!(self.type_of(&args[0]), Type::String) {
+                    cost = cost.and(first.by(TRAVERSE));
+                }
+                (cost, None)
+            }
+            ("validate", _, 1..) => (first.by(TRAVERSE).by(128.0 * REGEX), None),
+            ("strings.quote", _, 1) => {
+                let size = Span {
+                    min: first.min.saturating_add(2),
+                    max: first.max.saturating_mul(2).saturating_add(2),
+                };
+                (first.by(TRAVERSE), Some(size))
+            }
+            ("bytes", None, 1) if matches!(self.type_of(&args[0]), Type::String) => {
+                (first.by(TRAVERSE), Some(Span { min: first.min, max: first.max.saturating_mul(4) }))
+            }
+            ("string", None, 1) if matches!(self.type_of(&args[0]), Type::Bytes) => {
+                (first.by(TRAVERSE), Some(Span { min: first.min / 4, max: first.max }))
+            }
+            ("sets.contains" | "sets.intersects", _, 2) => {
+                (first.times(size_of(1).unwrap_or(UNKNOWN)).and(Span::of(1)), None)
+            }
+            ("sets.equivalent", _, 2) => {
+                (first.times(size_of(1).unwrap_or(UNKNOWN)).by(2.0).and(Span::of(1)), None)
+            }
+            ("slice", Some(size), 2) => {
+                let (start, end) = (number(&args[0]).unwrap_or(0), number(&args[1]).unwrap_or(size.max));
+                allocated(1.0, Span::of(end.saturating_sub(start)))
+            }
+            ("lists.range", _, 1) => allocated(1.0, Span::of(number(&args[0]).unwrap_or(u64::MAX))),
+            ("reverse", Some(size), 0) => allocated(1.0, size),
+            ("flatten", Some(size), _) => {
+                let depth = if args.is_empty() { 1 } else { number(&args[0]).unwrap_or(u64::MAX) };
+                allocated(depth as f64, size)
+            }
+            ("distinct" | "sort" | "sortBy" | "@sortByAssociatedKeys", Some(size), _) => {
+                allocated(2.0, size.times(size))
+            }
+            _ => one,
+        }
+    }
+
+    fn type_of(&self, expression: &IdedExpr) -> &Type {
+        self.types.get(&expression.id).unwrap_or(&Type::Dyn)
+    }
+
+    fn local(&self, name: &str) -> Option<&Local> {
+        self.locals.iter().rev().find(|local| local.name == name)
+    }
+
+    /// `@entry[0]` and `@entry[1]` of a loop with two variables.
+    fn part_of_pair(&self, pair: &IdedExpr, index: &IdedExpr) -> Option<&Local> {
+        let Expr::Ident(name) = &pair.expr else { return None };
+        let parts = self.local(name)?.pair.as_ref()?;
+        parts.get(usize::try_from(number(index)?).ok()?)
+    }
+
+    fn place(&mut self, expression: &IdedExpr, place: Option<Arc<Decl>>) {
+        match place {
+            Some(place) => self.places.insert(expression.id, place),
+            None => self.places.remove(&expression.id),
+        };
+    }
+
+    fn set_size(&mut self, expression: &IdedExpr, size: Option<Span>) {
+        if let Some(size) = size {
+            self.sizes.insert(expression.id, size);
+        }
+    }
+
+    fn copy(&mut self, to: &IdedExpr, from: &IdedExpr) {
+        let (size, entry) = (self.size(from), self.entry(from));
+        self.set_size(to, size);
+        if let Some(entry) = entry {
+            self.entries.insert(to.id, entry);
+        }
+    }
+
+    fn size_or_unknown(&self, expression: &IdedExpr) -> Span {
+        self.size(expression).unwrap_or(UNKNOWN)
+    }
+
+    fn size(&self, expression: &IdedExpr) -> Option<Span> {
+        if let Some(size) = self.sizes.get(&expression.id) {
+            return Some(*size);
+        }
+        match &expression.expr {
+            Expr::Literal(literal) => return Some(Span::of(literal_size(literal))),
+            Expr::List(list) => return Some(Span::of(list.elements.len() as u64)),
+            Expr::Map(map) => return Some(Span::of(map.entries.len() as u64)),
+            _ => {}
+        }
+        if let Some(decl) = self.places.get(&expression.id) {
+            return Some(decl_size(decl));
+        }
+        if is_scalar(self.type_of(expression)) {
+            return Some(Span::of(1));
+        }
+        match &expression.expr {
+            Expr::Ident(name) => self.local(name)?.size,
+            _ => None,
+        }
+    }
+
+    fn entry(&self, expression: &IdedExpr) -> Option<Entry> {
+        if let Some(entry) = self.entries.get(&expression.id) {
+            return Some(*entry);
+        }
+        match &expression.expr {
+            Expr::Ident(name) => self.local(name)?.entry,
+            _ => None,
+        }
+    }
+}
+
+/// What nothing was put into yet.
+const NOTHING: Span = Span { min: u64::MAX, max: 0 };
+
+/// Functions that have a name before theirs.
+const NAMESPACES: &[&str] =
+    &["sets", "lists", "strings", "ip", "format", "jsonpatch", "optional", "math", "cel"];
+
+fn qualified(expression: &IdedExpr) -> Option<&str> {
+    match &expression.expr {
+        Expr::Ident(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn is_bind(looped: &ComprehensionExpr) -> bool {
+    matches!(&looped.iter_range.expr, Expr::List(list) if list.elements.is_empty())
+        && matches!(&looped.loop_cond.expr, Expr::Literal(LiteralValue::Boolean(never)) if !*never.inner())
+}
+
+fn field(decl: &Decl, name: &str) -> Option<Arc<Decl>> {
+    match &decl.kind {
+        DeclKind::Object(fields) => fields.get(name).cloned(),
+        _ => None,
+    }
+}
+
+fn inner(decl: &Decl) -> Option<Arc<Decl>> {
+    match &decl.kind {
+        DeclKind::List(inner) | DeclKind::Map(inner) => Some(inner.clone()),
+        _ => None,
+    }
+}
+
+fn decl_size(decl: &Decl) -> Span {
+    Span { min: 0, max: u64::try_from(decl.max_elements).unwrap_or(0) }
+}
+
+fn is_scalar(ty: &Type) -> bool {
+    match ty {
+        Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
+        Type::Optional(value) => is_scalar(value),
+        _ => false,
+    }
+}
+
+fn literal_size(literal: &LiteralValue) -> u64 {
+    match literal {
+        LiteralValue::String(text) => text.inner().chars().count() as u64,
+        LiteralValue::Bytes(bytes) => bytes.inner().len() as u64,
+        _ => 1,
+    }
+}
+
+fn number(expression: &IdedExpr) -> Option<u64> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::Int(number)) => u64::try_from(*number.inner()).ok(),
+        _ => None,
+    }
+}
+
+/// The size of a text after parts of the one size became parts of the other.
+fn replaced(size: Span, old: Span, new: Span) -> Span {
+    let (mut count, mut kept) = (Span::of(0), Span::of(0));
+    if old.min == 0 {
+        count.max = size.max.saturating_add(1);
+        kept.max = size.max;
+    } else if new.max <= old.min {
+        kept.max = size.max;
+    } else {
+        count.max = (size.max as f64 / old.min as f64).ceil() as u64;
+    }
+    if old.max == 0 {
+        count.min = size.min.saturating_add(1);
+        kept.min = size.min;
+    } else if old.max <= new.min {
+        kept.min = size.min;
+    } else {
+        count.min = (size.min as f64 / old.max as f64).ceil() as u64;
+    }
+    count.times(new).and(kept)
+}
