@@ -9,6 +9,7 @@ use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Scope, Sta
 use parking_lot::RwLock;
 use serde_json::Value;
 
+use super::conditions;
 use super::schema::VersionSchema;
 use super::strategy::CustomStrategy;
 use crate::columns::Column;
@@ -119,10 +120,6 @@ impl Definition {
     pub fn read(object: &Object) -> Result<Definition, Status> {
         let spec = object.0.get("spec").unwrap_or(&Value::Null);
         let status = object.0.get("status").unwrap_or(&Value::Null);
-        let condition = |kind: &str| {
-            let conditions = status["conditions"].as_array();
-            conditions.into_iter().flatten().any(|it| it["type"] == kind && it["status"] == "True")
-        };
         let names = Names::read(&spec["names"]);
         let versions = spec["versions"].as_array().into_iter().flatten();
         let definition = Definition {
@@ -139,7 +136,7 @@ impl Definition {
                 .pointer("/conversion/webhook")
                 .filter(|_| spec["conversion"]["strategy"] == "Webhook")
                 .cloned(),
-            established: condition("Established"),
+            established: conditions::is_true(status, "Established"),
             terminating: object.is_deleting(),
         };
         match definition.storage_version() {

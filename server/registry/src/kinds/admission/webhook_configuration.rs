@@ -52,15 +52,15 @@ struct Webhook {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ClientConfig {
+pub struct ClientConfig {
     url: Option<String>,
     service: Option<Service>,
-    ca_bundle: Option<String>,
+    pub ca_bundle: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Service {
+pub struct Service {
     namespace: String,
     name: String,
     path: Option<String>,
@@ -129,7 +129,9 @@ impl WebhookConfigurationRules {
         if self.mutating {
             one_of("reinvocationPolicy", &webhook.reinvocation_policy, &["IfNeeded", "Never"], errors);
         }
-        client_config(&webhook.client_config, path.child("clientConfig"), errors);
+        let client_config = path.child("clientConfig");
+        target(&webhook.client_config, client_config, errors);
+        ca_bundle(&webhook.client_config, client_config, errors);
         match_conditions(&webhook.match_conditions, path.child("matchConditions"), errors);
         review_versions(&webhook.admission_review_versions, path.child("admissionReviewVersions"), errors);
     }
@@ -150,21 +152,28 @@ pub fn full_name(name: &str, path: Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn client_config(config: &ClientConfig, path: Path<'_>, errors: &mut FieldErrors) {
+/// Whom a webhook calls: an address or a service.
+pub fn target(config: &ClientConfig, path: Path<'_>, errors: &mut FieldErrors) {
     match (&config.url, &config.service) {
         (Some(url), None) => self::url(url, path.child("url"), errors),
         (None, Some(service)) => self::service(service, path.child("service"), errors),
         _ => errors.required(path, "exactly one of url or service is required"),
     }
-    if let Some(bundle) = config.ca_bundle.as_deref().filter(|bundle| !bundle.is_empty()) {
-        let pem = base64::engine::general_purpose::STANDARD.decode(bundle).ok();
-        let certificates =
-            pem.map_or(0, |pem| CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).count());
-        if certificates == 0 {
-            let why = "unable to load root certificates: unable to parse bytes as PEM block";
-            errors.invalid(path.child("caBundle"), bundle, why);
-        }
+}
+
+pub fn ca_bundle(config: &ClientConfig, path: Path<'_>, errors: &mut FieldErrors) {
+    if let Some(bundle) = config.ca_bundle.as_deref().filter(|bundle| !bundle.is_empty())
+        && !is_ca_bundle(bundle)
+    {
+        let why = "unable to load root certificates: unable to parse bytes as PEM block";
+        errors.invalid(path.child("caBundle"), bundle, why);
     }
+}
+
+/// Whether at least one certificate can be read.
+pub fn is_ca_bundle(bundle: &str) -> bool {
+    let pem = base64::engine::general_purpose::STANDARD.decode(bundle);
+    pem.is_ok_and(|pem| CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()))
 }
 
 fn url(url: &str, path: Path<'_>, errors: &mut FieldErrors) {
