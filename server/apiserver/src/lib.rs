@@ -24,6 +24,7 @@ mod follow;
 pub mod health;
 mod http2;
 pub mod in_process;
+mod list_body;
 mod metrics;
 mod negotiate;
 pub mod node_connection;

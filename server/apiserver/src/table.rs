@@ -16,14 +16,34 @@ enum Include {
     Object,
 }
 
+/// How the objects of a request become rows.
+pub struct Rows {
+    columns: &'static [Column],
+    include: Include,
+    now: Timestamp,
+}
+
+impl Rows {
+    pub fn new(request: &Request, kind: &Kind) -> Result<Rows, Status> {
+        let include = Include::parse(request.query.text("includeObject"))?;
+        Ok(Rows { columns: ferry_registry::kinds::strategy(kind).columns(), include, now: Timestamp::now() })
+    }
+
+    pub fn definitions(&self) -> Vec<Value> {
+        definitions(self.columns)
+    }
+
+    pub fn row(&self, object: &Object) -> Value {
+        row(object, self.columns, self.include, self.now)
+    }
+}
+
 pub fn of_objects(request: &Request, kind: &Kind, objects: &[Object], meta: Value) -> Result<Value, Status> {
-    let include = Include::parse(request.query.text("includeObject"))?;
-    let columns = ferry_registry::kinds::strategy(kind).columns();
-    let now = Timestamp::now();
-    let rows: Vec<Value> = objects.iter().map(|object| row(object, columns, include, now)).collect();
+    let rows = Rows::new(request, kind)?;
     Ok(json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
-        "columnDefinitions": definitions(columns), "rows": rows,
+        "columnDefinitions": rows.definitions(),
+        "rows": objects.iter().map(|object| rows.row(object)).collect::<Vec<_>>(),
     }))
 }
 
