@@ -225,6 +225,7 @@ pub fn list(request: &Request, kind: &Arc<Kind>, listed: Listed, wanted: Wanted)
         (Encoding::Protobuf, View::Whole) => list_body::protobuf(kind, entries, &metadata, wanted),
         // Few ask for others; they are written as a whole.
         _ => {
+            request.answer_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
             let parsed: Result<_, Status> =
                 entries.iter().map(|entry| parse(&json_of(kind, entry)?)).collect();
             objects(request, kind, parsed?, meta, wanted)
