@@ -38,7 +38,8 @@ pub fn encode(object: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
     envelope_end(&mut out);
     let end = out.len();
     out.object(object, schema)?;
-    envelope_start(&mut out, end, object.api_version(), object.kind());
+    let message = out.len() - end;
+    envelope_start(&mut out, message, object.api_version(), object.kind());
     Ok(out.into_vec())
 }
 
@@ -49,29 +50,38 @@ pub fn encode_message(object: &Object, schema: &Schema) -> Result<Vec<u8>, Error
     Ok(out.into_vec())
 }
 
-/// A list in its envelope, from items that are encoded already ([`encode_message`]). `metadata` is
-/// the list's own.
-pub fn encode_list<'i>(
+/// What stands before and behind the items of a list, which are encoded already ([`encode_message`]) and stay where they
+/// are. `metadata` is the list's own, `items` the length of all items, each with its [`item_head`].
+pub fn encode_around_items(
     api_version: &str,
     list_kind: &str,
     metadata: &Map<String, Value>,
-    items: impl DoubleEndedIterator<Item = &'i [u8]>,
-) -> Result<Vec<u8>, Error> {
+    items: usize,
+) -> Result<(Vec<u8>, Vec<u8>), Error> {
     let types = Types::builtin();
     let list_meta = types
         .by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta")
         .expect("the table has ListMeta, and a test reads it");
-    let mut out = write::Backward::default();
-    envelope_end(&mut out);
-    let end = out.len();
-    for item in items.rev() {
-        out.bytes(2, item);
+    let mut before = write::Backward::default();
+    before.message(metadata, types.get(list_meta), types)?;
+    before.length_since(0, 1);
+    let message = before.len() + items;
+    envelope_start(&mut before, message, api_version, list_kind);
+    let mut behind = write::Backward::default();
+    envelope_end(&mut behind);
+    Ok((before.into_vec(), behind.into_vec()))
+}
+
+/// What stands before an item of a list that is `length` bytes long.
+pub fn item_head(length: usize, mut push: impl FnMut(u8)) {
+    const ITEMS: u8 = (2 << 3) | 2;
+    push(ITEMS);
+    let mut left = length;
+    while left >= 0x80 {
+        push(left as u8 | 0x80);
+        left >>= 7;
     }
-    let metadata_end = out.len();
-    out.message(metadata, types.get(list_meta), types)?;
-    out.length_since(metadata_end, 1);
-    envelope_start(&mut out, end, api_version, list_kind);
-    Ok(out.into_vec())
+    push(left as u8);
 }
 
 /// One event of a watch: `object` is in its envelope. Frames of a stream hold it without one.
@@ -170,8 +180,9 @@ fn envelope_end(out: &mut write::Backward) {
     out.bytes(3, b"");
 }
 
-fn envelope_start(out: &mut write::Backward, message_end: usize, api_version: &str, kind: &str) {
-    out.length_since(message_end, 2);
+/// `message` is the length of what the envelope holds.
+fn envelope_start(out: &mut write::Backward, message: usize, api_version: &str, kind: &str) {
+    out.length(message, 2);
     let end = out.len();
     out.bytes(2, kind.as_bytes());
     out.bytes(1, api_version.as_bytes());
@@ -307,7 +318,14 @@ mod tests {
         let metadata = list.get(&["metadata"]).and_then(Value::as_object).expect("metadata");
         let messages: Vec<&[u8]> = items.iter().map(|item| message_of(item).expect("an envelope")).collect();
         let at_once = encode(&list, &schema).expect("encodes");
-        assert_eq!(encode_list("v1", "ConfigMapList", metadata, messages.into_iter()), Ok(at_once));
+        let mut encoded = Vec::new();
+        for message in messages {
+            item_head(message.len(), |byte| encoded.push(byte));
+            encoded.extend_from_slice(message);
+        }
+        let around = encode_around_items("v1", "ConfigMapList", metadata, encoded.len());
+        let (before, behind) = around.expect("encodes");
+        assert_eq!([before, encoded, behind].concat(), at_once);
     }
 
     #[test]

@@ -11,11 +11,12 @@ use ferry_auth::impersonate::Impersonation;
 use ferry_auth::{Authentication, Authorization, Rbac};
 use ferry_registry::Registry;
 use parking_lot::RwLock;
-use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 
 use crate::admission::AdmissionChain;
 use crate::metrics::Metrics;
 use crate::served::Served;
+use crate::shares::Shares;
 
 pub struct Api {
     pub registry: Arc<Registry>,
@@ -31,6 +32,8 @@ pub struct Api {
     pub admission: AdmissionChain,
     pub metrics: Metrics,
     pub limits: Limits,
+    /// Writes whose clients have gone.
+    pub unfinished: TaskTracker,
     pub health: crate::health::Health,
     pub node_connection: crate::node_connection::NodeConnection,
     /// What nodes and pods use.
@@ -44,9 +47,13 @@ pub struct Api {
 
 pub struct Limits {
     /// Requests in flight that read, and that write; watches do not count.
-    pub reading: Semaphore,
-    pub writing: Semaphore,
+    pub reading: Arc<Shares>,
+    pub writing: Arc<Shares>,
     pub body_bytes: usize,
+    /// What all bodies of requests that are not answered yet may hold.
+    pub unfinished_body_bytes: Arc<Shares>,
+    /// What all answers may hold that are written as a whole and not read yet.
+    pub unread_answer_bytes: Arc<Shares>,
     pub request_timeout: Duration,
     /// A watch ends by itself after this time and up to as much again, so that clients spread out.
     pub min_watch: Duration,
@@ -55,9 +62,11 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            reading: Semaphore::new(400),
-            writing: Semaphore::new(200),
+            reading: Shares::new(400),
+            writing: Shares::new(200),
             body_bytes: 3 << 20,
+            unfinished_body_bytes: Shares::new(256 << 20),
+            unread_answer_bytes: Shares::new(256 << 20),
             request_timeout: Duration::from_secs(60),
             min_watch: Duration::from_secs(1800),
         }
@@ -96,6 +105,7 @@ impl Api {
             rbac: parts.rbac,
             admission: parts.admission,
             limits: parts.limits,
+            unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
             kubelets: Default::default(),
             service_accounts: parts.service_accounts,

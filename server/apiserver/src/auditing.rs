@@ -98,7 +98,7 @@ impl Auditing {
         self.emit(Stage::Panic);
     }
 
-    /// Writes down the answer; one that is still being sent is complete when its stream ends.
+    /// Writes down the answer; one that is still being sent is complete when its stream ends, or its client is gone.
     pub fn finish(mut self, mut response: Response) -> Response {
         let id = self.record.audit_id().to_string();
         if let Ok(id) = HeaderValue::from_str(&id) {
@@ -122,16 +122,12 @@ impl Auditing {
         }
         match std::mem::replace(response.body_mut(), Body::Empty) {
             Body::Stream(stream) => {
-                let ending = Ending(self);
                 *response.body_mut() = Body::stream(stream.map(move |bytes| {
-                    let _until_the_end = &ending;
+                    let _until_the_end = &self;
                     bytes
                 }));
             }
-            body => {
-                self.emit(Stage::ResponseComplete);
-                *response.body_mut() = body;
-            }
+            body => *response.body_mut() = body,
         }
         response
     }
@@ -143,12 +139,10 @@ impl Auditing {
     }
 }
 
-/// Dropped with the stream: when it was read to its end, or when the client went away.
-struct Ending(Auditing);
-
-impl Drop for Ending {
+/// However a request ends, the log says so once. Without an answer it was its client that ended it.
+impl Drop for Auditing {
     fn drop(&mut self) {
-        self.0.emit(Stage::ResponseComplete);
+        self.emit(Stage::ResponseComplete);
     }
 }
 

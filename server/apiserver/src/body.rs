@@ -1,8 +1,10 @@
 //! Bodies of responses: nothing, bytes, or a stream that is written as it is read.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -12,7 +14,25 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 pub enum Body {
     Empty,
     Bytes(Bytes),
+    /// Many bytes, and what is held for as long as they are.
+    Held(Held),
     Stream(BoxStream<'static, Bytes>),
+}
+
+/// What is longer is sent in pieces, as the client reads them.
+pub const PIECE: usize = 64 * 1024;
+
+/// A client that takes in nothing of an answer for this long is not waited for.
+pub const STALLED: Duration = Duration::from_secs(60);
+
+/// Marks the body of somebody else's answer (logs, a proxied page). It is paused where it comes from while its client
+/// pauses, as in a pager, and may be for long.
+#[derive(Clone, Copy)]
+pub struct PassedOn;
+
+pub struct Held {
+    left: Bytes,
+    _until_sent: Box<dyn Any + Send>,
 }
 
 pub type Response = http::Response<Body>;
@@ -20,6 +40,34 @@ pub type Response = http::Response<Body>;
 impl Body {
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         Body::Stream(stream.boxed())
+    }
+
+    /// Keeps `until_sent` until the client has read the body; not where that is soon.
+    pub fn hold(self, until_sent: impl Send + 'static) -> Body {
+        match self {
+            Body::Bytes(bytes) if bytes.len() > PIECE => {
+                Body::Held(Held { left: bytes, _until_sent: Box::new(until_sent) })
+            }
+            Body::Stream(stream) => Body::stream(stream.map(move |bytes| {
+                let _until_sent = &until_sent;
+                bytes
+            })),
+            body => body,
+        }
+    }
+}
+
+impl Held {
+    pub fn length(&self) -> usize {
+        self.left.len()
+    }
+
+    fn next(&mut self) -> Option<Bytes> {
+        (!self.left.is_empty()).then(|| self.left.split_to(self.left.len().min(PIECE)))
+    }
+
+    pub fn pieces(self) -> impl Stream<Item = Bytes> {
+        futures::stream::unfold(self, |mut held| async { held.next().map(|piece| (piece, held)) })
     }
 }
 
@@ -56,6 +104,7 @@ impl HttpBody for Body {
                 *self = Body::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
+            Body::Held(held) => Poll::Ready(held.next().map(|piece| Ok(Frame::data(piece)))),
             Body::Stream(stream) => {
                 stream.poll_next_unpin(context).map(|next| next.map(|bytes| Ok(Frame::data(bytes))))
             }
@@ -70,7 +119,33 @@ impl HttpBody for Body {
         match self {
             Body::Empty => SizeHint::with_exact(0),
             Body::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Body::Held(held) => SizeHint::with_exact(held.length() as u64),
             Body::Stream(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_long_body_goes_out_in_pieces_and_is_held_until_the_last() {
+        let (place, bytes) = (Arc::new(()), Bytes::from(vec![b'x'; 2 * PIECE + 1]));
+        let mut body = Body::from(bytes.clone()).hold(place.clone());
+        assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64));
+        let mut lengths = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            assert_eq!(Arc::strong_count(&place), 2);
+            lengths.extend(frame.data_ref().map(Bytes::len));
+        }
+        assert_eq!(lengths, [PIECE, PIECE, 1]);
+        drop(body);
+        assert_eq!(Arc::strong_count(&place), 1);
+        let short = Body::from(vec![b'x'; PIECE]).hold(place.clone());
+        assert_eq!(Arc::strong_count(&place), 1);
+        drop(short);
     }
 }

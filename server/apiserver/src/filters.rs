@@ -1,34 +1,36 @@
-//! The filter chain: what every request goes through before a verb sees it. `handle` lists the steps in
-//! their order; each is one function below.
+//! The filter chain: what every request goes through before a verb sees it. `admit` lists the steps in
+//! their order; each is one function below. What comes after, the verb's work and what is told of it, is `carry_out`.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
 use ferry_api::{GroupResource, Status};
-use ferry_auth::authenticate::{
-    AuthenticationError, ClientCertificates, Headers, WebSocketBearer, websocket_bearer,
-};
-use ferry_auth::impersonate::{
-    EXTRA_HEADER_PREFIX, GROUP_HEADER, Impersonated, UID_HEADER, USER_HEADER, wanted_user,
-};
+use ferry_auth::authenticate::ClientCertificates;
+use ferry_auth::impersonate::{Impersonated, wanted_user};
+use ferry_auth::user::ANONYMOUS;
 use ferry_auth::{Attributes, Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL, WARNING};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http::header::{AUTHORIZATION, EXPECT, HeaderValue, WARNING};
 use parking_lot::Mutex;
-use tokio::sync::SemaphorePermit;
+use tokio::time::Instant as Deadline;
 
+use crate::answer_memory::{self, AnswerMemory};
 use crate::api::Api;
 use crate::auditing::Auditing;
-use crate::body::Response;
+use crate::body::{Body, PIECE, Response};
+use crate::compress::FiniteStream;
+use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
 use crate::negotiate::{View, Wanted, wanted};
+use crate::newcomers::Newcomer;
 use crate::request::Request;
+use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
-use crate::server::MAX_HEADERS;
-use crate::{compress, paths, respond, verbs, websocket};
+use crate::shares::{Share, Shares};
+use crate::to_its_end::ToItsEnd;
+use crate::{compress, paths, respond, verbs};
 
 /// What a connection brings to each of its requests.
 #[derive(Clone, Default)]
@@ -37,94 +39,240 @@ pub struct Connection {
     pub client_certificates: Arc<ClientCertificates>,
     /// A component in this process: it is who it was made as.
     pub identity: Option<Arc<User>>,
+    pub memory: Arc<ConnectionMemory>,
+    /// Where anybody may connect.
+    pub newcomer: Option<Arc<Newcomer>>,
 }
 
-pub async fn handle<B>(api: Arc<Api>, connection: Connection, request: http::Request<B>) -> Response
-where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let (started, received) = (Instant::now(), SystemTime::now());
+/// What the requests of one connection may hold together.
+pub struct ConnectionMemory {
+    bodies: Arc<Shares>,
+    answers: Arc<Shares>,
+}
+
+impl Default for ConnectionMemory {
+    fn default() -> ConnectionMemory {
+        ConnectionMemory { bodies: request_body::of_connection(), answers: answer_memory::of_connection() }
+    }
+}
+
+pub async fn handle<B: RequestBody>(
+    api: Arc<Api>,
+    connection: Connection,
+    request: http::Request<B>,
+) -> Response {
+    let arrival = Arrival { started: Instant::now(), received: SystemTime::now() };
     let (parts, body) = request.into_parts();
-    let wanted =
-        wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]).unwrap_or(Wanted::JSON);
-    let accept_gzip = compress::accepts(&parts.headers);
-    let mut span = trace(&parts);
-    let is_traced_write = connection.identity.is_none()
-        && parts.headers.contains_key("traceparent")
-        && parts.method != http::Method::GET;
-    // Who acts is known inside the chain and told by its span, which is outside.
-    let actor: Mutex<Option<Arc<User>>> = Mutex::new(None);
-    // Outside the chain, so that it outlives a panic in it.
-    let auditing: Mutex<Option<Auditing>> = Mutex::new(None);
-    let audit = |note: &dyn Fn(&mut Auditing)| auditing.lock().as_mut().map_or((), note);
-    let chain = async {
-        let query = Query::parse(parts.uri.query().unwrap_or(""));
-        let (info, legible) = request_info(&parts, &query);
-        within(deadline(&api, &info), async {
-            let _place = limit_in_flight(&api, &connection, &info)?;
-            let authenticated = authenticate(&api, &connection, &parts, &info).await;
-            let nobody = || Arc::new(User::default());
-            let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
-            *auditing.lock() =
-                Auditing::begin(api.audit.as_ref(), &connection, &parts, &info, &caller, received);
-            limit_headers(&parts.headers)?;
-            legible?;
-            let caller = authenticated?;
-            let acting = impersonate(&api, &parts.headers, &info, caller.clone()).await?;
-            if !Arc::ptr_eq(&acting.user, &caller) {
-                audit(&|auditing| auditing.impersonated(&acting));
-            }
-            let user = acting.user;
-            *actor.lock() = Some(user.clone());
-            let decision = authorize(&api, &info, &user).await;
-            audit(&|auditing| auditing.decided(&decision));
-            permit(&info.attributes(&user), decision)?;
-            let body = read_body(&api, body).await?;
-            audit(&|auditing| auditing.request_body(&parts.headers, &body));
-            let mut parts = parts;
-            let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-            let request = Request {
-                method: parts.method,
-                info,
-                query,
-                headers: without_credentials(parts.headers),
-                body,
-                user,
-                peer: connection.peer,
-                warnings: Default::default(),
-                annotations: Default::default(),
-                upgrade: Mutex::new(upgrade),
-            };
-            let answer = answer(&api, &request).await;
-            let mut response = answer.unwrap_or_else(|status| respond::status_as(&status, wanted));
-            add_warnings(&mut response, &request);
-            audit(&|auditing| auditing.annotate_all(&request.annotations.lock()));
-            api.metrics.finished(&request, response.status(), started.elapsed());
-            Ok(response)
-        })
-        .await
+    // Who waits for a word before it sends its body hears the answer instead.
+    let body = if parts.headers.contains_key(EXPECT) { Unread::silent(body) } else { Unread::new(body) };
+    let query = Query::parse(parts.uri.query().unwrap_or(""));
+    let (info, legible) = request_info(&parts, &query);
+    let mut told = Told::new(&connection, &parts);
+    let deadline = deadline(&api, &info);
+    let asked = Asked { parts, body, query, info, legible };
+    let admitting = admit(&api, &connection, arrival, asked, &mut told.notes);
+    let admitting = told.span.in_scope(within(deadline, admitting));
+    let admitted = match AssertUnwindSafe(admitting).catch_unwind().await {
+        Ok(Ok(admitted)) => admitted,
+        Ok(Err(status)) => return told.refuse(&status),
+        Err(_) => return told.panicked(),
     };
-    // A panic is a defect of ours; it ends one request and no other.
-    let caught = std::panic::AssertUnwindSafe(span.in_scope(chain)).catch_unwind().await;
-    let result = caught.unwrap_or_else(|_| {
-        audit(&|auditing| auditing.panicked());
-        Err(Status::internal("This request caused apiserver to panic. Look in the logs for details."))
-    });
-    let mut response = result.unwrap_or_else(|status: Status| respond::status_as(&status, wanted));
-    span.set("code", response.status().as_u16());
-    if let Some(user) = actor.into_inner() {
-        span.set("user", &user.name);
+    let wanted = told.wanted;
+    if !admitted.request.info.is_mutating() || admitted.request.info.is_long_running() {
+        return carry_out(api, admitted, told, deadline).await;
     }
-    // The W3C draft's answer to `traceparent`: it tells a caller that its own spans are welcome too.
-    if is_traced_write && let Ok(context) = HeaderValue::try_from(span.context().to_string()) {
-        response.headers_mut().insert("traceresponse", context);
+    // The time is the client's to wait, not the write's to take.
+    let tasks = api.unfinished.clone();
+    let written = ToItsEnd::new(carry_out(api, admitted, told, None), &tasks);
+    let answer = within(deadline, written.map(Ok)).await;
+    answer.unwrap_or_else(|status| respond::status_as(&status, wanted))
+}
+
+#[derive(Clone, Copy)]
+struct Arrival {
+    started: Instant,
+    received: SystemTime,
+}
+
+/// A request as it came.
+struct Asked<B: RequestBody> {
+    parts: http::request::Parts,
+    body: Unread<B>,
+    query: Query,
+    info: RequestInfo,
+    legible: Result<(), Status>,
+}
+
+/// A request that has passed the filters, and what it holds while it is answered.
+struct Admitted {
+    request: Request,
+    started: Instant,
+    body: request_body::Whole,
+    place: Option<Share>,
+}
+
+async fn admit<B: RequestBody>(
+    api: &Api,
+    connection: &Connection,
+    arrival: Arrival,
+    asked: Asked<B>,
+    notes: &mut Notes,
+) -> Result<Admitted, Status> {
+    let Asked { mut parts, body, query, info, legible } = asked;
+    let checked = headers::check(&parts.headers);
+    let authenticated = match &checked {
+        Ok(()) => authenticate(api, connection, &parts, &info).await,
+        Err(status) => Err(status.clone()),
+    };
+    let caller = authenticated.as_ref().map_or_else(|_| Arc::new(User::default()), Arc::clone);
+    notes.auditing =
+        Auditing::begin(api.audit.as_ref(), connection, &parts, &info, &caller, arrival.received);
+    checked?;
+    legible?;
+    let caller = authenticated?;
+    let acting = impersonate(api, &parts.headers, &info, caller.clone()).await?;
+    if !Arc::ptr_eq(&acting.user, &caller) {
+        notes.audit(|auditing| auditing.impersonated(&acting));
     }
-    drop(span);
-    if let Some(auditing) = auditing.into_inner() {
-        response = auditing.finish(response);
+    let user = acting.user;
+    notes.actor = Some(user.clone());
+    let decision = authorize(api, &info, &user).await;
+    notes.audit(|auditing| auditing.decided(&decision));
+    permit(&info.attributes(&user), decision)?;
+    let answer_memory = limit_unread_answers(api, connection, &user)?;
+    let body = match request_body::is_wanted(&parts.method, &info) {
+        true => body.read(api.limits.body_bytes, &user, body_memory(api, connection).as_ref()).await?,
+        false => request_body::Whole::default(),
+    };
+    notes.audit(|auditing| auditing.request_body(&parts.headers, &body.bytes));
+    let place = limit_in_flight(api, connection, &info, &user)?;
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let request = Request {
+        method: parts.method,
+        info,
+        query,
+        headers: without_credentials(parts.headers),
+        body: body.bytes.clone(),
+        user,
+        peer: connection.peer,
+        warnings: Default::default(),
+        annotations: Default::default(),
+        answer_memory,
+        upgrade: Mutex::new(upgrade),
+    };
+    Ok(Admitted { request, started: arrival.started, body, place })
+}
+
+/// Answers a request, and tells of it.
+async fn carry_out(
+    api: Arc<Api>,
+    admitted: Admitted,
+    mut told: Told,
+    deadline: Option<Deadline>,
+) -> Response {
+    let Admitted { request, started, body, place } = admitted;
+    let answering = told.span.in_scope(within(deadline, answer(&api, &request)));
+    let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
+        Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, told.wanted)),
+        Err(_) => return told.panicked(),
+    };
+    drop(body);
+    add_warnings(&mut response, &request);
+    told.notes.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
+    api.metrics.finished(&request, response.status(), started.elapsed());
+    // A component has no place, and reads.
+    let Some(place) = place else { return told.finish(response) };
+    match is_kept(&response, &request) {
+        Ok(true) => told.finish(response).map(|body| body.hold((request.answer_memory, place))),
+        Ok(false) => told.finish(response),
+        Err(status) => told.refuse(&status),
     }
-    if accept_gzip { compress::gzip(response) } else { response }
+}
+
+/// Whether the answer keeps its memory and its place in flight until the client has read it. Long ones do: who reads
+/// slowly waits for itself.
+fn is_kept(response: &Response, request: &Request) -> Result<bool, Status> {
+    match response.body() {
+        Body::Bytes(bytes) if bytes.len() > PIECE => {
+            match request.info.is_mutating() {
+                true => request.answer_memory.add(bytes.len()),
+                false => request.answer_memory.take(bytes.len())?,
+            }
+            Ok(true)
+        }
+        Body::Stream(_) => Ok(response.extensions().get::<FiniteStream>().is_some()),
+        _ => Ok(false),
+    }
+}
+
+/// What is told of a request: to its caller, to the trace, to the audit log.
+struct Told {
+    span: Span,
+    notes: Notes,
+    wanted: Wanted,
+    accept_gzip: bool,
+    is_traced_write: bool,
+}
+
+/// What the filters find out.
+#[derive(Default)]
+struct Notes {
+    auditing: Option<Auditing>,
+    actor: Option<Arc<User>>,
+}
+
+impl Notes {
+    fn audit(&mut self, note: impl FnOnce(&mut Auditing)) {
+        if let Some(auditing) = &mut self.auditing {
+            note(auditing);
+        }
+    }
+}
+
+impl Told {
+    fn new(connection: &Connection, parts: &http::request::Parts) -> Told {
+        let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
+        Told {
+            span: trace(parts),
+            notes: Notes::default(),
+            wanted: wanted.unwrap_or(Wanted::JSON),
+            accept_gzip: compress::accepts(&parts.headers),
+            is_traced_write: connection.identity.is_none()
+                && parts.headers.contains_key("traceparent")
+                && parts.method != http::Method::GET,
+        }
+    }
+
+    fn refuse(self, status: &Status) -> Response {
+        let response = respond::status_as(status, self.wanted);
+        self.finish(response)
+    }
+
+    /// A panic is a defect of ours; it ends one request and no other.
+    fn panicked(mut self) -> Response {
+        self.notes.audit(Auditing::panicked);
+        self.refuse(&Status::internal(
+            "This request caused apiserver to panic. Look in the logs for details.",
+        ))
+    }
+
+    fn finish(mut self, mut response: Response) -> Response {
+        self.span.set("code", response.status().as_u16());
+        if let Some(user) = self.notes.actor {
+            self.span.set("user", &user.name);
+        }
+        // The W3C draft's answer to `traceparent`: it tells a caller that its own spans are welcome too.
+        if self.is_traced_write
+            && let Ok(context) = HeaderValue::try_from(self.span.context().to_string())
+        {
+            response.headers_mut().insert("traceresponse", context);
+        }
+        drop(self.span);
+        if let Some(auditing) = self.notes.auditing {
+            response = auditing.finish(response);
+        }
+        if self.accept_gzip { compress::gzip(response) } else { response }
+    }
 }
 
 /// What the URL asks for. One that cannot be read is a request too: it is written down and then refused.
@@ -173,28 +321,38 @@ fn cause_of(headers: &HeaderMap) -> Option<i64> {
     baggage.split(',').find_map(|entry| entry.trim().strip_prefix("ferry-cause=")?.parse().ok())
 }
 
-/// Whoever is outside must not take the places of the server's own parts, which know how much they do at once.
-fn limit_in_flight<'a>(
-    api: &'a Api,
+/// Whoever is outside must not take the places of the server's own parts, which know how much they do at once; nor all
+/// those of others. Whether the server is well can be asked at any time.
+fn limit_in_flight(
+    api: &Api,
     connection: &Connection,
     info: &RequestInfo,
-) -> Result<Option<SemaphorePermit<'a>>, Status> {
-    if connection.identity.is_some() || info.is_long_running() || !info.is_resource {
+    user: &User,
+) -> Result<Option<Share>, Status> {
+    if connection.identity.is_some() || info.is_long_running() || info.is_about_health() {
         return Ok(None);
     }
-    let places = if info.is_mutating() { &api.limits.writing } else { &api.limits.reading };
+    let places =
+        if info.is_mutating() && info.is_resource { &api.limits.writing } else { &api.limits.reading };
     places
-        .try_acquire()
+        .take(user, 1)
         .map(Some)
-        .map_err(|_| Status::too_many_requests("Too many requests, please try again later.", 1))
+        .ok_or_else(|| Status::too_many_requests("Too many requests, please try again later.", 1))
 }
 
-/// Over HTTP/1.1 the connection refuses them, see [`crate::unheard`].
-fn limit_headers(headers: &HeaderMap) -> Result<(), Status> {
-    match headers.len() > MAX_HEADERS {
-        true => Err(Status::new(431, "", format!("the request has more than {MAX_HEADERS} headers"))),
-        false => Ok(()),
+/// Who has not read what it asked for gets no more.
+fn limit_unread_answers(api: &Api, connection: &Connection, user: &User) -> Result<AnswerMemory, Status> {
+    match &connection.identity {
+        Some(_) => Ok(AnswerMemory::default()),
+        None => AnswerMemory::new([&connection.memory.answers, &api.limits.unread_answer_bytes], user),
     }
+}
+
+fn body_memory(api: &Api, connection: &Connection) -> Option<Memory> {
+    connection.identity.is_none().then(|| Memory {
+        connection: connection.memory.bodies.clone(),
+        all: api.limits.unfinished_body_bytes.clone(),
+    })
 }
 
 async fn authenticate(
@@ -225,29 +383,12 @@ async fn authenticate(
     match span.in_scope(api.authentication.authenticate(&credentials)).await {
         Ok(identity) => {
             span.set("user", &identity.user.name);
+            if let Some(newcomer) = connection.newcomer.as_ref().filter(|_| identity.user.name != ANONYMOUS) {
+                newcomer.is_known();
+            }
             Ok(identity.user)
         }
         Err(unauthorized) => Err(refused(&unauthorized, &mut span)),
-    }
-}
-
-/// A browser cannot set headers: it hides its token in the subprotocols of a WebSocket's handshake.
-fn websocket_token(headers: &HeaderMap) -> Result<Option<WebSocketBearer>, AuthenticationError> {
-    match websocket::is_upgrade(headers) {
-        true => websocket_bearer(&PlainHeaders(headers).values(SEC_WEBSOCKET_PROTOCOL.as_str())),
-        false => Ok(None),
-    }
-}
-
-struct PlainHeaders<'a>(&'a HeaderMap);
-
-impl Headers for PlainHeaders<'_> {
-    fn values(&self, name: &str) -> Vec<&str> {
-        self.0.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
-    }
-
-    fn names(&self) -> Vec<&str> {
-        self.0.keys().map(http::HeaderName::as_str).collect()
     }
 }
 
@@ -267,28 +408,6 @@ async fn impersonate(
         span.fail(&refusal);
         forbidden(refusal)
     })
-}
-
-/// Nothing behind the filters shall see who somebody wanted to be.
-fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
-    headers.remove(AUTHORIZATION);
-    if let Ok(Some(bearer)) = websocket_token(&headers)
-        && let Ok(protocols) = HeaderValue::from_str(&bearer.protocols.join(", "))
-    {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols);
-    }
-    let spoken: Vec<http::HeaderName> = headers
-        .keys()
-        .filter(|name| {
-            [USER_HEADER, UID_HEADER, GROUP_HEADER].contains(&name.as_str())
-                || name.as_str().starts_with(EXTRA_HEADER_PREFIX)
-        })
-        .cloned()
-        .collect();
-    for name in spoken {
-        headers.remove(name);
-    }
-    headers
 }
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
@@ -312,30 +431,18 @@ fn forbidden(refusal: Forbidden) -> Status {
     Status::new(403, "Forbidden", refusal.message).about(&resource, &refusal.name)
 }
 
-async fn read_body<B>(api: &Api, body: B) -> Result<Bytes, Status>
-where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    match Limited::new(body, api.limits.body_bytes).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(api.limits.body_bytes)),
-        Err(error) => Err(Status::bad_request(format!("the body cannot be read: {error}"))),
-    }
+/// For everything from the first filter to the answer, so that nobody holds a place by being slow.
+fn deadline(api: &Api, info: &RequestInfo) -> Option<Deadline> {
+    (!info.is_long_running()).then(|| Deadline::now() + api.limits.request_timeout)
 }
 
-/// For everything from the first filter to the last byte of the body, so that nobody holds a place by being slow.
-fn deadline(api: &Api, info: &RequestInfo) -> Option<Duration> {
-    (!info.is_long_running()).then_some(api.limits.request_timeout)
-}
-
-async fn within(
-    deadline: Option<Duration>,
-    answer: impl Future<Output = Result<Response, Status>>,
-) -> Result<Response, Status> {
+async fn within<T>(
+    deadline: Option<Deadline>,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
     match deadline {
         None => answer.await,
-        Some(limit) => tokio::time::timeout(limit, answer)
+        Some(deadline) => tokio::time::timeout_at(deadline, answer)
             .await
             .unwrap_or_else(|_| Err(Status::timeout("request did not complete within the allotted timeout"))),
     }

@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::api::Api;
-use crate::body::{Body, Response};
+use crate::body::{Body, PassedOn, Response};
 use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
 use crate::proxied_links::{self, Page};
@@ -492,7 +492,7 @@ async fn forward(
     if framed && parts.status.is_success() {
         return websocket::serve_bytes(target.request, stream);
     }
-    let mut builder = http::Response::builder().status(parts.status);
+    let mut builder = http::Response::builder().status(parts.status).extension(PassedOn);
     let Some(headers) = builder.headers_mut() else {
         return Err(Status::internal("the answer cannot be passed on"));
     };

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admission::Admitting;
+use crate::answer_memory::AnswerMemory;
 use crate::api::Api;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
@@ -35,6 +36,8 @@ pub struct Request {
     pub warnings: Mutex<Vec<String>>,
     /// Said to the audit log by admission.
     pub annotations: Mutex<Vec<ferry_admission::Annotation>>,
+    /// Taken from by whoever makes an answer as a whole.
+    pub answer_memory: AnswerMemory,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }
@@ -268,7 +271,7 @@ impl<'a> Writing<'a> {
             },
             dry_run: self.options.dry_run,
             include_uninitialized: request.query.flag("includeUninitialized"),
-            patience: request.patience(),
+            patience: request.patience().min(self.admitting.api.limits.request_timeout),
             now: self.now,
             admission: &self.admitting,
             warnings: &request.warnings,

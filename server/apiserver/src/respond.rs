@@ -1,9 +1,7 @@
 //! Answers: an object, a list or a Status, in the form the client asked for. Bytes of the cache are
 //! copied, never decoded, wherever the form is the stored version's JSON.
 
-use std::sync::Arc;
-
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ferry_api::{Kind, Object, Status, protobuf, yaml};
 use ferry_patch::PatchError;
 use ferry_registry::Resource;
@@ -16,14 +14,10 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
 use crate::body::{Body, Response};
-use crate::compress::FiniteStream;
 use crate::negotiate::{Encoding, JSON, View, Wanted};
-use crate::table;
+use crate::request::Request;
 use crate::verbs::Target;
-use crate::{continue_token, pieces, request::Request};
-
-/// Chunks of this size keep both the memory of a list and the number of writes small.
-const CHUNK: usize = 64 * 1024;
+use crate::{continue_token, list_body, table};
 
 pub fn status(status: &Status) -> Response {
     status_as(status, Wanted::JSON)
@@ -147,7 +141,7 @@ pub fn whole(resource: &Resource, kind: &Kind, answer: &Answer) -> Result<Object
     }
 }
 
-fn parse(json: &[u8]) -> Result<Object, Status> {
+pub fn parse(json: &[u8]) -> Result<Object, Status> {
     Object::read(json)
         .map_err(|error| Status::internal(format!("an object of the cache cannot be read: {error}")))
 }
@@ -177,7 +171,7 @@ fn form(kind: &Kind, encoding: FormEncoding) -> Form {
     Form { version: kind.api_version().into(), encoding }
 }
 
-fn internal(error: protobuf::Error) -> Status {
+pub fn internal(error: protobuf::Error) -> Status {
     Status::internal(error.to_string())
 }
 
@@ -196,25 +190,49 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
             meta["remainingItemCount"] = remaining.into();
         }
     }
-    match wanted.view {
-        View::Table => {
-            let objects = listed.entries.iter().map(|entry| parse(&json_of(resource, kind, entry)?));
-            let objects: Vec<Object> = objects.collect::<Result<_, _>>()?;
-            let columns = resource.strategy.columns(&kind.version);
-            Ok(encode_value(200, table::of_objects(target.request, columns, &objects, meta)?, wanted))
+    let metadata = meta.as_object().cloned().unwrap_or_default();
+    let Listed { entries, .. } = listed;
+    match (wanted.encoding, wanted.view) {
+        (Encoding::Json, View::Whole) => {
+            let before = format!(
+                r#"{{"kind":"{}","apiVersion":"{}","metadata":{meta},"items":["#,
+                kind.list_kind,
+                kind.api_version()
+            );
+            list_body::json(before, entries, list_body::whole_items(resource.clone(), kind.clone()), wanted)
         }
-        View::PartialMetadata => {
-            let items: Vec<Value> = listed
-                .entries
-                .iter()
-                .map(|entry| Ok(partial(&parse(&json_of(resource, kind, entry)?)?).into_value()))
-                .collect::<Result<_, Status>>()?;
-            let list = json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items,
-            });
-            Ok(encode_value(200, list, wanted))
+        (Encoding::Json, View::Table) => {
+            let rows = table::Rows::new(target)?;
+            let before = format!(
+                r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{meta},"columnDefinitions":{},"rows":["#,
+                Value::from(rows.definitions())
+            );
+            list_body::json(
+                before,
+                entries,
+                list_body::values(resource.clone(), kind.clone(), move |object| rows.row(object)),
+                wanted,
+            )
         }
-        View::Whole => whole_list(resource, kind, listed, &meta, wanted),
+        (Encoding::Json, View::PartialMetadata) => {
+            let before = format!(
+                r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{meta},"items":["#
+            );
+            let write =
+                list_body::values(resource.clone(), kind.clone(), |object| partial(object).into_value());
+            list_body::json(before, entries, write, wanted)
+        }
+        (Encoding::Protobuf, View::Whole) => list_body::protobuf(resource, kind, entries, &metadata, wanted),
+        // Few ask for others; they are written as a whole.
+        _ => {
+            target.request.answer_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
+            let parsed: Result<_, Status> =
+                entries.iter().map(|entry| parse(&json_of(resource, kind, entry)?)).collect();
+            {
+                let columns = resource.strategy.columns(&kind.version);
+                objects(target.request, kind, columns, parsed?, meta, wanted)
+            }
+        }
     }
 }
 
@@ -245,150 +263,25 @@ pub fn objects(
     kind: &Kind,
     columns: &[Column],
     objects: Vec<Object>,
+    meta: Value,
     wanted: Wanted,
 ) -> Result<Response, Status> {
     let list = match wanted.view {
-        View::Table => table::of_objects(request, columns, &objects, json!({}))?,
+        View::Table => table::of_objects(request, columns, &objects, meta)?,
         View::PartialMetadata => {
             let items: Vec<Value> = objects.iter().map(|object| partial(object).into_value()).collect();
             json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items,
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items,
             })
         }
         View::Whole => {
             let items: Vec<Value> = objects.into_iter().map(Object::into_value).collect();
             json!({
-                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": {}, "items": items,
+                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
             })
         }
     };
     Ok(encode_value(200, list, wanted))
-}
-
-fn whole_list(
-    resource: &Arc<Resource>,
-    kind: &Arc<Kind>,
-    listed: Listed,
-    meta: &Value,
-    wanted: Wanted,
-) -> Result<Response, Status> {
-    let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.content_type());
-    match wanted.encoding {
-        Encoding::Json => {
-            let head = format!(
-                r#"{{"kind":"{}","apiVersion":"{}","metadata":{meta},"items":["#,
-                kind.list_kind,
-                kind.api_version()
-            );
-            if listed.entries.len() < 16 {
-                let mut bytes = BytesMut::from(head.as_bytes());
-                let mut writer = ItemWriter::new(resource.clone(), kind.clone());
-                for entry in &listed.entries {
-                    writer.write(&mut bytes, entry)?;
-                }
-                bytes.extend_from_slice(b"]}");
-                return Ok(finish(builder, bytes.freeze().into()));
-            }
-            let builder = builder.extension(FiniteStream);
-            Ok(finish(
-                builder,
-                Body::stream(item_chunks(
-                    head,
-                    ItemWriter::new(resource.clone(), kind.clone()),
-                    listed.entries,
-                )),
-            ))
-        }
-        Encoding::Yaml => {
-            let items: Vec<Value> = listed
-                .entries
-                .iter()
-                .map(|entry| Ok(parse(&json_of(resource, kind, entry)?)?.into_value()))
-                .collect::<Result<_, Status>>()?;
-            let list = json!({
-                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
-            });
-            Ok(encode_value(200, list, wanted))
-        }
-        Encoding::Protobuf => {
-            let items = listed.entries.iter().map(|entry| protobuf_of(resource, kind, entry));
-            let items: Vec<Bytes> = items.collect::<Result<_, _>>()?;
-            let messages: Vec<&[u8]> = items
-                .iter()
-                .map(|item| protobuf::message_of(item))
-                .collect::<Result<_, _>>()
-                .map_err(internal)?;
-            let metadata = meta.as_object().cloned().unwrap_or_default();
-            let bytes =
-                protobuf::encode_list(&kind.api_version(), &kind.list_kind, &metadata, messages.into_iter())
-                    .map_err(internal)?;
-            Ok(finish(builder, bytes.into()))
-        }
-    }
-}
-
-/// Writes items of a JSON list one after the other.
-struct ItemWriter {
-    resource: Arc<Resource>,
-    kind: Arc<Kind>,
-    head: String,
-    first: bool,
-}
-
-impl ItemWriter {
-    fn new(resource: Arc<Resource>, kind: Arc<Kind>) -> ItemWriter {
-        ItemWriter { head: type_head(&kind), resource, kind, first: true }
-    }
-
-    fn write(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Status> {
-        let json = json_of(&self.resource, &self.kind, entry)?;
-        if !std::mem::take(&mut self.first) {
-            out.extend_from_slice(b",");
-        }
-        match json.strip_prefix(self.head.as_bytes()) {
-            // Built-in kinds: the list's kind says it all. Custom ones keep theirs, as clients expect.
-            Some(rest) if self.kind.codec.typed().is_some() => {
-                out.extend_from_slice(b"{");
-                pieces::append(out, rest);
-            }
-            _ => pieces::append(out, &json),
-        }
-        Ok(())
-    }
-}
-
-/// The list, written while it is being sent: no second copy of it exists.
-fn item_chunks(
-    head: String,
-    writer: ItemWriter,
-    entries: Vec<Arc<Entry>>,
-) -> impl futures::Stream<Item = Bytes> {
-    let state = (Some(head), entries.into_iter(), writer, false);
-    futures::stream::unfold(state, |(mut head, mut entries, mut writer, ended)| async move {
-        if ended {
-            return None;
-        }
-        let mut chunk = BytesMut::with_capacity(CHUNK + 8 * 1024);
-        if let Some(head) = head.take() {
-            chunk.extend_from_slice(head.as_bytes());
-        }
-        while chunk.len() < CHUNK {
-            match entries.next() {
-                Some(entry) => {
-                    if let Err(error) = writer.write(&mut chunk, &entry) {
-                        // The head is sent already: cutting the JSON short is the only way to say so.
-                        tracing::error!(key = %entry.key, %error, "an object of a list cannot be written");
-                        return None;
-                    }
-                }
-                None => {
-                    chunk.extend_from_slice(b"]}");
-                    return Some((chunk.freeze(), (head, entries, writer, true)));
-                }
-            }
-        }
-        Some((chunk.freeze(), (head, entries, writer, false)))
-    })
 }
 
 /// The metadata of an object alone.

@@ -17,7 +17,6 @@ use ferry_registry::settings::AddressRange;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +29,7 @@ use crate::definitions::Definitions;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::server_addresses::{self, ServerAddresses};
+use crate::shares::Shares;
 use crate::tokens::CachedObjects;
 use crate::{access, follow, policy, server, usage_samples};
 
@@ -281,6 +281,10 @@ impl Running {
         if let Err(error) = self.serving.await {
             tracing::error!(%error, "the listener failed");
         }
+        self.api.unfinished.close();
+        if tokio::time::timeout(server::DRAIN, self.api.unfinished.wait()).await.is_err() {
+            tracing::warn!("some writes did not finish in time");
+        }
         if let Some(audit) = &self.api.audit {
             audit.close().await;
         }
@@ -387,8 +391,8 @@ async fn api(
         rbac,
         admission,
         limits: Limits {
-            reading: Semaphore::new(config.max_requests_in_flight),
-            writing: Semaphore::new(config.max_mutating_requests_in_flight),
+            reading: Shares::new(config.max_requests_in_flight),
+            writing: Shares::new(config.max_mutating_requests_in_flight),
             request_timeout: config.request_timeout,
             ..Limits::default()
         },

@@ -18,12 +18,14 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::filters::{self, Connection};
 use crate::http2;
+use crate::newcomers::{self, Newcomer, Newcomers};
+use crate::slow_reader::SlowReader;
 use crate::unheard::{self, Heard};
 
 /// A client that does not finish its handshake, or its headers, in this time is not waited for.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Open requests get this long to finish when the server stops.
-const DRAIN: Duration = Duration::from_secs(5);
+pub const DRAIN: Duration = Duration::from_secs(5);
 /// No client needs more; whoever sends more is told so, with 431.
 pub const MAX_HEADERS: usize = 256;
 
@@ -35,6 +37,7 @@ pub async fn serve(
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let connections = TaskTracker::new();
+    let newcomers = Newcomers::new(newcomers::MOST);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -43,8 +46,13 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let (api, acceptor, stop) = (api.clone(), acceptor.clone(), stop.clone());
+                let newcomer = Arc::new(newcomers.add());
                 connections.spawn(async move {
-                    if let Err(error) = connection(api, acceptor, stream, peer, stop).await {
+                    let served = tokio::select! {
+                        served = connection(api, acceptor, stream, peer, newcomer.clone(), stop) => served,
+                        () = newcomer.is_unwanted() => Err("nobody known has spoken on it, and others come".into()),
+                    };
+                    if let Err(error) = served {
                         tracing::debug!(%peer, %error, "a connection ended");
                     }
                 });
@@ -71,6 +79,7 @@ async fn connection(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     peer: SocketAddr,
+    newcomer: Arc<Newcomer>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
@@ -80,16 +89,20 @@ async fn connection(
     let connection = Connection {
         peer: Some(peer),
         client_certificates: Arc::new(ClientCertificates::new(certificates)),
-        identity: None,
+        newcomer: Some(newcomer),
+        ..Connection::default()
     };
     if stream.get_ref().1.alpn_protocol() != Some(b"h2".as_slice()) {
+        let (stream, may_pause) = SlowReader::new(stream);
         let (stream, progress) = Heard::new(stream);
-        let (audit, heard) = (api.audit.clone(), progress.clone());
+        let (audit, heard, may_pause) = (api.audit.clone(), progress.clone(), Arc::new(may_pause));
         let service = service_fn(move |request| {
-            let (api, connection, heard) = (api.clone(), connection.clone(), heard.clone());
+            let (api, connection) = (api.clone(), connection.clone());
+            let (heard, may_pause) = (heard.clone(), may_pause.clone());
             async move {
                 let response = filters::handle(api, connection, request).await;
                 heard.answered();
+                may_pause.answered_with(&response);
                 Ok::<_, Infallible>(response)
             }
         });

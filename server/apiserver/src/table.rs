@@ -1,12 +1,16 @@
 //! `kubectl get`'s tables: columns and cells of objects, made by the kind's strategy.
 
-use ferry_api::{Object, Status};
+use std::sync::Arc;
+
+use ferry_api::{Kind, Object, Status};
+use ferry_registry::Resource;
 use ferry_registry::columns::{Column, NAME};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::request::Request;
 use crate::respond::partial;
+use crate::verbs::Target;
 
 /// What a row carries besides its cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,6 +18,37 @@ enum Include {
     None,
     Metadata,
     Object,
+}
+
+/// How the objects of a list become rows.
+pub struct Rows {
+    resource: Arc<Resource>,
+    kind: Arc<Kind>,
+    include: Include,
+    now: Timestamp,
+}
+
+impl Rows {
+    pub fn new(target: Target<'_>) -> Result<Rows, Status> {
+        Ok(Rows {
+            resource: target.resource.clone(),
+            kind: target.kind.clone(),
+            include: Include::parse(target.request.query.text("includeObject"))?,
+            now: Timestamp::now(),
+        })
+    }
+
+    fn columns(&self) -> &[Column] {
+        self.resource.strategy.columns(&self.kind.version)
+    }
+
+    pub fn definitions(&self) -> Vec<Value> {
+        definitions(self.columns())
+    }
+
+    pub fn row(&self, object: &Object) -> Value {
+        row(object, self.columns(), self.include, self.now)
+    }
 }
 
 pub fn of_objects(

@@ -254,7 +254,9 @@ pub trait Strategy: Send + Sync {
     fn columns(&self, version: &str) -> &[Column];
     fn traits(&self) -> Traits;
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64>;
-    fn is_renewal(&self, new: &Object, old: &Object) -> bool;
+    fn is_renewal(&self, _new: &Object, _old: &Object) -> bool {
+        false
+    }
     fn is_retained(&self, object: &Object) -> bool;
     fn begin_deletion(&self, object: &mut Object);
     fn scale(&self, version: &str) -> Option<&ScalePaths>;

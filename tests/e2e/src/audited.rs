@@ -42,15 +42,20 @@ impl AuditedServer {
         self.line_where(id, |line| line["auditID"] == id).await
     }
 
+    /// All that is written by now.
+    pub fn lines(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_else(|_| String::new());
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
     pub async fn line_where(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
         loop {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_else(|_| String::new());
-            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            if let Some(line) = lines.into_iter().find(&is_it) {
-                return line;
+            let lines = self.lines();
+            if let Some(line) = lines.iter().find(|line| is_it(line)) {
+                return line.clone();
             }
-            assert!(tokio::time::Instant::now() < give_up, "no audit line of {what}:\n{text}");
+            assert!(tokio::time::Instant::now() < give_up, "no audit line of {what}:\n{lines:#?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

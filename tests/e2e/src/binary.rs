@@ -1,10 +1,11 @@
 //! `ferry apiserver` as a process of its own, with the flags of a test.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ferry_testkit::outside::Outside;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -81,6 +82,21 @@ impl Process {
         config.auth_info =
             kube::config::AuthInfo { token: Some(token.to_string().into()), ..Default::default() };
         Client::try_from(config).expect("a client")
+    }
+
+    /// A client over the network that says what it likes, and is nobody.
+    pub fn outside(&self) -> Outside {
+        let authority =
+            std::fs::read_to_string(self.directory.path().join("pki/ca.crt")).expect("the authority");
+        Outside::new(SocketAddr::from(([127, 0, 0, 1], self.port)), &authority, None)
+    }
+
+    /// The memory that the server has in use.
+    pub fn resident_bytes(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let kilobytes = line.trim().trim_end_matches(" kB").parse::<usize>();
+        kilobytes.expect("a number") * 1024
     }
 
     pub fn port(&self) -> u16 {

@@ -439,15 +439,13 @@ async fn slow_clients_hold_nobody_up_and_are_not_waited_for() {
     let begun = std::time::Instant::now();
     assert_eq!(outside.ask("GET /readyz", &[], "").await.code, 200);
     assert!(begun.elapsed() < Duration::from_secs(5), "others wait for the slow");
-    // Who wants to write while the only place is taken is told to come again, at once.
+    // It has no place in flight before its body is there: others write meanwhile.
     let map = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#;
     let line = "POST /api/v1/namespaces/default/configmaps";
-    let said = admin.ask(line, &[], map).await;
-    assert_eq!((said.code, said.json()["reason"].as_str()), (429, Some("TooManyRequests")), "{said:?}");
+    assert_eq!(admin.ask(line, &[], map).await.code, 201);
     let said = read(&mut sender).await;
     assert_eq!(said.code, 504, "{said:?}");
     assert_eq!(attacked.line("slow-body").await["responseStatus"]["code"], 504);
-    assert_eq!(admin.ask(line, &[], map).await.code, 201, "the place is free again");
     // Nobody ever finishes their headers; the server ends it.
     for stream in &mut slow {
         let said = read(stream).await;

@@ -57,12 +57,20 @@ impl Outside {
     }
 
     pub async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_with(self.tls.clone()).await
+    }
+
+    /// A connection that speaks HTTP/2.
+    pub async fn connect_http2(&self) -> TlsStream<TcpStream> {
+        let mut tls = (*self.tls).clone();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        self.connect_with(Arc::new(tls)).await
+    }
+
+    async fn connect_with(&self, tls: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(self.address).await.expect("the server listens");
         let name = ServerName::from(self.address.ip());
-        TlsConnector::from(self.tls.clone())
-            .connect(name, stream)
-            .await
-            .expect("the server's own certificate")
+        TlsConnector::from(tls).connect(name, stream).await.expect("the server's own certificate")
     }
 
     /// Sends these bytes as they are, and reads until the server closes.

@@ -85,7 +85,12 @@ impl Backward {
 
     /// Closes a nested message: what was written since `end` is field `tag`.
     pub fn length_since(&mut self, end: usize, tag: u32) {
-        self.varint((self.len() - end) as u64);
+        self.length(self.len() - end, tag);
+    }
+
+    /// Field `tag` is `length` bytes long.
+    pub fn length(&mut self, length: usize, tag: u32) {
+        self.varint(length as u64);
         self.key(tag, WireType::Bytes);
     }
 

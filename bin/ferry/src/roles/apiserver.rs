@@ -83,7 +83,7 @@ pub struct Flags {
     /// How long a request may take that is no watch or stream
     #[arg(long, default_value = "60s", value_parser = access::duration)]
     pub request_timeout: Duration,
-    /// Requests at once that read; more are told to come again
+    /// Requests at once that read; more are told to come again, and so is a user that holds as many as are free
     #[arg(long, default_value_t = 400, value_parser = at_once)]
     pub max_requests_inflight: usize,
     /// Requests at once that write

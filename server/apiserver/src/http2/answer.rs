@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,8 +15,9 @@ use http::HeaderMap;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
+use tokio::time::{Sleep, sleep};
 
-use crate::body::{Body, Response};
+use crate::body::{Body, PassedOn, Response, STALLED};
 
 /// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body. The answer to HEAD is
 /// the head alone, with the length that the body would have.
@@ -26,11 +28,15 @@ pub fn send(
 ) -> Result<Option<Sending>, h2::Error> {
     let (mut head, body) = response.into_parts();
     finish_headers(&mut head.headers);
-    if let Body::Bytes(bytes) = &body
-        && !head.headers.contains_key(CONTENT_LENGTH)
-    {
-        head.headers.insert(CONTENT_LENGTH, bytes.len().into());
+    let length = match &body {
+        Body::Bytes(bytes) => Some(bytes.len()),
+        Body::Held(held) => Some(held.length()),
+        Body::Empty | Body::Stream(_) => None,
+    };
+    if let Some(length) = length {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
+    let patience = head.extensions.get::<PassedOn>().is_none().then_some(STALLED);
     let head = http::Response::from_parts(head, ());
     match body {
         _ if is_head => respond.send_response(head, true).map(|_| None),
@@ -39,23 +45,45 @@ pub fn send(
             respond.send_response(head, false)?.send_data(bytes, true)?;
             Ok(None)
         }
+        Body::Held(held) => {
+            let stream = respond.send_response(head, false)?;
+            Ok(Some(Sending::new(held.pieces().boxed(), stream, patience)))
+        }
         Body::Stream(body) => {
             let stream = respond.send_response(head, false)?;
-            Ok(Some(Sending { body, stream, waiting: None }))
+            Ok(Some(Sending::new(body, stream, patience)))
         }
     }
 }
 
 /// A body that is sent as it comes about. It is asked for more only when what it said before has room in the client's
-/// window, so a slow client costs one piece of memory.
+/// window, so a slow client costs one piece of memory; one that takes in nothing at all is not waited for.
 pub struct Sending {
     body: BoxStream<'static, Bytes>,
     stream: SendStream<Bytes>,
     /// What the client has no room for yet.
     waiting: Option<Bytes>,
+    /// How long it may have none; `None` for a body that somebody else sends and holds.
+    patience: Option<Duration>,
+    /// Set while it has none.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Sending {
+    fn new(
+        body: BoxStream<'static, Bytes>,
+        stream: SendStream<Bytes>,
+        patience: Option<Duration>,
+    ) -> Sending {
+        Sending { body, stream, waiting: None, patience, stalled: None }
+    }
+
+    /// Whether the client takes in nothing for too long.
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(patience) = self.patience else { return Poll::Pending };
+        self.stalled.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(context)
+    }
+
     /// The body has nothing to say for now; it is not the client that is waited for.
     pub fn is_quiet(&self) -> bool {
         self.waiting.is_none()
@@ -66,8 +94,9 @@ impl Future for Sending {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Sending { body, stream, waiting } = &mut *self;
+        let this = &mut *self;
         loop {
+            let Sending { body, stream, waiting, .. } = &mut *this;
             if waiting.is_none() {
                 // A panic is a defect of ours; it ends one body and no other of the connection.
                 let Ok(next) = catch_unwind(AssertUnwindSafe(|| body.poll_next_unpin(context))) else {
@@ -92,11 +121,20 @@ impl Future for Sending {
                     Poll::Pending => return stream.poll_reset(context).map(|_| ()),
                 }
             }
-            while stream.capacity() == 0 {
-                let Some(Ok(_)) = ready!(stream.poll_capacity(context)) else { return Poll::Ready(()) };
+            while this.stream.capacity() == 0 {
+                match this.stream.poll_capacity(context) {
+                    Poll::Ready(Some(Ok(_))) => {}
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => {
+                        ready!(this.poll_stalled(context));
+                        this.stream.send_reset(Reason::CANCEL);
+                        return Poll::Ready(());
+                    }
+                }
             }
-            if let Some(bytes) = waiting.take()
-                && stream.send_data(bytes, false).is_err()
+            this.stalled = None;
+            if let Some(bytes) = this.waiting.take()
+                && this.stream.send_data(bytes, false).is_err()
             {
                 return Poll::Ready(());
             }

@@ -40,8 +40,11 @@ use received::Received;
 
 /// Upstream's limit: what a client wants beyond it waits on its side.
 const MAX_STREAMS: u32 = 250;
-/// Half of what upstream takes. Beyond this the protocol itself refuses, and nothing is known of the request.
-const MAX_HEADER_BYTES: u32 = 512 * 1024;
+/// Beyond this the protocol itself refuses, and nothing is known of the request. What the filters refuse is far less
+/// ([`crate::headers::MAX_HEADER_BYTES`]), so that the audit log hears of it; it is in memory until they have seen it.
+const MAX_HEADER_BYTES: u32 = 2 << 20;
+/// What is queued of one stream, whatever the client says it has room for: it may have no mind to read it.
+const SEND_BUFFER: usize = 64 * 1024;
 /// A client that was not heard of for this long is asked whether it is there ...
 const QUIET: Duration = Duration::from_secs(30);
 /// ... and given up when it says nothing for that long.
@@ -64,7 +67,8 @@ where
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER);
     let serving = async move {
         let mut connection = timeout(HANDSHAKE, builder.handshake(io)).await??;
         let pings = connection.ping_pong().expect("it is asked for once");
@@ -142,9 +146,17 @@ async fn answer<F: Future<Output = Response>>(
     mut respond: SendResponse<Bytes>,
     hand_over: mpsc::Sender<Sending>,
 ) {
-    let answered = std::future::poll_fn(|context| match handling.poll_unpin(context) {
-        Poll::Ready(response) => Poll::Ready(Some(response)),
-        Poll::Pending => respond.poll_reset(context).map(|_| None),
+    let mut waited = false;
+    let answered = std::future::poll_fn(|context| {
+        // First, so that nothing is done any more for a client that went away meanwhile.
+        if waited && respond.poll_reset(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        waited = true;
+        match handling.poll_unpin(context) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending => respond.poll_reset(context).map(|_| None),
+        }
     });
     let Some(response) = answered.await else { return };
     drop(handling);

@@ -155,6 +155,37 @@ async fn a_body_waits_for_a_slow_reader() {
     assert!(asked.load(Ordering::SeqCst) >= 20);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_in_nothing_is_not_waited_for() {
+    use crate::body::{PassedOn, STALLED};
+    let long = || futures::stream::iter(vec![Bytes::from(vec![b'x'; 10_000]); 20]);
+    let passed_on = std::sync::atomic::AtomicBool::new(false);
+    let handle = move |_| {
+        let mut response = http::Response::new(Body::stream(long()));
+        if passed_on.swap(true, Ordering::SeqCst) {
+            response.extensions_mut().insert(PassedOn);
+        }
+        std::future::ready(response)
+    };
+    let mut pair = serving_with(handle, h2::client::Builder::new()).await;
+    let begun = tokio::time::Instant::now();
+    let mut first = pair.get().await.into_body();
+    let mut received = 0;
+    let ended = loop {
+        match first.data().await.expect("it is cut short") {
+            Ok(bytes) => received += bytes.len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(ended.reason(), Some(h2::Reason::CANCEL));
+    assert!(received <= 65_535 && begun.elapsed() >= STALLED, "{received} {:?}", begun.elapsed());
+    // The second comes from elsewhere, and waits there.
+    let mut second = pair.get().await.into_body();
+    sleep(10 * STALLED).await;
+    first.flow_control().release_capacity(received).expect("as much as was read");
+    assert_eq!(read(&mut second, 200_000).await.len(), 200_000);
+}
+
 #[tokio::test]
 async fn a_long_body_stays_with_its_request_and_a_quiet_one_goes_to_the_connection() {
     /// The tasks that asked it for more.

@@ -50,7 +50,7 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     let selected = api.registry.select(&measured, &filter).await?;
     let objects = selected.iter().map(|entry| entry.read_object()).collect::<Result<_, _>>()?;
     let metrics = measure(api, kind, objects).await;
-    respond::objects(request, kind, columns, metrics, wanted)
+    respond::objects(request, kind, columns, metrics, serde_json::json!({}), wanted)
 }
 
 /// Errors call the resource by its kind, as metrics-server's do: `podmetrics.metrics.k8s.io`.

@@ -1,5 +1,7 @@
 //! WATCH: a stream of events, each written once for all watchers of its sort.
 
+use std::collections::VecDeque;
+use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -64,6 +66,7 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         table_query: wanted.view == View::Table,
         include_object: query.text("includeObject").to_string(),
         columns_sent: false,
+        in_lines: websocket::is_upgrade(&target.request.headers),
     };
     let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
     if let (Conversion::Webhook(_), Some((snapshot, _))) = (&target.resource.conversion, &watching.initial) {
@@ -74,7 +77,8 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let stream = EventStream {
         frames,
         filter,
-        initial: watching.initial,
+        initial: watching.initial.map(|(snapshot, revision)| Initial { snapshot, revision, sent_to: None }),
+        ready: VecDeque::new(),
         converting: None,
         ends_initial,
         watcher: watching.watcher,
@@ -146,7 +150,9 @@ fn watch_duration(target: Target<'_>, asked: &str) -> Result<Duration, Status> {
 struct EventStream {
     frames: Frames,
     filter: Filter,
-    initial: Option<(Snapshot, Revision)>,
+    initial: Option<Initial>,
+    /// Pieces to be sent next.
+    ready: VecDeque<Bytes>,
     ends_initial: bool,
     watcher: Watcher,
     /// An event that a webhook is converting.
@@ -157,6 +163,13 @@ struct EventStream {
     over: Dormant<()>,
     last_sent: Revision,
     ended: bool,
+}
+
+/// The objects that a watch begins with, as far as they are not sent yet.
+struct Initial {
+    snapshot: Snapshot,
+    revision: Revision,
+    sent_to: Option<Arc<str>>,
 }
 
 struct Converting {
@@ -188,16 +201,19 @@ impl Stream for EventStream {
 impl EventStream {
     /// The next bytes to send; `None` when the watch is over.
     fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        if let Some((snapshot, revision)) = self.initial.take() {
-            self.last_sent = revision;
-            let first = self.frames.initial(&snapshot, &self.filter)?;
-            let mut out = BytesMut::from(&first[..]);
-            if self.ends_initial {
-                out.extend_from_slice(&self.frames.bookmark(revision, true)?);
+        if let Some(mut initial) = self.initial.take_if(|_| self.ready.is_empty()) {
+            self.frames.initial(&mut initial, &self.filter, &mut self.ready)?;
+            if initial.sent_to.is_some() {
+                self.initial = Some(initial);
+            } else {
+                self.last_sent = initial.revision;
+                if self.ends_initial {
+                    self.ready.push_back(self.frames.bookmark(initial.revision, true)?);
+                }
             }
-            if !out.is_empty() {
-                return Poll::Ready(Ok(Some(out.freeze())));
-            }
+        }
+        if let Some(bytes) = self.ready.pop_front() {
+            return Poll::Ready(Ok(Some(bytes)));
         }
         if let Some(converting) = &mut self.converting {
             ready!(converting.done.poll_unpin(context))?;
@@ -269,15 +285,52 @@ struct Frames {
     table_query: bool,
     include_object: String,
     columns_sent: bool,
+    /// Each piece is one or more whole lines, as WebSockets need them.
+    in_lines: bool,
 }
 
 impl Frames {
-    fn initial(&mut self, snapshot: &Snapshot, filter: &Filter) -> Result<Bytes, Status> {
+    /// A chunk of the first objects; it says how far it came, or `None` when it has come to the end.
+    fn initial(
+        &mut self,
+        initial: &mut Initial,
+        filter: &Filter,
+        ready: &mut VecDeque<Bytes>,
+    ) -> Result<(), Status> {
         let mut out = BytesMut::new();
-        for entry in snapshot.values().filter(|entry| filter.matches(entry)) {
-            out.extend_from_slice(&self.frame(Change::Added, entry)?);
+        let from = initial.sent_to.take().map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, entry) in initial.snapshot.range::<_, Arc<str>>((from, Bound::Unbounded)) {
+            if !filter.matches(entry) {
+                continue;
+            }
+            match self.large_json(entry)? {
+                // It goes out as the cache's own bytes.
+                Some(json) => {
+                    json_frame_start(Change::Added.as_str())
+                        .iter()
+                        .for_each(|part| out.extend_from_slice(part));
+                    ready.extend([out.split().freeze(), json]);
+                    out.extend_from_slice(JSON_FRAME_END);
+                }
+                None => out.extend_from_slice(&self.frame(Change::Added, entry)?),
+            }
+            if out.len() >= CHUNK || !ready.is_empty() {
+                initial.sent_to = Some(key.clone());
+                break;
+            }
         }
-        Ok(out.freeze())
+        if !out.is_empty() {
+            ready.push_back(out.freeze());
+        }
+        Ok(())
+    }
+
+    fn large_json(&self, entry: &Entry) -> Result<Option<Bytes>, Status> {
+        let is_json = self.wanted.view == View::Whole && self.wanted.encoding != Encoding::Protobuf;
+        if self.in_lines || !is_json || entry.json.len() < CHUNK / 2 {
+            return Ok(None);
+        }
+        respond::json_of(&self.resource, &self.kind, entry).map(Some)
     }
 
     /// Has the object that an event shows converted, for all who watch this version.
@@ -375,13 +428,17 @@ fn protobuf_frame(change: &str, object: &[u8]) -> Bytes {
 
 fn json_frame(change: &str, object: &[u8]) -> Bytes {
     let mut frame = Vec::with_capacity(object.len() + 40);
-    frame.extend_from_slice(b"{\"type\":\"");
-    frame.extend_from_slice(change.as_bytes());
-    frame.extend_from_slice(b"\",\"object\":");
+    json_frame_start(change).iter().for_each(|part| frame.extend_from_slice(part));
     frame.extend_from_slice(object);
-    frame.extend_from_slice(b"}\n");
+    frame.extend_from_slice(JSON_FRAME_END);
     frame.into()
 }
+
+fn json_frame_start(change: &str) -> [&[u8]; 3] {
+    [b"{\"type\":\"", change.as_bytes(), b"\",\"object\":"]
+}
+
+const JSON_FRAME_END: &[u8] = b"}\n";
 
 #[cfg(test)]
 mod tests {

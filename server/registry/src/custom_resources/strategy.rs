@@ -136,10 +136,6 @@ impl Strategy for CustomStrategy {
 
     fn begin_deletion(&self, _: &mut Object) {}
 
-    fn is_renewal(&self, _: &Object, _: &Object) -> bool {
-        false
-    }
-
     fn scale(&self, version: &str) -> Option<&ScalePaths> {
         self.versions.get(version)?.scale.as_ref()
     }

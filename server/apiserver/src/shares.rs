@@ -1,0 +1,142 @@
+//! Something limited (places in flight, bytes of memory) that is shared among users. A user may take more while it holds
+//! less than what is free: the first gets at most half, the next a quarter, and so on. Whoever takes all they can get leaves
+//! something for the others.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use ferry_auth::User;
+use parking_lot::Mutex;
+
+pub struct Shares {
+    limit: usize,
+    hasher: RandomState,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    all: usize,
+    /// By the hash of a user's name: two users in one entry only share with each other.
+    by_user: HashMap<u64, usize>,
+}
+
+/// What one user holds, until it is dropped.
+pub struct Share {
+    shares: Arc<Shares>,
+    user: u64,
+    amount: usize,
+}
+
+impl Shares {
+    pub fn new(limit: usize) -> Arc<Shares> {
+        Arc::new(Shares { limit, hasher: RandomState::new(), held: Mutex::default() })
+    }
+
+    /// `None` when the user holds its share already. The last amount may go beyond the limit: what is larger than the
+    /// limit is not refused for ever.
+    pub fn take(self: &Arc<Self>, user: &User, amount: usize) -> Option<Share> {
+        let mut share = self.nothing(user);
+        share.grow(amount).then_some(share)
+    }
+
+    /// A share to grow from.
+    pub fn nothing(self: &Arc<Self>, user: &User) -> Share {
+        Share { shares: self.clone(), user: self.hasher.hash_one(&user.name), amount: 0 }
+    }
+
+    pub fn has_room(&self, user: &User) -> bool {
+        self.held.lock().has_room(self.limit, self.hasher.hash_one(&user.name))
+    }
+
+    #[cfg(test)]
+    fn held(&self) -> (usize, usize) {
+        let held = self.held.lock();
+        (held.all, held.by_user.len())
+    }
+}
+
+impl Held {
+    fn has_room(&self, limit: usize, user: u64) -> bool {
+        self.by_user.get(&user).copied().unwrap_or(0) < limit.saturating_sub(self.all)
+    }
+
+    fn add(&mut self, user: u64, more: usize) {
+        self.all += more;
+        *self.by_user.entry(user).or_default() += more;
+    }
+}
+
+impl Share {
+    /// Whether there was room for `more`.
+    pub fn grow(&mut self, more: usize) -> bool {
+        let mut held = self.shares.held.lock();
+        let has_room = held.has_room(self.shares.limit, self.user);
+        if has_room {
+            held.add(self.user, more);
+            self.amount += more;
+        }
+        has_room
+    }
+
+    /// Whether it holds `amount` now.
+    pub fn grow_to(&mut self, amount: usize) -> bool {
+        amount <= self.amount || self.grow(amount - self.amount)
+    }
+
+    /// For what is there already, whether there was room or not.
+    pub fn add(&mut self, more: usize) {
+        self.shares.held.lock().add(self.user, more);
+        self.amount += more;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.amount == 0 {
+            return;
+        }
+        let mut held = self.shares.held.lock();
+        held.all -= self.amount;
+        if let Some(mine) = held.by_user.get_mut(&self.user) {
+            *mine -= self.amount;
+            if *mine == 0 {
+                held.by_user.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(shares: &Arc<Shares>, user: &str) -> Vec<Share> {
+        std::iter::from_fn(|| shares.take(&User::new(user), 1)).collect()
+    }
+
+    #[test]
+    fn the_greedy_leave_something_for_others() {
+        let shares = Shares::new(200);
+        let first = take_all(&shares, "first");
+        let second = take_all(&shares, "second");
+        let third = take_all(&shares, "third");
+        assert_eq!((first.len(), second.len(), third.len()), (100, 50, 25));
+        assert!(shares.take(&User::new("last"), 1).is_some());
+        drop((first, second, third));
+        assert_eq!(shares.held(), (0, 0));
+        assert_eq!(take_all(&Shares::new(1), "only").len(), 1);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_limit_is_had_alone() {
+        let (shares, user) = (Shares::new(10), User::new("a"));
+        let large = shares.take(&user, 1000).expect("nothing is held");
+        assert!(shares.take(&user, 1).is_none());
+        assert!(shares.take(&User::new("b"), 1).is_none());
+        drop(large);
+        let mut share = shares.nothing(&user);
+        assert!(share.grow(3) && share.grow(3) && !share.grow(1));
+    }
+}

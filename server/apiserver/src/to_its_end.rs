@@ -1,0 +1,76 @@
+//! Work that is not cut short. A write that has reached its verb may be committed at any moment; a caller that goes away,
+//! or waits no longer, must not take the rest with it: the audit event, the metrics, what follows the commit. The caller's
+//! own task does the work for as long as it waits for it, so this costs a task only when it is needed.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+/// Dropped before its end, it goes on in a task of its own.
+pub struct ToItsEnd<T: Send + 'static> {
+    work: Option<BoxFuture<'static, T>>,
+    tasks: TaskTracker,
+}
+
+impl<T: Send + 'static> ToItsEnd<T> {
+    /// Whoever stops the server waits for `tasks`.
+    pub fn new(work: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> ToItsEnd<T> {
+        ToItsEnd { work: Some(Box::pin(work)), tasks: tasks.clone() }
+    }
+}
+
+impl<T: Send + 'static> Future for ToItsEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let work = self.work.as_mut().expect("nobody polls what has ended");
+        let result = ready!(work.as_mut().poll(context));
+        self.work = None;
+        Poll::Ready(result)
+    }
+}
+
+impl<T: Send + 'static> Drop for ToItsEnd<T> {
+    fn drop(&mut self) {
+        // Without a runtime the process is at its end, and the work with it.
+        if let Some(work) = self.work.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.tasks.spawn_on(async move { drop(work.await) }, &runtime);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_done_all_the_same() {
+        let tasks = TaskTracker::new();
+        let (go, wait) = oneshot::channel::<()>();
+        let (done, told) = oneshot::channel();
+        let work = async move {
+            wait.await.expect("told to go on");
+            done.send(()).expect("somebody listens");
+        };
+        let mut waiting = Box::pin(ToItsEnd::new(work, &tasks));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drop(waiting);
+        go.send(()).expect("it waits");
+        told.await.expect("done");
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    #[tokio::test]
+    async fn what_is_waited_for_needs_no_task() {
+        let tasks = TaskTracker::new();
+        assert_eq!(ToItsEnd::new(async { 7 }, &tasks).await, 7);
+        assert_eq!(tasks.len(), 0);
+    }
+}

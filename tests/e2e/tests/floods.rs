@@ -1,0 +1,390 @@
+//! Clients that send much, or read nothing, over HTTP/2: what the server holds for them is bounded, others are served,
+//! and nothing that was written escapes the audit log.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ferry_e2e::audited::AuditedServer;
+use ferry_e2e::binary::{Process, ferry};
+use ferry_testkit::outside::Outside;
+use futures::future::join_all;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const MEGABYTE: usize = 1 << 20;
+/// No answer is waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn connect(outside: &Outside, builder: &Builder) -> SendRequest<Bytes> {
+    let stream = outside.connect_http2().await;
+    let (client, connection) = builder.handshake::<_, Bytes>(stream).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    client.ready().await.expect("open")
+}
+
+/// A request whose body is still to come, unless it `is_whole`.
+async fn begin(
+    client: &mut SendRequest<Bytes>,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    is_whole: bool,
+) -> (ResponseFuture, SendStream<Bytes>) {
+    let mut request = http::Request::builder().method(method).uri(format!("https://127.0.0.1{path}"));
+    for (name, value) in headers {
+        request = request.header(*name, http::HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
+    }
+    *client = client.clone().ready().await.expect("open");
+    client.send_request(request.body(()).expect("a request"), is_whole).expect("sent")
+}
+
+/// Code and body of an answer that is read to its end.
+async fn read(answer: ResponseFuture) -> (u16, Vec<u8>) {
+    let read = async {
+        let (head, mut body) = answer.await.expect("an answer").into_parts();
+        let mut bytes = Vec::new();
+        while let Some(data) = body.data().await {
+            let data = data.expect("the whole answer");
+            body.flow_control().release_capacity(data.len()).expect("as much as was read");
+            bytes.extend_from_slice(&data);
+        }
+        (head.status.as_u16(), bytes)
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("an answer in time")
+}
+
+async fn ask(
+    client: &mut SendRequest<Bytes>,
+    line: (&str, &str),
+    headers: &[(&str, &str)],
+) -> (u16, Vec<u8>) {
+    let (answer, _) = begin(client, line, headers, true).await;
+    read(answer).await
+}
+
+fn map(name: &str, bytes: usize) -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}})
+        .to_string()
+}
+
+const ADMIN: (&str, &str) = ("authorization", "Bearer root-token");
+const JANE: (&str, &str) = ("authorization", "Bearer janes-token");
+const MAX: (&str, &str) = ("authorization", "Bearer max-token");
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+const USERS: &str = "root-token,root,1,system:masters\njanes-token,jane,2\nmax-token,max,3,system:masters\n";
+
+/// The server as a process of its own; `None` where its binary is not built.
+async fn process() -> Option<Process> {
+    let binary = ferry()?;
+    let process = Process::apiserver(&binary, |directory| {
+        let users = directory.join("users.csv");
+        std::fs::write(&users, USERS).expect("written");
+        vec!["--token-auth-file".into(), users.display().to_string()]
+    });
+    Some(process.await)
+}
+
+async fn audited(
+    change: impl FnOnce(&mut ferry_apiserver::run::Config),
+) -> (AuditedServer, tempfile::TempDir) {
+    let files = tempfile::tempdir().expect("a directory");
+    let users = files.path().join("users");
+    std::fs::write(&users, USERS).expect("written");
+    let audited = AuditedServer::start("Metadata", |config| {
+        config.token_auth_file = Some(users);
+        change(config);
+    });
+    (audited.await, files)
+}
+
+/// Sends as much of `length` bytes as the server takes in before `give_up`, and leaves the body at that.
+async fn pour(mut body: SendStream<Bytes>, length: usize) -> SendStream<Bytes> {
+    let mut left = length;
+    while left > 0 {
+        body.reserve_capacity(left.min(64 * 1024));
+        let capacity = std::future::poll_fn(|context| body.poll_capacity(context));
+        let Ok(Some(Ok(room))) = tokio::time::timeout(Duration::from_millis(500), capacity).await else {
+            break;
+        };
+        let piece = room.min(left);
+        if body.send_data(vec![b'x'; piece].into(), false).is_err() {
+            break;
+        }
+        left -= piece;
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_without_an_end_take_little_memory() {
+    let Some(process) = process().await else { return };
+    let outside = process.outside();
+    let before = process.resident_bytes();
+    // Nobody's bodies on a path that takes none, and those of a user who may write.
+    for (line, headers) in [(("GET", "/version"), &[] as &[_]), (("POST", MAPS), &[ADMIN, JSON])] {
+        let mut client = connect(&outside, &Builder::new()).await;
+        let mut pouring = Vec::new();
+        for _ in 0..100 {
+            let (answer, body) = begin(&mut client, line, headers, false).await;
+            pouring.push(async move { (pour(body, 2 * MEGABYTE).await, answer) });
+        }
+        let held = join_all(pouring).await;
+        let grown = process.resident_bytes().saturating_sub(before);
+        assert!(grown < 64 * MEGABYTE, "{line:?}: {} MB", grown / MEGABYTE);
+        let mut other = connect(&outside, &Builder::new()).await;
+        assert_eq!(ask(&mut other, ("GET", "/readyz"), &[]).await.0, 200);
+        drop(held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_take_little_memory() {
+    let Some(process) = process().await else { return };
+    let outside = process.outside();
+    let mut admin = connect(&outside, &Builder::new()).await;
+    for number in 0..12 {
+        let (answer, mut body) = begin(&mut admin, ("POST", MAPS), &[ADMIN, JSON], false).await;
+        body.send_data(map(&format!("map-{number}"), MEGABYTE - 1000).into(), true).expect("sent");
+        assert_eq!(read(answer).await.0, 201);
+    }
+    let before = process.resident_bytes();
+    let protobuf = ("accept", "application/vnd.kubernetes.protobuf");
+    let partial = ("accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+    let watch = format!("{MAPS}?watch=true");
+    let one = format!("{MAPS}/map-1");
+    let everything = ("accept", "*/*");
+    // A window of nothing, and one without bounds on a connection that is not read from.
+    for window in [0, 1 << 30] {
+        let mut held = Vec::new();
+        for (path, accept) in [
+            (MAPS, everything),
+            (MAPS, protobuf),
+            (MAPS, partial),
+            (watch.as_str(), everything),
+            (one.as_str(), everything),
+        ] {
+            let builder =
+                Builder::new().initial_window_size(window).initial_connection_window_size(1 << 30).clone();
+            let stream = outside.connect_http2().await;
+            let (client, connection) = builder.handshake::<_, Bytes>(stream).await.expect("HTTP/2");
+            let connection = tokio::spawn(connection);
+            let mut client = client.ready().await.expect("open");
+            for _ in 0..100 {
+                held.push(begin(&mut client, ("GET", path), &[ADMIN, accept], true).await.0);
+            }
+            if window > 0 {
+                // The requests leave; nothing is read after that.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                connection.abort();
+            } else {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(ask(&mut admin, ("GET", "/readyz"), &[]).await.0, 200);
+            let grown = process.resident_bytes().saturating_sub(before);
+            assert!(grown < 128 * MEGABYTE, "{path} {accept:?} {window}: {} MB", grown / MEGABYTE);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_bodies_of_one_take_no_place_from_others() {
+    let (audited, _files) = audited(|config| config.max_mutating_requests_in_flight = 4).await;
+    let outside = audited.server.outside(None);
+    let mut slow = Vec::new();
+    for (who, bodies) in [(JANE, 100), (MAX, 100)] {
+        let mut client = connect(&outside, &Builder::new()).await;
+        for _ in 0..bodies {
+            let (answer, mut body) = begin(&mut client, ("POST", MAPS), &[who, JSON], false).await;
+            body.send_data("{".into(), false).expect("sent");
+            slow.push((answer, body));
+        }
+    }
+    let mut root = connect(&outside, &Builder::new()).await;
+    for number in 0..20 {
+        let (answer, mut body) = begin(&mut root, ("POST", MAPS), &[ADMIN, JSON], false).await;
+        body.send_data(map(&format!("map-{number}"), 10).into(), true).expect("sent");
+        let (code, said) = read(answer).await;
+        assert_eq!(code, 201, "{}", String::from_utf8_lossy(&said));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_write_is_in_the_audit_log_whatever_its_client_does() {
+    let (audited, _files) = audited(|_| {}).await;
+    let outside = audited.server.outside(None);
+    let mut client = connect(&outside, &Builder::new()).await;
+    for number in 0..200_u64 {
+        // A connection on which too much is taken back is ended.
+        if number % 10 == 0 {
+            client = connect(&outside, &Builder::new()).await;
+        }
+        let id = format!("write-{number}");
+        let headers = [ADMIN, JSON, ("audit-id", id.as_str())];
+        let (answer, mut body) = begin(&mut client, ("POST", MAPS), &headers, false).await;
+        body.send_data(map(&format!("map-{number}"), 10).into(), true).expect("sent");
+        // Some are turned away from at once, some while they are written.
+        if number % 2 == 0 {
+            tokio::time::sleep(Duration::from_micros(37 * (number % 40))).await;
+            body.send_reset(Reason::CANCEL);
+        } else {
+            drop(answer);
+        }
+    }
+    let codes = |lines: &[Value]| {
+        let mut codes: HashMap<String, Vec<Value>> = HashMap::new();
+        for line in lines {
+            let name = line["auditID"].as_str().unwrap_or("").to_string();
+            codes.entry(name).or_default().push(line["responseStatus"]["code"].clone());
+        }
+        codes
+    };
+    // All that was begun has come to its end when the last object and its line are there.
+    let mut last = connect(&outside, &Builder::new()).await;
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let (_, list) = ask(&mut last, ("GET", MAPS), &[ADMIN]).await;
+        let list: Value = serde_json::from_slice(&list).expect("JSON");
+        let names: Vec<&str> = list["items"]
+            .as_array()
+            .expect("items")
+            .iter()
+            .filter_map(|item| item["metadata"]["name"].as_str())
+            .collect();
+        let codes = codes(&audited.lines());
+        let unheard: Vec<&&str> = names
+            .iter()
+            .filter(|name| name.starts_with("map-"))
+            .filter(|name| codes.get(&name.replace("map", "write")) != Some(&vec![json!(201)]))
+            .collect();
+        if unheard.is_empty() && names.iter().filter(|name| name.starts_with("map-")).count() > 20 {
+            return;
+        }
+        assert!(
+            tokio::time::Instant::now() < give_up,
+            "{} of {} have no line: {unheard:?}",
+            unheard.len(),
+            names.len()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_refused_gets_the_whole_answer() {
+    let (audited, _files) = audited(|_| {}).await;
+    let outside = audited.server.outside(None);
+    let mut client = connect(&outside, &Builder::new()).await;
+    for length in [10, 70_000, 2 * MEGABYTE] {
+        for _ in 0..10 {
+            let (answer, mut body) = begin(&mut client, ("POST", MAPS), &[JANE, JSON], false).await;
+            let sent = map("refused", length);
+            let half = sent.len() / 2;
+            body.send_data(Bytes::copy_from_slice(&sent.as_bytes()[..half]), false).expect("sent");
+            let (code, said) = tokio::join!(read(answer), async {
+                tokio::task::yield_now().await;
+                // A client that is answered may still be sending; it is not reset for that.
+                body.send_data(Bytes::copy_from_slice(&sent.as_bytes()[half..]), true).expect("open");
+            })
+            .0;
+            let said: Value = serde_json::from_slice(&said).expect("a whole Status");
+            assert_eq!((code, &said["reason"]), (403, &json!("Forbidden")));
+        }
+    }
+    // One that never comes to its end is told so: without an error.
+    let (answer, mut body) = begin(&mut client, ("POST", MAPS), &[JANE, JSON], false).await;
+    body.send_data("{".into(), false).expect("sent");
+    assert_eq!(read(answer).await.0, 403);
+    let reset = std::future::poll_fn(|context| body.poll_reset(context));
+    let reset = tokio::time::timeout(PATIENCE, reset).await.expect("in time").expect("a reason");
+    assert_eq!(reset, Reason::NO_ERROR);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_cannot_be_read_makes_nobody_an_administrator() {
+    let (audited, _files) = audited(|_| {}).await;
+    let outside = audited.server.outside(None);
+    let mut client = connect(&outside, &Builder::new()).await;
+    let root = ("impersonate-user", "root");
+    for (number, headers) in [
+        vec![("impersonate-user", "jürgen")],
+        vec![root, ("impersonate-group", "prüfer")],
+        vec![root, ("impersonate-uid", "ü")],
+        vec![root, ("impersonate-extra-scopes", "ü")],
+        vec![("x-remote-user", "jürgen")],
+        vec![("content-type", "ü")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("unreadable-{number}");
+        let mut all = vec![ADMIN, ("audit-id", id.as_str())];
+        all.extend(&headers);
+        let (code, said) = ask(&mut client, ("GET", MAPS), &all).await;
+        assert_eq!(code, 400, "{headers:?}: {}", String::from_utf8_lossy(&said));
+        assert_eq!(audited.line(&id).await["responseStatus"]["code"], 400);
+    }
+    let (code, _) = ask(&mut client, ("GET", MAPS), &[("authorization", "Bearer ü")]).await;
+    assert_eq!(code, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_headers_are_in_the_audit_log_over_http2_too() {
+    let (audited, _files) = audited(|_| {}).await;
+    let outside = audited.server.outside(None);
+    let mut client = connect(&outside, &Builder::new()).await;
+    for length in [150_000, MEGABYTE] {
+        let (id, long) = (format!("long-{length}"), "x".repeat(length));
+        let headers = [("audit-id", id.as_str()), ("x-long", long.as_str())];
+        assert_eq!(ask(&mut client, ("GET", "/version"), &headers).await.0, 431);
+        assert_eq!(audited.line(&id).await["responseStatus"]["code"], 431);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_taken_back_at_once_hold_nobody_up() {
+    let Some(process) = process().await else { return };
+    let outside = process.outside();
+    let mut client = connect(&outside, &Builder::new()).await;
+    for _ in 0..5000 {
+        let request = http::Request::get("https://127.0.0.1/version").body(()).expect("a request");
+        // The server may end such a connection.
+        let Ok(ready) = client.clone().ready().await else { break };
+        client = ready;
+        let Ok((_, mut stream)) = client.send_request(request, false) else { break };
+        stream.send_reset(Reason::CANCEL);
+    }
+    let mut other = connect(&outside, &Builder::new()).await;
+    assert_eq!(ask(&mut other, ("GET", "/readyz"), &[]).await.0, 200);
+    assert_eq!(ask(&mut other, ("GET", MAPS), &[ADMIN]).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let Some(process) = process().await else { return };
+    let mut known = connect(&process.outside(), &Builder::new()).await;
+    assert_eq!(ask(&mut known, ("GET", MAPS), &[ADMIN]).await.0, 200);
+    let mut silent = Vec::new();
+    for _ in 0..1500 {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", process.port())).await;
+        silent.push(stream.expect("the server listens"));
+    }
+    let mut other = connect(&process.outside(), &Builder::new()).await;
+    assert_eq!(ask(&mut other, ("GET", "/readyz"), &[]).await.0, 200);
+    assert_eq!(ask(&mut known, ("GET", MAPS), &[ADMIN]).await.0, 200, "a known one is kept");
+    // The oldest are ended long before the time for a handshake is over.
+    let mut byte = [0; 1];
+    let first = silent.first().expect("many");
+    let ended = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            first.readable().await.expect("open");
+            match first.try_read(&mut byte) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                ended => return ended,
+            }
+        }
+    });
+    assert!(matches!(ended.await.expect("in time"), Ok(0) | Err(_)));
+}
