@@ -1,5 +1,7 @@
 //! What an operator may choose.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::leader::Election;
@@ -33,8 +35,8 @@ pub struct Config {
     /// Sign what a node wants to serve with, when it names only the node's own addresses. Upstream leaves
     /// this to the administrator.
     pub approve_kubelet_serving: bool,
-    /// Names and addresses of the API server's certificate: no node gets a certificate for one of them.
-    pub api_server_names: Vec<String>,
+    /// No node gets a certificate for one of these.
+    pub api_server_names: ApiServerNames,
     /// The key that signs long-lived service account tokens, in PEM; without it none are made.
     pub service_account_key: Option<Vec<u8>>,
     pub node_monitor_period: Duration,
@@ -44,6 +46,22 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// How many keys each controller works on at a time.
     pub workers: usize,
+}
+
+/// Names and addresses of the API server's certificate, as they are now: a host's address may change.
+#[derive(Clone)]
+pub struct ApiServerNames(pub Arc<dyn Fn() -> BTreeSet<String> + Send + Sync>);
+
+impl Default for ApiServerNames {
+    fn default() -> Self {
+        ApiServerNames(Arc::new(BTreeSet::new))
+    }
+}
+
+impl std::fmt::Debug for ApiServerNames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0().fmt(f)
+    }
 }
 
 /// A certificate authority's certificate and key, in PEM.
@@ -74,7 +92,7 @@ impl Default for Config {
             signing_ca: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
             approve_kubelet_serving: false,
-            api_server_names: Vec::new(),
+            api_server_names: ApiServerNames::default(),
             service_account_key: None,
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(50),

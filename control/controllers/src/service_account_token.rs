@@ -14,8 +14,9 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::json;
-use x509_parser::pem::Pem;
 
 use crate::config::ConfigError;
 use crate::context::{Context, Running, enqueue_own};
@@ -36,15 +37,18 @@ impl SigningKey {
     /// Reads PEM: PKCS#8 of ECDSA P-256 or RSA, or PKCS#1.
     pub fn parse(pem: &[u8]) -> Result<SigningKey, ConfigError> {
         let malformed = || ConfigError::InvalidServiceAccountKey;
-        let (pem, _) = Pem::read(std::io::Cursor::new(pem)).map_err(|_| malformed())?;
-        let der = &pem.contents;
-        if pem.label == "RSA PRIVATE KEY" {
-            return RsaKeyPair::from_der(der).map(SigningKey::Rsa).map_err(|_| malformed());
-        }
-        let ecdsa = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &SystemRandom::new());
+        let der = match PrivateKeyDer::from_pem_slice(pem).map_err(|_| malformed())? {
+            PrivateKeyDer::Pkcs1(key) => {
+                let key = RsaKeyPair::from_der(key.secret_pkcs1_der());
+                return key.map(SigningKey::Rsa).map_err(|_| malformed());
+            }
+            PrivateKeyDer::Pkcs8(key) => key.secret_pkcs8_der().to_vec(),
+            _ => return Err(malformed()),
+        };
+        let ecdsa = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der, &SystemRandom::new());
         ecdsa
             .map(SigningKey::Ecdsa)
-            .or_else(|_| RsaKeyPair::from_pkcs8(der).map(SigningKey::Rsa))
+            .or_else(|_| RsaKeyPair::from_pkcs8(&der).map(SigningKey::Rsa))
             .map_err(|_| malformed())
     }
 

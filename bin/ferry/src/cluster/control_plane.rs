@@ -10,7 +10,7 @@ use ferry_auth::User;
 use ferry_auth::user::{ALL_AUTHENTICATED, MASTERS};
 use ferry_client::leader::{self, Election};
 use ferry_client::{CancellationToken, Client, Informers};
-use ferry_controllers::config::SigningCa;
+use ferry_controllers::config::{ApiServerNames, SigningCa};
 use tokio_util::task::TaskTracker;
 
 use super::facts::{self, Facts};
@@ -102,7 +102,7 @@ struct Controllers {
 
 impl Controllers {
     fn new(running: &Running, ranges: &Ranges, instance: &str) -> anyhow::Result<Controllers> {
-        let (certificate, key) = running.pki.ca_files();
+        let (pki, (certificate, key)) = (running.pki.clone(), running.pki.ca_files());
         let read = |path: std::path::PathBuf| {
             std::fs::read(&path).with_context(|| format!("read {}", path.display()))
         };
@@ -114,7 +114,7 @@ impl Controllers {
             signing_ca: Some(SigningCa { certificate: read(certificate)?, key: read(key)? }),
             service_account_key: Some(running.pki.service_account_key().as_bytes().to_vec()),
             approve_kubelet_serving: true,
-            api_server_names: running.pki.names().into_iter().collect(),
+            api_server_names: ApiServerNames(Arc::new(move || pki.names())),
             ..Default::default()
         };
         let api = running.api.clone();

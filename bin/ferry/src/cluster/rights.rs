@@ -1,5 +1,5 @@
 //! What the parts of a node may do beyond upstream's bootstrap policy: see the services and nodes of the
-//! cluster, which upstream gives to kube-proxy, and join it with a token.
+//! cluster, which upstream gives to kube-proxy, see the pods that network policies speak of, and join it with a token.
 
 use ferry_client::{Api, Client};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};

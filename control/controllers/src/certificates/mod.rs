@@ -113,7 +113,7 @@ impl Serving {
         let Ok(ranges) = ranges.map(|range| range.parse()).collect::<Result<Vec<Cidr>, _>>() else {
             return false;
         };
-        let mut api_servers = self.config.api_server_names.clone();
+        let mut api_servers = self.config.api_server_names.0();
         for slice in self.endpoint_slices.list().iter().filter(|slice| is_of_api_server(slice)) {
             api_servers
                 .extend(slice.endpoints.iter().flatten().flat_map(|endpoint| endpoint.addresses.clone()));

@@ -1,5 +1,6 @@
 //! What a certificate request asks for, and which of Kubernetes' signers it is for.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferry_api::certificate_request::CertificateRequest;
@@ -90,7 +91,7 @@ pub fn recognize(csr: &CertificateSigningRequest, request: &CertificateRequest) 
 /// stand for the API server, a Service, a pod or another machine.
 pub struct Reserved<'a> {
     /// What the API servers are reached by, names and addresses.
-    pub api_servers: Vec<String>,
+    pub api_servers: BTreeSet<String>,
     /// Pod and Service ranges.
     pub ranges: &'a [Cidr],
     pub nodes: &'a [std::sync::Arc<Node>],
@@ -200,7 +201,7 @@ mod tests {
     fn a_node_serves_under_its_own_name_and_addresses_only() {
         let all = ["192.0.2.7", "n1", "fd00::7", "elsewhere.example"];
         let known = node("n1", &all);
-        let reserved = Reserved { api_servers: Vec::new(), ranges: &[], nodes: &[] };
+        let reserved = Reserved { api_servers: BTreeSet::new(), ranges: &[], nodes: &[] };
         let check = |user: &str, names: &[&str], addresses: &[&str], expected: bool| {
             let (csr, request) = (csr(user), asked("n1", names, addresses));
             assert_eq!(serves_itself(&csr, &request, &known, &reserved), expected, "{names:?} {addresses:?}");
@@ -218,7 +219,7 @@ mod tests {
     fn what_stands_for_others_is_refused_though_a_node_states_it() {
         let nodes = [std::sync::Arc::new(node("n2", &["192.0.2.9", "n2", "api.example.net"]))];
         let ranges: [Cidr; 2] = ["10.96.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap()];
-        let api_servers = vec!["192.0.2.1".into(), "api.example.com".into(), "fd00::1".into()];
+        let api_servers = ["192.0.2.1", "api.example.com", "fd00::1"].map(String::from).into();
         let reserved = Reserved { api_servers, ranges: &ranges, nodes: &nodes };
         for address in [
             "192.0.2.1",

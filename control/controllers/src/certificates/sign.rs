@@ -7,6 +7,8 @@ use rcgen::{
     CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::SigningCa;
 
@@ -28,7 +30,10 @@ pub fn sign(
     usages: &[String],
     lifetime: Duration,
 ) -> Result<String, rcgen::Error> {
-    let issuer = Issuer::from_ca_cert_pem(&text(&ca.certificate)?, KeyPair::from_pem(&text(&ca.key)?)?)?;
+    // As the API server reads them: the first certificate of the bundle.
+    let authority = CertificateDer::from_pem_slice(&ca.certificate).map_err(unreadable)?;
+    let key = PrivateKeyDer::from_pem_slice(&ca.key).map_err(unreadable)?;
+    let issuer = Issuer::from_ca_cert_der(&authority, KeyPair::try_from(&key)?)?;
     let public_key = CertificateSigningRequestParams::from_der(&request.der.as_slice().into())?.public_key;
     let mut params = CertificateParams::default();
     params.distinguished_name = subject(request);
@@ -68,8 +73,8 @@ fn alternative_names(request: &CertificateRequest) -> Result<Vec<SanType>, rcgen
     Ok(names)
 }
 
-fn text(pem: &[u8]) -> Result<String, rcgen::Error> {
-    String::from_utf8(pem.to_vec()).map_err(|error| rcgen::Error::PemError(error.to_string()))
+fn unreadable(error: rustls_pki_types::pem::Error) -> rcgen::Error {
+    rcgen::Error::PemError(error.to_string())
 }
 
 fn key_usage(usage: &str) -> Option<KeyUsagePurpose> {

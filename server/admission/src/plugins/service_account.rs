@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ferry_api::{GroupResource, Object, Status};
 use ferry_registry::Registry;
-use ferry_registry::cache::Filter;
+use ferry_registry::cache::{self, Delta};
 use ferry_registry::verbs::Operation;
 use ferry_registry::verbs::list::Freshness;
 use serde_json::{Value, json};
@@ -45,21 +45,17 @@ impl ServiceAccount {
             return entry.shared_object();
         }
         self.registry.settle(Freshness::Current).await?;
-        let mut filter = Filter::in_namespace(request.namespace);
-        filter.name = Some(name.into());
-        let (_, _, mut watcher) = accounts.cache.watch_now(filter);
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            if let Some(entry) = accounts.cache.get(&key) {
-                return entry.shared_object();
-            }
-            if name != DEFAULT || tokio::time::timeout_at(deadline, watcher.next()).await.is_err() {
-                return Err(request.forbid(format!(
-                    "error looking up service account {}/{name}: serviceaccount {name:?} not found",
-                    request.namespace
-                )));
-            }
-        }
+        let patience = if name == DEFAULT { PATIENCE } else { Duration::ZERO };
+        let found = cache::until(&accounts.cache, request.namespace, name, None, |seen| match seen {
+            Some(Delta::Set { entry, .. }) => Some(entry.shared_object()),
+            Some(Delta::Gone(_)) | None => None,
+        });
+        tokio::time::timeout(patience, found).await.unwrap_or_else(|_| {
+            Err(request.forbid(format!(
+                "error looking up service account {}/{name}: serviceaccount {name:?} not found",
+                request.namespace
+            )))
+        })
     }
 }
 

@@ -8,17 +8,19 @@
 
 use std::sync::Arc;
 
-use super::{Cache, Change, Entry, Filter, Snapshot, Watcher};
+use ferry_store::Revision;
+
+use super::{Cache, Change, Entry, Event, Filter, Snapshot, Watcher};
 
 /// One object that came or changed, or went.
 #[derive(Clone, Copy)]
 pub enum Delta<'a> {
     Set {
-        entry: &'a Entry,
+        entry: &'a Arc<Entry>,
         /// The object as it was told before.
         previous: Option<&'a Entry>,
     },
-    Gone(&'a Entry),
+    Gone(&'a Arc<Entry>),
 }
 
 /// Tells `apply` what matches `filter` before it returns, then every change, for as long as the server lives. Changes of
@@ -33,6 +35,51 @@ where
             follower.step().await;
         }
     });
+}
+
+/// Shows `judge` one object until it answers: its changes after `from`, where the cache still has them, else as it is
+/// now, and every change from there. `None` stands for an object that is not there.
+pub async fn until<T>(
+    cache: &Arc<Cache>,
+    namespace: &str,
+    name: &str,
+    from: Option<Revision>,
+    mut judge: impl FnMut(Option<Delta<'_>>) -> Option<T>,
+) -> T {
+    let object = Filter::of_object(namespace, name);
+    let key = if namespace.is_empty() { name.to_string() } else { format!("{namespace}/{name}") };
+    let mut replay = from.and_then(|from| cache.watch_from(from, object.clone()).ok());
+    loop {
+        let mut watcher = match replay.take() {
+            Some(watcher) => watcher,
+            None => {
+                let (snapshot, _, watcher) = cache.watch_now(object.clone());
+                if let Some(answer) =
+                    judge(snapshot.get(&*key).map(|entry| Delta::Set { entry, previous: None }))
+                {
+                    return answer;
+                }
+                watcher
+            }
+        };
+        while let Ok(delivered) = watcher.next().await {
+            for (change, event) in &delivered {
+                if let Some(answer) = judge(Some(Delta::of(*change, event))) {
+                    return answer;
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Delta<'a> {
+    fn of(change: Change, event: &'a Event) -> Delta<'a> {
+        match change {
+            Change::Deleted => Delta::Gone(&event.entry),
+            Change::Added => Delta::Set { entry: &event.entry, previous: None },
+            Change::Modified => Delta::Set { entry: &event.entry, previous: event.previous.as_deref() },
+        }
+    }
 }
 
 struct Follower<F> {
@@ -58,11 +105,7 @@ impl<F: FnMut(&mut dyn Iterator<Item = Delta<'_>>)> Follower<F> {
             self.watcher = watcher;
             return self.tell_difference(snapshot);
         };
-        (self.apply)(&mut delivered.iter().map(|(change, event)| match change {
-            Change::Deleted => Delta::Gone(&event.entry),
-            Change::Added => Delta::Set { entry: &event.entry, previous: None },
-            Change::Modified => Delta::Set { entry: &event.entry, previous: event.previous.as_deref() },
-        }));
+        (self.apply)(&mut delivered.iter().map(|(change, event)| Delta::of(*change, event)));
         for (change, event) in &delivered {
             match change {
                 Change::Deleted => self.told.remove(&event.entry.key),
@@ -87,7 +130,7 @@ impl<F: FnMut(&mut dyn Iterator<Item = Delta<'_>>)> Follower<F> {
             let same = previous.is_some_and(|previous| previous.revision == entry.revision);
             (!same).then_some(Delta::Set { entry, previous })
         });
-        (self.apply)(&mut gone.map(|entry| Delta::Gone(entry)).chain(set));
+        (self.apply)(&mut gone.map(Delta::Gone).chain(set));
     }
 }
 
@@ -95,7 +138,6 @@ impl<F: FnMut(&mut dyn Iterator<Item = Delta<'_>>)> Follower<F> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use ferry_store::Revision;
     use parking_lot::Mutex;
 
     use super::*;
@@ -219,5 +261,35 @@ mod tests {
         scene.settled(&[("a/x", "1"), ("a/z", "1")]).await;
         reset(&scene.cache, &[("a/z", "1", 7), ("b/z", "1", 6)], 8);
         scene.settled(&[("a/z", "1")]).await;
+    }
+
+    #[tokio::test]
+    async fn one_object_is_seen_from_a_revision_on_and_over_a_refill() {
+        let cache = Arc::new(Cache::new(peek::Paths::new(&[]), None));
+        cache.put(entry("a/x", "1", 3));
+        cache.put(entry("a/x", "2", 4));
+        cache.put(entry("a/y", "9", 5));
+        let watched = cache.clone();
+        let waiting = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            until(&watched, "a", "x", Some(Revision(3)), |delta| {
+                let label = match delta {
+                    Some(Delta::Set { entry, .. }) => entry.label("app").unwrap_or("").to_string(),
+                    Some(Delta::Gone(_)) => "gone".to_string(),
+                    None => "absent".to_string(),
+                };
+                let is_last = label == "last";
+                seen.push(label);
+                is_last.then(|| std::mem::take(&mut seen))
+            })
+            .await
+        });
+        tokio::task::yield_now().await;
+        cache.delete("a/x", Revision(6));
+        tokio::task::yield_now().await;
+        reset(&cache, &[], 7);
+        tokio::task::yield_now().await;
+        cache.put(entry("a/x", "last", 8));
+        assert_eq!(waiting.await.expect("no panic"), ["2", "gone", "absent", "last"]);
     }
 }

@@ -27,7 +27,7 @@ use parking_lot::{Mutex, RwLock};
 pub use derived::Derived;
 pub use entry::{Encoding, Entry, Form};
 pub use filter::Filter;
-pub use follow::{Delta, follow};
+pub use follow::{Delta, follow, until};
 pub use watcher::{Delivered, Watcher};
 
 pub type Snapshot = OrdMap<Arc<str>, Arc<Entry>>;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::create::transaction;
 use super::{Answer, Call, store_failure};
-use crate::cache::{Change, Filter};
+use crate::cache::{self, Delta};
 use crate::registry::Registry;
 
 /// The names that have still to act, first the one whose turn it is; `None` for a finished object.
@@ -46,15 +46,15 @@ impl Registry {
     ) -> Result<Answer, Status> {
         let mut span = ferry_trace::span("registry.awaitInitialized");
         span.object(&call.resource.stored.plural, namespace, name);
-        let filter = Filter::of_object(namespace, name);
-        let followed = span.in_scope(follow_initialization(call, filter, revision));
-        let outcome = tokio::time::timeout(call.patience, followed).await.unwrap_or_else(|_| {
+        let cache = &call.resource.cache;
+        let followed = span.in_scope(cache::until(cache, namespace, name, Some(revision), outcome));
+        let ended = tokio::time::timeout(call.patience, followed).await.unwrap_or_else(|_| {
             let resource = &call.kind.plural;
             Err(Status::timeout(format!(
                 "server has timed out waiting for the initialization of {resource} {name}"
             )))
         });
-        outcome.inspect_err(|status| {
+        ended.inspect_err(|status| {
             span.fail(status);
         })
     }
@@ -81,23 +81,24 @@ impl Registry {
     }
 }
 
-async fn follow_initialization(call: &Call<'_>, filter: Filter, from: Revision) -> Result<Answer, Status> {
-    let watcher = call.resource.cache.watch_from(from, filter);
-    let mut watcher = watcher.map_err(|_| Status::internal("the new object cannot be followed"))?;
-    loop {
-        let delivered = watcher.next().await;
-        for (change, event) in delivered.map_err(|_| Status::internal("the new object was lost sight of"))? {
-            let object = event.entry.read_object()?;
-            if let Some(result) = result(&object).filter(|_| has_failed(&object)) {
-                return Err(failure(result));
-            }
-            if change == Change::Deleted {
-                return Err(Status::internal("object deleted while waiting for creation"));
-            }
-            if !event.entry.uninitialized {
-                return Ok(Answer::Entry(event.entry.clone()));
-            }
-        }
+/// What became of a new object, once that is known.
+fn outcome(seen: Option<Delta<'_>>) -> Option<Result<Answer, Status>> {
+    let deleted = || Some(Err(Status::internal("object deleted while waiting for creation")));
+    let (entry, gone) = match seen {
+        None => return deleted(),
+        Some(Delta::Set { entry, .. }) => (entry, false),
+        Some(Delta::Gone(entry)) => (entry, true),
+    };
+    let object = match entry.read_object() {
+        Ok(object) => object,
+        Err(status) => return Some(Err(status)),
+    };
+    if let Some(result) = result(&object).filter(|_| has_failed(&object)) {
+        return Some(Err(failure(result)));
+    }
+    match gone {
+        true => deleted(),
+        false => (!entry.uninitialized).then(|| Ok(Answer::Entry(entry.clone()))),
     }
 }
 
