@@ -185,12 +185,7 @@ pub fn remove(config: &Config) -> Result<(), Error> {
     for suffix in ["pods", "hostports"] {
         nftables::delete_table("inet", &names::table(&config.cluster, suffix))?;
     }
-    match std::fs::remove_dir_all(&config.lease_dir) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::File { attempt: "removing the leases", source })
-        }
-        _ => Ok(()),
-    }
+    ferry_linux::tree::remove(&config.lease_dir).map_err(file("removing the leases"))
 }
 
 /// What forwarding between pods needs of the kernel. Each change is said; a setting the machine does not

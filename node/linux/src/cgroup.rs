@@ -10,6 +10,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path as FsPath, PathBuf};
 
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+use crate::tree;
+
 /// Where the kernel schedules CPU time by default: 100 ms.
 pub const CPU_PERIOD_MICROSECONDS: u64 = 100_000;
 /// The smallest share a group can have.
@@ -233,26 +238,37 @@ impl Hierarchy {
     /// Removes the group and all below it, those of the runtime too.
     /// Processes must be gone.
     pub fn remove(&self, path: &Path) -> Result<(), Error> {
-        let others = match self {
-            Self::V1 { others, .. } => others.as_slice(),
-            Self::V2(_) => &[],
-        };
-        let others = others.iter().map(|mount| path.below(mount));
-        for directory in self.directories(path).into_iter().chain(others) {
-            remove_tree(&directory).map_err(|source| Error::Remove { path: path.as_str().into(), source })?;
+        for directory in self.all_directories(path) {
+            // depth first: a group with children cannot go
+            tree::remove_directories(&directory)
+                .map_err(|source| Error::Remove { path: path.as_str().into(), source })?;
         }
         Ok(())
     }
 
-    /// Every process in the group and below it.
+    /// Every process in the group and below it. A process that is being started may be in some hierarchies only.
     pub fn processes(&self, path: &Path) -> Vec<i32> {
         let mut processes = Vec::new();
-        if let Some(directory) = self.directories(path).first() {
-            collect_processes(directory, &mut processes);
+        for directory in self.all_directories(path) {
+            collect_processes(&directory, &mut processes);
         }
         processes.sort_unstable();
         processes.dedup();
         processes
+    }
+
+    /// Kills every process in the group and below it, and says how many there were. They are gone a moment later.
+    pub fn kill(&self, path: &Path) -> usize {
+        let processes = self.processes(path);
+        for pid in &processes {
+            // one that has ended meanwhile is no matter
+            let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        if !processes.is_empty() {
+            // version 1 ends no process that is frozen
+            self.all_directories(path).iter().for_each(|directory| thaw(directory));
+        }
+        processes.len()
     }
 
     /// The names of the groups directly below.
@@ -310,6 +326,15 @@ impl Hierarchy {
                 })
             }
         }
+    }
+
+    /// Also where no limits of ours are: the runtime makes groups in every hierarchy.
+    fn all_directories(&self, path: &Path) -> Vec<PathBuf> {
+        let others = match self {
+            Self::V1 { others, .. } => others.as_slice(),
+            Self::V2(_) => &[],
+        };
+        self.directories(path).into_iter().chain(others.iter().map(|mount| path.below(mount))).collect()
     }
 
     fn directories(&self, path: &Path) -> Vec<PathBuf> {
@@ -428,23 +453,20 @@ fn read_text(file: &FsPath) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Depth first: a group with children cannot go.
-fn remove_tree(directory: &FsPath) -> io::Result<()> {
-    if !directory.exists() {
-        return Ok(());
+fn thaw(directory: &FsPath) {
+    let file = directory.join("freezer.state");
+    if file.exists()
+        && let Err(error) = fs::write(&file, "THAWED")
+    {
+        tracing::warn!(file = %file.display(), %error, "a cgroup stays frozen");
     }
-    for child in subdirectories(directory) {
-        remove_tree(&child)?;
-    }
-    match fs::remove_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
+    subdirectories(directory).for_each(|child| thaw(&child));
 }
 
 fn collect_processes(directory: &FsPath, processes: &mut Vec<i32>) {
     if let Ok(list) = fs::read_to_string(directory.join("cgroup.procs")) {
-        processes.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()));
+        // one of another PID namespace shows as 0, and a signal to 0 goes to ourselves
+        processes.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
     }
     for child in subdirectories(directory) {
         collect_processes(&child, processes);
@@ -557,14 +579,14 @@ mod tests {
     #[test]
     fn a_group_is_made_limited_measured_and_removed() {
         let Ok(hierarchy) = Hierarchy::detect() else {
-            println!("passed over: no cgroups here");
+            ferry_skip::missing("cgroups");
             return;
         };
         let root = Path::new(format!("ferry-test-{}", std::process::id()));
         let pod = root.child("burstable").child("pod1");
         let limits = Limits { cpu_shares: Some(204), ..Limits::default() };
         if let Err(Error::Create { source, .. }) = hierarchy.ensure(&pod, &limits) {
-            println!("passed over: cannot make cgroups here: {source}");
+            ferry_skip::missing(&format!("the right to make cgroups: {source}"));
             return;
         }
         assert!(hierarchy.exists(&pod));

@@ -2,14 +2,14 @@
 //! interfaces, rules, mounts, cgroups. Its data stays, unless it is to go too.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use ferry_cni::overlay;
 use ferry_kubelet::cri;
-use ferry_linux::{cgroup, mount};
+use ferry_linux::{cgroup, mount, tree};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -205,16 +205,22 @@ fn unmount(layout: &Layout) -> anyhow::Result<()> {
     unmount_below(&layout.run_dir)
 }
 
-fn unmount_below(directory: &std::path::Path) -> anyhow::Result<()> {
-    for target in mount::mounts_below(directory).context("list the mounts")? {
-        mount::unmount(&target).with_context(|| format!("unmount {}", target.display()))?;
+/// What is mounted at the directory itself is the user's: a disk of its own for the data.
+fn unmount_below(directory: &Path) -> anyhow::Result<()> {
+    unmount_if(directory, |target| target != directory)
+}
+
+fn unmount_if(directory: &Path, is_ours: impl Fn(&Path) -> bool) -> anyhow::Result<()> {
+    let mounts = mount::mounts_below(directory).context("list the mounts")?;
+    for target in mounts.iter().filter(|target| is_ours(target)) {
+        mount::unmount(target).with_context(|| format!("unmount {}", target.display()))?;
     }
     Ok(())
 }
 
 /// One that the runtime removed in order is gone already.
-fn remove_namespace(file: &std::path::Path) -> anyhow::Result<()> {
-    unmount_below(file)?;
+fn remove_namespace(file: &Path) -> anyhow::Result<()> {
+    unmount_if(file, |_| true)?;
     match std::fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {}", file.display()))
@@ -237,13 +243,23 @@ fn remove_cgroups(layout: &Layout) -> anyhow::Result<()> {
     }
 }
 
-fn remove_directory(directory: &std::path::Path) -> anyhow::Result<()> {
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", directory.display()))
+/// Where something is mounted at the directory, that is emptied and stays.
+fn remove_directory(directory: &Path) -> anyhow::Result<()> {
+    let remove = || {
+        tree::remove_content(directory)?;
+        match std::fs::remove_dir(directory) {
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::ResourceBusy
+                ) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
-    }
+    };
+    remove().with_context(|| format!("remove {}", directory.display()))
 }
 
 #[cfg(test)]

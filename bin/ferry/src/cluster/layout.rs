@@ -24,8 +24,8 @@ impl Layout {
     pub fn of(data_dir: &Path) -> anyhow::Result<Layout> {
         let absolute =
             std::path::absolute(data_dir).with_context(|| format!("understand {}", data_dir.display()))?;
-        // One directory under two names is one cluster.
-        let data_dir = absolute.canonicalize().unwrap_or(absolute);
+        // One directory under two names is one cluster, also before it is made.
+        let data_dir = real(&absolute)?;
         let cluster = if data_dir == Path::new(DEFAULT_DATA_DIR) {
             DEFAULT_CLUSTER.to_owned()
         } else {
@@ -119,9 +119,31 @@ impl Layout {
     }
 }
 
+/// The path without links, of what need not be there yet.
+fn real(path: &Path) -> anyhow::Result<PathBuf> {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Err(error), Some(parent), Some(name)) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(real(parent)?.join(name))
+        }
+        (found, ..) => found.with_context(|| format!("find {}", path.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_behind_a_link_is_the_same_cluster_before_and_after_it_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let before = Layout::of(&link.join("a/data")).unwrap();
+        std::fs::create_dir_all(real.join("a/data")).unwrap();
+        let after = Layout::of(&link.join("a/data")).unwrap();
+        assert_eq!((before.cluster, before.data_dir), (after.cluster, after.data_dir));
+    }
 
     #[test]
     fn each_data_directory_is_a_cluster_of_its_own() {

@@ -127,7 +127,7 @@ fn publish(directory: &Path, payload: &Payload, new: Option<&str>) -> io::Result
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with("..") {
             if new.is_some_and(|new| name != new) && entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
+                ferry_linux::tree::remove(&entry.path())?;
             }
         } else if !wanted.contains(name.as_str()) {
             fs::remove_file(entry.path())?;
