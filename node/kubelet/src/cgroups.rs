@@ -9,13 +9,19 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use ferry_linux::cgroup::{self, Hierarchy, Limits, MIN_SHARES, Path, Refused, Usage};
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
 
 use crate::config::CgroupDriver;
 use crate::pod;
 use crate::resources::{QosClass, pod_limits, qos_class};
+
+/// A killed process takes a moment to be gone from its group, and one in the middle of a fork leaves another.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_STEP: Duration = Duration::from_millis(10);
 
 pub struct PodCgroups {
     /// `None` where the machine has no cgroups: pods run unbounded.
@@ -100,13 +106,36 @@ impl PodCgroups {
     /// Removes a pod's group, in whichever class it is.
     pub fn remove(&self, uid: &str) -> Result<(), cgroup::Error> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            let path = self.pod_path(class, uid);
+        for path in self.paths(uid) {
             if hierarchy.exists(&path) {
                 hierarchy.remove(&path)?;
             }
         }
         Ok(())
+    }
+
+    /// Kills what is left in a pod's group. For a pod of which the runtime has nothing alive: what it lost sight of,
+    /// such as the `runc init` of a start that was broken off, nobody else ends.
+    pub async fn kill(&self, uid: &str) {
+        let Some(hierarchy) = &self.hierarchy else { return };
+        let deadline = Instant::now() + KILL_PATIENCE;
+        let mut said = false;
+        loop {
+            let killed: usize = self.paths(uid).iter().map(|path| hierarchy.kill(path)).sum();
+            // removing the group tells of what does not end
+            if killed == 0 || Instant::now() > deadline {
+                return;
+            }
+            if !said {
+                tracing::warn!(
+                    uid,
+                    processes = killed,
+                    "processes left in a stopped pod's cgroup are killed"
+                );
+                said = true;
+            }
+            tokio::time::sleep(KILL_STEP).await;
+        }
     }
 
     /// Uids of the pods that have a group.
@@ -141,11 +170,10 @@ impl PodCgroups {
         self.hierarchy.as_ref()?.usage(&self.pod_path(qos_class(pod), pod::uid(pod))).ok()
     }
 
-    /// Whether processes are left in a pod's group.
-    pub fn has_processes(&self, uid: &str) -> bool {
-        let Some(hierarchy) = &self.hierarchy else { return false };
-        let classes = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
-        classes.iter().any(|class| !hierarchy.processes(&self.pod_path(*class, uid)).is_empty())
+    /// Where a pod's group may be: it is not always known of which class the pod was.
+    fn paths(&self, uid: &str) -> [Path; 3] {
+        [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
+            .map(|class| self.pod_path(class, uid))
     }
 
     fn pod_path(&self, class: QosClass, uid: &str) -> Path {

@@ -59,10 +59,12 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
         }
     }
     for uid in context.cgroups.pods_present() {
-        if is_orphan(&uid)
-            && !context.cgroups.has_processes(&uid)
-            && let Err(error) = context.cgroups.remove(&uid)
-        {
+        if !is_orphan(&uid) {
+            continue;
+        }
+        // the runtime had none of its sandboxes any more, or has just lost the last
+        context.cgroups.kill(&uid).await;
+        if let Err(error) = context.cgroups.remove(&uid) {
             tracing::warn!(uid, %error, "orphaned cgroup not removed");
         }
     }

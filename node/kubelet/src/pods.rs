@@ -20,6 +20,8 @@ use crate::status::Ending;
 use crate::status::patch::OWN_CONDITIONS;
 use crate::worker::{Orders, Worker};
 
+/// What the runtime is at when the kubelet stops gets this long: the next kubelet finds whole things.
+const LET_FINISH: Duration = Duration::from_secs(5);
 /// A node that is not answered within this is judged as it was last seen.
 const READ_NODE: Duration = Duration::from_secs(10);
 
@@ -118,6 +120,7 @@ impl Pods {
         let orders = watch::Sender::new(orders);
         let done = CancellationToken::new();
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
+        let begun = worker.work();
         entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
         self.shared.weigh(&entries);
         drop(entries);
@@ -137,7 +140,11 @@ impl Pods {
             };
             tokio::select! {
                 // containers stay; the next kubelet takes them over
-                () = shared.stop.cancelled() => {}
+                () = shared.stop.cancelled() => {
+                    if tokio::time::timeout(LET_FINISH, begun.wait()).await.is_err() {
+                        tracing::warn!(uid, "the runtime is still at work for a pod while the kubelet stops");
+                    }
+                }
                 () = work => {
                     let mut entries = shared.entries.lock();
                     entries.remove(&uid);

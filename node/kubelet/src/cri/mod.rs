@@ -13,6 +13,7 @@ pub mod sandbox;
 
 use std::time::Duration;
 
+use tokio_util::task::TaskTracker;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -29,6 +30,8 @@ pub use sandbox::*;
 /// The runtime answers most calls within this; pulling and stopping have
 /// limits of their own.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// A sandbox's network may be slow to make.
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
 /// Questions that need no work are answered within this, or the runtime hangs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Image layers can be listed in answers of several megabytes.
@@ -73,15 +76,27 @@ impl Error {
 }
 
 /// Calls to the runtime. Cloning is cheap; all clones share one connection.
+///
+/// A call that makes, stops or removes something runs in a task of its own: whoever waits for it may go, the call ends
+/// as the runtime ends it. One that is cancelled half way leaves what the runtime no longer shows, such as a `runc
+/// init` in the pod's cgroup. Looking, running a command and pulling an image leave nothing, and end with their caller.
 #[derive(Clone)]
 pub struct Client {
     channel: Channel,
+    changes: TaskTracker,
 }
 
 impl Client {
     /// Opens the socket lazily: a runtime that is down now may come up later.
     pub fn new(endpoint: &str) -> Result<Self, Error> {
-        Ok(Self { channel: unix_channel(endpoint)? })
+        let changes = TaskTracker::new();
+        changes.close();
+        Ok(Self { channel: unix_channel(endpoint)?, changes })
+    }
+
+    /// The same connection; what is changed by it counts as a task of `changes` until the runtime is done.
+    pub fn tracked(&self, changes: &TaskTracker) -> Self {
+        Self { channel: self.channel.clone(), changes: changes.clone() }
     }
 
     pub async fn version(&self) -> Result<VersionResponse, Error> {
@@ -101,7 +116,7 @@ impl Client {
     pub async fn update_runtime_config(&self, pod_cidr: &str) -> Result<(), Error> {
         let network_config = Some(NetworkConfig { pod_cidr: pod_cidr.into() });
         let request = UpdateRuntimeConfigRequest { runtime_config: Some(RuntimeConfig { network_config }) };
-        self.runtime("/runtime.v1.RuntimeService/UpdateRuntimeConfig", request).await
+        self.change("/runtime.v1.RuntimeService/UpdateRuntimeConfig", request, CALL_TIMEOUT).await
     }
 
     pub async fn container_events(&self) -> Result<Streaming<ContainerEventResponse>, Error> {
@@ -115,18 +130,18 @@ impl Client {
     pub async fn run_pod_sandbox(&self, config: PodSandboxConfig, handler: &str) -> Result<String, Error> {
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler: handler.into() };
         let answer: RunPodSandboxResponse =
-            self.call("/runtime.v1.RuntimeService/RunPodSandbox", request, Duration::from_secs(240)).await?;
+            self.change("/runtime.v1.RuntimeService/RunPodSandbox", request, SANDBOX_TIMEOUT).await?;
         Ok(answer.pod_sandbox_id)
     }
 
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), Error> {
         let request = StopPodSandboxRequest { pod_sandbox_id: id.into() };
-        self.runtime("/runtime.v1.RuntimeService/StopPodSandbox", request).await
+        self.change("/runtime.v1.RuntimeService/StopPodSandbox", request, CALL_TIMEOUT).await
     }
 
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), Error> {
         let request = RemovePodSandboxRequest { pod_sandbox_id: id.into() };
-        self.runtime("/runtime.v1.RuntimeService/RemovePodSandbox", request).await
+        self.change("/runtime.v1.RuntimeService/RemovePodSandbox", request, CALL_TIMEOUT).await
     }
 
     pub async fn pod_sandbox_status(&self, id: &str) -> Result<PodSandboxStatusResponse, Error> {
@@ -156,26 +171,26 @@ impl Client {
             sandbox_config: Some(sandbox_config),
         };
         let answer: CreateContainerResponse =
-            self.runtime("/runtime.v1.RuntimeService/CreateContainer", request).await?;
+            self.change("/runtime.v1.RuntimeService/CreateContainer", request, CALL_TIMEOUT).await?;
         Ok(answer.container_id)
     }
 
     pub async fn start_container(&self, id: &str) -> Result<(), Error> {
         let request = StartContainerRequest { container_id: id.into() };
-        self.runtime("/runtime.v1.RuntimeService/StartContainer", request).await
+        self.change("/runtime.v1.RuntimeService/StartContainer", request, CALL_TIMEOUT).await
     }
 
     /// Signals the container and waits up to `grace` before it is killed.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = StopContainerRequest { container_id: id.into(), timeout };
-        self.call("/runtime.v1.RuntimeService/StopContainer", request, grace.saturating_add(CALL_TIMEOUT))
+        self.change("/runtime.v1.RuntimeService/StopContainer", request, grace.saturating_add(CALL_TIMEOUT))
             .await
     }
 
     pub async fn remove_container(&self, id: &str) -> Result<(), Error> {
         let request = RemoveContainerRequest { container_id: id.into() };
-        self.runtime("/runtime.v1.RuntimeService/RemoveContainer", request).await
+        self.change("/runtime.v1.RuntimeService/RemoveContainer", request, CALL_TIMEOUT).await
     }
 
     pub async fn list_containers(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, Error> {
@@ -202,12 +217,12 @@ impl Client {
             linux: Some(linux),
             annotations: Default::default(),
         };
-        self.runtime("/runtime.v1.RuntimeService/UpdateContainerResources", request).await
+        self.change("/runtime.v1.RuntimeService/UpdateContainerResources", request, CALL_TIMEOUT).await
     }
 
     pub async fn reopen_container_log(&self, id: &str) -> Result<(), Error> {
         let request = ReopenContainerLogRequest { container_id: id.into() };
-        self.runtime("/runtime.v1.RuntimeService/ReopenContainerLog", request).await
+        self.change("/runtime.v1.RuntimeService/ReopenContainerLog", request, CALL_TIMEOUT).await
     }
 
     /// Runs a command to its end. A timeout of zero waits for ever, so the
@@ -288,7 +303,8 @@ impl Client {
     }
 
     pub async fn remove_image(&self, image: ImageSpec) -> Result<(), Error> {
-        self.runtime("/runtime.v1.ImageService/RemoveImage", RemoveImageRequest { image: Some(image) }).await
+        let request = RemoveImageRequest { image: Some(image) };
+        self.change("/runtime.v1.ImageService/RemoveImage", request, CALL_TIMEOUT).await
     }
 
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, Error> {
@@ -301,6 +317,22 @@ impl Client {
         A: prost::Message + Default + Send + Sync + 'static,
     {
         self.call(method, request, CALL_TIMEOUT).await
+    }
+
+    /// A call that goes on when its caller does not.
+    async fn change<Q, A>(&self, method: &'static str, request: Q, timeout: Duration) -> Result<A, Error>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let client = self.clone();
+        let call = self.changes.spawn(async move { client.call(method, request, timeout).await });
+        match call.await {
+            Ok(answer) => answer,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // cancelled: the process is ending, and so is whoever waits here
+            Err(_) => std::future::pending().await,
+        }
     }
 
     async fn call<Q, A>(&self, method: &'static str, request: Q, timeout: Duration) -> Result<A, Error>

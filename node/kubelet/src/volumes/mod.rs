@@ -22,12 +22,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferry_client::NamespacedName;
-use ferry_linux::{beneath, mount};
+use ferry_linux::{beneath, mount, tree};
 use k8s_openapi::api::core::v1::{
     ConfigMap, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource,
     Secret, Volume, VolumeMount,
 };
 use kube::Api;
+use tokio_util::task::TaskTracker;
 
 use crate::downward;
 use crate::objects::{self, Objects};
@@ -98,8 +99,14 @@ impl Volumes {
     }
 
     /// Makes all volumes of a pod, and brings those made from objects up to
-    /// date. Doing it again is cheap and changes only what differs.
-    pub async fn set_up(&self, pod: &Pod, node: &downward::Node) -> Result<MountedVolumes, Error> {
+    /// date. Doing it again is cheap and changes only what differs. What is
+    /// begun on disk is among `work`, and ends when nobody waits for it too.
+    pub async fn set_up(
+        &self,
+        pod: &Pod,
+        node: &downward::Node,
+        work: &TaskTracker,
+    ) -> Result<MountedVolumes, Error> {
         let mut mounted = MountedVolumes::new();
         for volume in pod::spec(pod).volumes.iter().flatten() {
             if volume.image.is_some() {
@@ -107,7 +114,8 @@ impl Volumes {
                 continue;
             }
             let failed = |source| Error::Volume { volume: volume.name.clone(), source };
-            mounted.insert(volume.name.clone(), self.set_up_one(pod, volume, node).await.map_err(failed)?);
+            let one = self.set_up_one(pod, volume, node, work).await.map_err(failed)?;
+            mounted.insert(volume.name.clone(), one);
         }
         Ok(mounted)
     }
@@ -117,6 +125,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         node: &downward::Node,
+        work: &TaskTracker,
     ) -> Result<Mounted, Problem> {
         let directory = |kind: &str| {
             self.pod_dir(pod::uid(pod))
@@ -139,7 +148,7 @@ impl Volumes {
             let object = self.config_map(pod, &source.name, optional).await?;
             let files =
                 payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
-            return self.write(pod, directory("configmap"), files, false).await;
+            return self.write(pod, directory("configmap"), files, Keep::OnDisk(work)).await;
         }
         if let Some(source) = &volume.secret {
             let optional = source.optional == Some(true);
@@ -147,22 +156,22 @@ impl Volumes {
                 self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
             let files =
                 payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
-            return self.write(pod, directory("secret"), files, true).await;
+            return self.write(pod, directory("secret"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.downward_api {
             let files = payload::downward_api(pod, source.items.as_ref(), source.default_mode, node)?;
-            return self.write(pod, directory("downward-api"), files, false).await;
+            return self.write(pod, directory("downward-api"), files, Keep::OnDisk(work)).await;
         }
         if let Some(source) = &volume.projected {
             let files = self.projected(pod, source, node).await?;
-            return self.write(pod, directory("projected"), files, true).await;
+            return self.write(pod, directory("projected"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            let mounted = self.claim(pod, &source.claim_name).await?;
+            let mounted = self.claim(pod, &source.claim_name, work).await?;
             return Ok(Mounted { read_only: mounted.read_only || source.read_only == Some(true), ..mounted });
         }
         if volume.ephemeral.is_some() {
-            return self.claim(pod, &format!("{}-{}", pod::name(pod), volume.name)).await;
+            return self.claim(pod, &format!("{}-{}", pod::name(pod), volume.name), work).await;
         }
         Err(Problem::NoPlugin)
     }
@@ -237,8 +246,9 @@ impl Volumes {
         pod: &Pod,
         path: PathBuf,
         mut files: Payload,
-        in_memory: bool,
+        keep: Keep<'_>,
     ) -> Result<Mounted, Problem> {
+        let in_memory = matches!(keep, Keep::InMemory);
         let group = fs_group(pod);
         if group.is_some() {
             // as the group will get to see them, so that a second look finds nothing to change
@@ -258,16 +268,15 @@ impl Volumes {
             Ok(())
         };
         // what is in memory waits for no disk, and another thread would cost more than the work
-        if in_memory {
-            write()?
-        } else {
-            blocking(write).await?
+        match keep {
+            Keep::InMemory => write()?,
+            Keep::OnDisk(work) => blocking(work, write).await?,
         }
         Ok(Mounted { path, read_only: true })
     }
 
     /// The directory behind a claim: its volume must be one this node has.
-    async fn claim(&self, pod: &Pod, name: &str) -> Result<Mounted, Problem> {
+    async fn claim(&self, pod: &Pod, name: &str, work: &TaskTracker) -> Result<Mounted, Problem> {
         let client = self.client.clone().ok_or(Problem::NoServer)?;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
         let claim = claims.get(name).await?;
@@ -291,11 +300,11 @@ impl Volumes {
         };
         if let (Some(group), true) = (fs_group(pod), spec.local.is_some()) {
             let (path, policy) = (path.clone(), change_policy(pod));
-            blocking(move || {
-                ownership::give_to_group(&path, group, false, policy)
-                    .map_err(io("giving the volume to its group"))
-            })
-            .await?;
+            let given =
+                self.pod_dir(pod::uid(pod)).join("volumes/kubernetes.io~local-volume").join(&volume_name);
+            blocking(work, move || ownership::give_once(&path, group, policy, &given))
+                .await
+                .map_err(io("giving the volume to its group"))?;
         }
         let only_reads = spec.access_modes.iter().flatten().all(|mode| mode == "ReadOnlyMany");
         Ok(Mounted { path, read_only: only_reads && spec.access_modes.is_some() })
@@ -348,10 +357,10 @@ impl Volumes {
     pub async fn tear_down_mounts(&self, uid: &str) -> io::Result<()> {
         self.tokens.forget(uid);
         let directory = self.pod_dir(uid);
-        blocking(move || {
+        blocking(&TaskTracker::new(), move || {
             unmount_all(&directory)?;
             for name in ["volumes", "volume-subpaths"] {
-                remove_tree(&directory.join(name))?;
+                tree::remove(&directory.join(name))?;
             }
             Ok(())
         })
@@ -361,9 +370,9 @@ impl Volumes {
     /// Takes everything of a pod off the node.
     pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
         let directory = self.pod_dir(uid);
-        blocking(move || {
+        blocking(&TaskTracker::new(), move || {
             unmount_all(&directory)?;
-            remove_tree(&directory)
+            tree::remove(&directory)
         })
         .await
     }
@@ -389,13 +398,6 @@ fn unmount_all(directory: &Path) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "a volume is still mounted"))
-    }
-}
-
-fn remove_tree(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
     }
 }
 
@@ -461,9 +463,17 @@ fn change_policy(pod: &Pod) -> ChangePolicy {
     if policy == Some("OnRootMismatch") { ChangePolicy::OnRootMismatch } else { ChangePolicy::Always }
 }
 
-/// Files and mounts on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+/// Where the files of a volume are.
+#[derive(Clone, Copy)]
+enum Keep<'a> {
+    InMemory,
+    /// Written on a thread of its own, among these.
+    OnDisk(&'a TaskTracker),
+}
+
+/// Files and mounts on a thread that may block; counted among `work` until it is done.
+async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T + Send + 'static) -> T {
+    match work.spawn_blocking(act).await {
         Ok(value) => value,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         // cancelled: the process is ending, and so is whoever waits here

@@ -17,7 +17,7 @@ impl Worker {
         config: &cri::PodSandboxConfig,
         handler: &str,
     ) -> Result<String, cri::Error> {
-        let runtime = &self.context.runtime;
+        let runtime = &self.runtime;
         let error = match runtime.run_pod_sandbox(config.clone(), handler).await {
             Ok(id) => return Ok(id),
             Err(error) => error,
@@ -43,7 +43,7 @@ impl Worker {
         config: cri::ContainerConfig,
         sandbox_config: &cri::PodSandboxConfig,
     ) -> Result<String, cri::Error> {
-        let runtime = &self.context.runtime;
+        let runtime = &self.runtime;
         let error = match runtime.create_container(sandbox, config.clone(), sandbox_config.clone()).await {
             Ok(id) => return Ok(id),
             Err(error) => error,

@@ -36,9 +36,11 @@ use ferry_client::{CancellationToken, EventType};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::backoff::CrashBackoff;
 use crate::context::Context;
+use crate::cri;
 use crate::logs;
 use crate::pod;
 use crate::probes::Probes;
@@ -122,6 +124,10 @@ const MAX_RETRY: Duration = Duration::from_secs(10);
 pub struct Worker {
     context: Arc<Context>,
     uid: String,
+    /// What was begun for the pod at the runtime and on disk. It goes on when a sync is broken off, and whoever takes
+    /// the pod down waits for it first: until then the runtime may not show what it is making.
+    work: TaskTracker,
+    runtime: cri::Client,
     orders: watch::Receiver<Orders>,
     stage: Stage,
     probes: Probes,
@@ -156,10 +162,15 @@ impl Worker {
         let receiver = orders.subscribe();
         let pod = receiver.borrow().pod.clone();
         let wake = Arc::new(move || orders.send_modify(|orders| orders.wakes += 1));
+        let work = TaskTracker::new();
+        // waiting waits for what is there
+        work.close();
         Self {
             probes: Probes::new(context.runtime.clone(), context.events.clone(), wake),
             restarts: CrashBackoff::new(context.config.max_container_restart_period),
             uid: pod::uid(&pod).into(),
+            runtime: context.runtime.tracked(&work),
+            work,
             status: pod.status.clone().unwrap_or_default(),
             context,
             orders: receiver,
@@ -176,6 +187,11 @@ impl Worker {
             acted: false,
             done,
         }
+    }
+
+    /// What goes on when the worker is dropped.
+    pub fn work(&self) -> TaskTracker {
+        self.work.clone()
     }
 
     /// Works until the pod is gone from the node. Being dropped changes
@@ -314,12 +330,12 @@ impl Worker {
     }
 
     /// Everything the runtime has of the pod.
-    async fn runtime(&mut self) -> Result<PodRuntime, sync::Error> {
+    async fn look(&mut self) -> Result<PodRuntime, sync::Error> {
         // a static pod that comes back has the uid it had
         if self.context.seen.is_untouched(&self.uid) && !pod::is_static(&self.orders.borrow().pod) {
             return Ok(self.see(PodRuntime::default()));
         }
-        let runtime = runtime::pod(&self.context.runtime, &self.uid).await?;
+        let runtime = runtime::pod(&self.runtime, &self.uid).await?;
         Ok(self.see(runtime))
     }
 

@@ -141,7 +141,7 @@ impl Worker {
         let mut span = ferry_trace::span("kubelet.resize");
         span.object("pods", pod::namespace(pod), pod::name(pod)).set("container", container.name.as_str());
         self.acted = true;
-        let updated = span.in_scope(self.context.runtime.update_container_resources(id, resources)).await;
+        let updated = span.in_scope(self.runtime.update_container_resources(id, resources)).await;
         updated.inspect_err(|error| {
             span.fail(error);
         })

@@ -75,7 +75,7 @@ impl Worker {
         })?;
         self.event(pod, name, EventType::Normal, "Created", format!("Created container: {name}"));
         let step = span.enter(|| ferry_trace::span("kubelet.start"));
-        step.instrument(self.context.runtime.start_container(&id)).await.map_err(|error| {
+        step.instrument(self.runtime.start_container(&id)).await.map_err(|error| {
             span.fail(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("RunContainerError", error.to_string())
@@ -90,14 +90,8 @@ impl Worker {
         let hook = each.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         if let Some(hook) = hook {
             let pod_ip = self.pod_ip(pod, runtime);
-            let ran = hooks::run(
-                &self.context.runtime,
-                &id,
-                &each.container,
-                hook,
-                pod_ip,
-                Duration::from_secs(3600),
-            );
+            let ran =
+                hooks::run(&self.runtime, &id, &each.container, hook, pod_ip, Duration::from_secs(3600));
             let mut step = span.enter(|| ferry_trace::span("kubelet.hook"));
             step.set("hook", "postStart");
             if let Err(problem) = step.in_scope(ran).await {
@@ -111,7 +105,7 @@ impl Worker {
                     "FailedPostStartHook",
                     format!("PostStartHook failed: {problem}"),
                 );
-                let stopped = self.context.runtime.stop_container(&id, pod::grace_period(pod)).await;
+                let stopped = self.runtime.stop_container(&id, pod::grace_period(pod)).await;
                 if let Err(error) = stopped {
                     tracing::warn!(container = id, %error, "container with a failed hook not stopped");
                 }
@@ -392,7 +386,7 @@ impl Worker {
         let ended =
             runtime.containers.iter().filter(|record| record.name == name && record.state == State::Exited);
         for record in ended.skip(KEPT_ENDED) {
-            match self.context.runtime.remove_container(&record.id).await {
+            match self.runtime.remove_container(&record.id).await {
                 Ok(()) => crate::logs::remove(&record.log_path),
                 Err(error) => tracing::debug!(container = record.id, %error, "ended container not removed"),
             }

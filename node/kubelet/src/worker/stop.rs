@@ -41,9 +41,11 @@ impl Worker {
     }
 
     async fn termination_steps(&mut self) -> Result<(), Error> {
+        // what the runtime is making it does not show yet
+        self.work.wait().await;
         loop {
             let orders = self.orders.borrow_and_update().clone();
-            let runtime = self.runtime().await?;
+            let runtime = self.look().await?;
             let pod_ip = self.pod_ip(&orders.pod, &runtime);
             self.probes.follow(&orders.pod, &runtime, pod_ip, true);
             self.show(&orders, &runtime);
@@ -59,11 +61,14 @@ impl Worker {
                 stopped = self.stop_everything(&orders, &runtime) => stopped?,
             }
         }
+        // a stop whose grace was too long is over with its container
+        self.work.wait().await;
         let orders = self.orders.borrow().clone();
-        let runtime = self.runtime().await?;
+        let runtime = self.look().await?;
         self.probes.follow(&orders.pod, &runtime, None, true);
         self.show(&orders, &runtime);
         self.context.volumes.tear_down_mounts(&self.uid).await.map_err(io_error("unmounting volumes"))?;
+        self.context.cgroups.kill(&self.uid).await;
         self.context.cgroups.remove(&self.uid)?;
         if self.context.cpus.release(&self.uid) {
             tracing::debug!(uid = self.uid, "exclusive CPUs given back");
@@ -73,27 +78,22 @@ impl Worker {
 
     /// Takes the rest of a deleted pod off the node and out of the API.
     pub(super) async fn remove(&mut self, orders: &Orders) -> Result<(), Error> {
-        let runtime = self.runtime().await?;
+        let runtime = self.look().await?;
         for sandbox in &runtime.sandboxes {
             // removes its containers too
-            let removed = ignore_missing(self.context.runtime.remove_pod_sandbox(&sandbox.id).await);
+            let removed = ignore_missing(self.runtime.remove_pod_sandbox(&sandbox.id).await);
             if removed.is_err() {
                 // its network may not have been taken down; only stopping tries that again
-                ignore_missing(self.context.runtime.stop_pod_sandbox(&sandbox.id).await)?;
-                ignore_missing(self.context.runtime.remove_pod_sandbox(&sandbox.id).await)?;
+                ignore_missing(self.runtime.stop_pod_sandbox(&sandbox.id).await)?;
+                ignore_missing(self.runtime.remove_pod_sandbox(&sandbox.id).await)?;
             }
         }
         for container in &runtime.containers {
-            ignore_missing(self.context.runtime.remove_container(&container.id).await)?;
+            ignore_missing(self.runtime.remove_container(&container.id).await)?;
         }
         self.context.volumes.tear_down(&self.uid).await.map_err(io_error("removing the pod's directory"))?;
         let logs = log_directory(&self.context.config.pod_logs_dir, &orders.pod);
-        match std::fs::remove_dir_all(logs) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(io_error("removing the pod's logs")(error));
-            }
-            _ => {}
-        }
+        ferry_linux::tree::remove(&logs).map_err(io_error("removing the pod's logs"))?;
         self.context.objects.unregister(&self.uid);
         self.context.images.forget(&self.uid);
         if !orders.gone && !pod::is_static(&orders.pod) {
@@ -151,7 +151,7 @@ impl Worker {
         let hooked: Vec<String> = pending.iter().map(|record| record.id.clone()).collect();
         let stops = pending.iter().map(|record| {
             let run_hook = !self.pre_stopped.contains(&record.id);
-            stop_one(&self.context.runtime, pod, record, pod_ip, deadline, run_hook)
+            stop_one(&self.runtime, pod, record, pod_ip, deadline, run_hook)
         });
         let results = futures::future::join_all(stops).await;
         self.pre_stopped.extend(hooked);
@@ -178,12 +178,12 @@ impl Worker {
             }
         }
         for sandbox in runtime.sandboxes.iter().filter(|sandbox| sandbox.ready) {
-            ignore_missing(self.context.runtime.stop_pod_sandbox(&sandbox.id).await).map_err(|error| {
-                match error {
+            ignore_missing(self.runtime.stop_pod_sandbox(&sandbox.id).await).map_err(
+                |error| match error {
                     Error::Runtime(error) => Error::Kill(error),
                     other => other,
-                }
-            })?;
+                },
+            )?;
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Worker {
         self.event(pod, &record.name, EventType::Normal, "Killing", message.to_string());
         let run_hook = self.pre_stopped.insert(record.id.clone());
         let deadline = Instant::now() + grace;
-        let (hook, result) = stop_one(&self.context.runtime, pod, record, pod_ip, deadline, run_hook).await;
+        let (hook, result) = stop_one(&self.runtime, pod, record, pod_ip, deadline, run_hook).await;
         if let Some((name, problem)) = hook {
             self.event(
                 pod,

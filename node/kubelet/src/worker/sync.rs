@@ -108,7 +108,7 @@ impl Worker {
         loop {
             let runtime = match looked.take() {
                 Some(runtime) => self.see(runtime),
-                None => self.runtime().await?,
+                None => self.look().await?,
             };
             let pod_ip = self.pod_ip(pod, &runtime);
             self.probes.follow(pod, &runtime, pod_ip, false);
@@ -146,7 +146,7 @@ impl Worker {
             }
             if plan.kill_pod && plan.sandbox.is_none() {
                 self.stop_everything(orders, &runtime).await?;
-                let runtime = self.runtime().await?;
+                let runtime = self.look().await?;
                 self.show(orders, &runtime);
                 return Ok(Synced::Finished);
             }
@@ -155,7 +155,7 @@ impl Worker {
                 Carried::On(runtime) => looked = runtime,
                 Carried::Held(wait) => {
                     // some containers wait; show why, and look again when they may
-                    let runtime = self.runtime().await?;
+                    let runtime = self.look().await?;
                     self.show(orders, &runtime);
                     return Ok(Synced::Until(self.next(deadline).min(wait)));
                 }
@@ -181,7 +181,8 @@ impl Worker {
         self.context.objects.register(pod);
         let mut span = step("kubelet.volumes");
         span.set("volumes", pod::spec(pod).volumes.as_ref().map_or(0, Vec::len));
-        let mounted = span.in_scope(self.context.volumes.set_up(pod, &self.context.allocatable)).await;
+        let mounted =
+            span.in_scope(self.context.volumes.set_up(pod, &self.context.allocatable, &self.work)).await;
         Ok(mounted.inspect_err(|error| {
             span.fail(error);
         })?)
@@ -217,7 +218,7 @@ impl Worker {
         }
         // one that was killed for its probe has crashed like any other, and may have to wait
         if !plan.kill.is_empty() {
-            runtime = self.runtime().await?;
+            runtime = self.look().await?;
         }
         let attempt = plan.sandbox.or_else(|| runtime.sandbox().map(|sandbox| sandbox.attempt)).unwrap_or(0);
         let sandbox_config = self.sandbox_config(pod, attempt);
@@ -238,9 +239,9 @@ impl Worker {
             }
             drop(span);
             runtime = if plan.kill_pod {
-                self.runtime().await?
+                self.look().await?
             } else {
-                let made = runtime::sandbox(&self.context.runtime, &sandbox).await?;
+                let made = runtime::sandbox(&self.runtime, &sandbox).await?;
                 runtime.sandboxes.splice(0..0, made);
                 self.see(runtime)
             };
@@ -274,7 +275,7 @@ impl Worker {
     async fn with_started(&self, mut runtime: PodRuntime, started: &[String]) -> Result<PodRuntime, Error> {
         let sandbox = runtime.sandbox().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
         for id in started {
-            let container = runtime::container(&self.context.runtime, id, &sandbox).await?;
+            let container = runtime::container(&self.runtime, id, &sandbox).await?;
             runtime.containers.splice(0..0, container);
         }
         Ok(runtime)
