@@ -15,6 +15,8 @@ use super::{Line, Stream, parse};
 /// written line; this is what an interactive reader takes for "at once".
 const FOLLOW_PERIOD: Duration = Duration::from_millis(100);
 const CHUNK: usize = 64 << 10;
+/// An entry's time, stream and tags are within this.
+const HEAD: usize = 256;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -35,20 +37,23 @@ where
     F: FnMut() -> R,
     R: Future<Output = bool>,
 {
-    let mut reader = Follower::open(path, options)?;
-    let mut printer = Printer { options, left: options.limit_bytes, in_line: false };
+    let (path, wanted) = (path.to_owned(), options.clone());
+    let mut reader = blocking(move || Reader::open(path, wanted)).await?;
     loop {
         // asked before the last look, so that nothing written before the end is missed
         let more_can_come = options.follow && is_running().await;
         loop {
-            let mut written = Vec::new();
-            let end = reader.read_lines(CHUNK, |line| printer.print(line, &mut written))?;
-            out.write_all(&written).await?;
-            if printer.left == Some(0) {
-                return out.flush().await;
-            }
-            if end {
-                break;
+            let (back, step) = blocking(move || {
+                let step = reader.step()?;
+                Ok((reader, step))
+            })
+            .await?;
+            reader = back;
+            out.write_all(&step.text).await?;
+            match step.then {
+                Then::More => {}
+                Then::End => break,
+                Then::Enough => return out.flush().await,
             }
         }
         out.flush().await?;
@@ -59,14 +64,56 @@ where
     }
 }
 
-struct Printer<'a> {
-    options: &'a Options,
+/// A disk may be slow, and other tasks have the thread meanwhile.
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
+}
+
+struct Reader {
+    follower: Follower,
+    printer: Printer,
+}
+
+/// A piece of the log as it is shown.
+struct Step {
+    text: Vec<u8>,
+    then: Then,
+}
+
+enum Then {
+    More,
+    /// The file ends here, for now.
+    End,
+    /// As many bytes as were asked for.
+    Enough,
+}
+
+impl Reader {
+    fn open(path: PathBuf, options: Options) -> io::Result<Self> {
+        let follower = Follower::open(path, &options)?;
+        Ok(Self { follower, printer: Printer { left: options.limit_bytes, options, in_line: false } })
+    }
+
+    fn step(&mut self) -> io::Result<Step> {
+        let mut text = Vec::new();
+        let end = self.follower.read_lines(CHUNK, |line| self.printer.print(line, &mut text))?;
+        let then = match end {
+            _ if self.printer.left == Some(0) => Then::Enough,
+            true => Then::End,
+            false => Then::More,
+        };
+        Ok(Step { text, then })
+    }
+}
+
+struct Printer {
+    options: Options,
     left: Option<usize>,
     /// The last thing printed was a part of a line.
     in_line: bool,
 }
 
-impl Printer<'_> {
+impl Printer {
     fn print(&mut self, line: &Line<'_>, out: &mut Vec<u8>) {
         if self.options.since.is_some_and(|since| line.time < since)
             || self.options.stream.is_some_and(|stream| stream != line.stream)
@@ -99,14 +146,14 @@ struct Follower {
 }
 
 impl Follower {
-    fn open(path: &Path, options: &Options) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    fn open(path: PathBuf, options: &Options) -> io::Result<Self> {
+        let mut file = File::open(&path)?;
         let start = match options.tail_lines {
             Some(lines) => tail_start(&mut file, lines)?,
             None => 0,
         };
         file.seek(SeekFrom::Start(start))?;
-        Ok(Self { path: path.into(), file: BufReader::new(file), partial: Vec::new() })
+        Ok(Self { path, file: BufReader::new(file), partial: Vec::new() })
     }
 
     /// Reads up to about `limit` bytes of whole lines; `true` at the end.
@@ -145,55 +192,48 @@ impl Follower {
     }
 }
 
-/// Where the last `lines` whole lines begin. Parts of one line count as one.
-fn tail_start(file: &mut File, lines: usize) -> io::Result<u64> {
-    let length = file.metadata()?.len();
+/// Where the last `lines` whole lines begin. Parts of one line count as one. Every byte is read once, from the end.
+fn tail_start(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u64> {
+    let length = file.seek(SeekFrom::End(0))?;
     if lines == 0 {
         return Ok(length);
     }
+    let mut found = 0;
+    // where the entry begins that comes after the one that is looked at
+    let mut after = None;
+    let mut is_last_newline = true;
     let mut end = length;
-    let mut buffer: Vec<u8> = Vec::new();
-    loop {
+    while end > 0 {
         let start = end.saturating_sub(CHUNK as u64);
-        let mut chunk = vec![0; (end - start) as usize];
+        // an entry's head may be in the chunk behind
+        let read = (end + HEAD as u64).min(length) - start;
+        let mut chunk = vec![0; usize::try_from(read).map_err(io::Error::other)?];
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(&mut chunk)?;
-        chunk.extend_from_slice(&buffer);
-        buffer = chunk;
-        if let Some(offset) = last_lines_offset(&buffer, lines, start == 0) {
-            return Ok(start + offset as u64);
-        }
-        if start == 0 {
-            return Ok(0);
+        let own =
+            chunk.len() - usize::try_from((end + HEAD as u64).min(length) - end).map_err(io::Error::other)?;
+        let newlines = (0..own).rev().filter(|index| chunk[*index] == b'\n').map(|index| index + 1);
+        for begin in newlines.chain((start == 0).then_some(0)) {
+            // what no newline ends is still being written
+            if std::mem::take(&mut is_last_newline) && begin != 0 {
+                continue;
+            }
+            let head = &chunk[begin..chunk.len().min(begin + HEAD)];
+            let head = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            // noise is not shown, so it is not counted
+            let Some(line) = parse(head) else { continue };
+            if let Some(after) = after.filter(|_| !line.is_partial) {
+                found += 1;
+                if found == lines {
+                    return Ok(after);
+                }
+            }
+            after = Some(start + begin as u64);
         }
         end = start;
     }
-}
-
-/// The offset of the last `count` lines within a piece of the file; `None`
-/// when the piece may not hold them all.
-fn last_lines_offset(bytes: &[u8], count: usize, is_start: bool) -> Option<usize> {
-    let mut starts = Vec::new();
-    let mut from = 0;
-    for (index, byte) in bytes.iter().enumerate() {
-        if *byte == b'\n' {
-            // noise is not shown, so it is not counted
-            starts.extend(parse(&bytes[from..index]).map(|line| (from, line.is_partial)));
-            from = index + 1;
-        }
-    }
-    // a line starts where the one before it is whole
-    let mut wholes = 0;
-    for index in (0..starts.len()).rev() {
-        let begins = if index == 0 { is_start } else { !starts[index - 1].1 };
-        if begins {
-            wholes += 1;
-            if wholes == count {
-                return Some(starts[index].0);
-            }
-        }
-    }
-    None
+    // the first entry begins a line
+    Ok(after.filter(|_| found + 1 == lines).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -232,6 +272,57 @@ not a log line
         assert_eq!(
             shown(Options { timestamps: true, ..all }).await,
             "2026-11-15T10:00:00Z one\n2026-11-15T10:00:01Z two-half\n2026-11-15T10:00:02Z three\n"
+        );
+    }
+
+    /// Counts what is read.
+    struct Counted {
+        file: std::io::Cursor<Vec<u8>>,
+        bytes: usize,
+    }
+
+    impl Read for Counted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.file.read(buffer)?;
+            self.bytes += count;
+            Ok(count)
+        }
+    }
+
+    impl Seek for Counted {
+        fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+            self.file.seek(position)
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_found_by_reading_it_once() {
+        let line = |number: usize| {
+            let tag = if number % 3 == 0 { "P" } else { "F" };
+            format!("2026-11-15T10:00:00Z stdout {tag} line {number}\n")
+        };
+        let text: String = (0..=100_000).map(line).collect();
+        let whole_lines = text.lines().filter(|line| line.contains(" F ")).count();
+        let tail = |lines: usize| {
+            let mut log = Counted { file: std::io::Cursor::new(text.clone().into_bytes()), bytes: 0 };
+            let start = tail_start(&mut log, lines).expect("memory can be read");
+            (&text[usize::try_from(start).expect("it fits")..], log.bytes)
+        };
+        for lines in [1, 2, 3, 1000, 50_000, whole_lines - 1, whole_lines] {
+            let (shown, bytes) = tail(lines);
+            assert_eq!(shown.lines().filter(|line| line.contains(" F ")).count(), lines);
+            // one chunk more than it takes, and the heads that two chunks share
+            let chunks = shown.len() / CHUNK + 2;
+            assert!(bytes <= chunks * (CHUNK + HEAD), "{bytes} for {} of {lines} lines", shown.len());
+        }
+        assert_eq!(tail(whole_lines + 9).0.len(), text.len());
+        // what is not ended by a newline is not there yet
+        let mut log =
+            std::io::Cursor::new(format!("{}2026-11-15T10:00:00Z stdout F half", line(1)).into_bytes());
+        assert_eq!(tail_start(&mut log, 1).expect("memory can be read"), 0);
+        assert_eq!(
+            tail_start(&mut std::io::Cursor::new(b"noise".to_vec()), 1).expect("memory can be read"),
+            0
         );
     }
 

@@ -11,6 +11,7 @@ mod streams;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +21,13 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use k8s_openapi::api::core::v1::Pod;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
@@ -35,6 +38,10 @@ use crate::node::status::NodeStatusSource;
 use crate::pods::Pods;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// From the connection's beginning, or one request's, until the next one's headers are there.
+const IDLE: Duration = Duration::from_secs(60);
+/// How often a caller that says nothing is asked whether it is still there, and how long it may take to answer.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -196,13 +203,45 @@ async fn serve(stream: tokio::net::TcpStream, tls: TlsAcceptor, server: Arc<Serv
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let caller = certificate.and_then(auth::user_of_certificate);
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let is_second = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let answer = move |request| {
         let (server, caller) = (server.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(server.handle(request, caller).await) }
-    });
-    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+        async move { server.handle(request, caller).await }
+    };
+    if let Err(error) = converse(stream, is_second, answer).await {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// One connection's requests, in the version of HTTP that TLS agreed on: waiting for a first byte that tells it would
+/// be without a limit. Whoever sends no request for a while is let go; what is being answered is answered to its end.
+async fn converse<S, F>(
+    stream: S,
+    is_second: bool,
+    answer: impl Fn(Request<Incoming>) -> F + Send + 'static,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = if is_second { builder.http2_only() } else { builder.http1_only() };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    let (came, mut requests) = tokio::sync::watch::channel(());
+    let service = hyper::service::service_fn(move |request| {
+        came.send_replace(());
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let idle = async { while let Ok(Ok(())) = tokio::time::timeout(IDLE, requests.changed()).await {} };
+    tokio::select! {
+        served = &mut serving => served,
+        () = idle => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
     }
 }
 
@@ -313,4 +352,29 @@ fn query(uri: &http::Uri) -> Vec<(String, String)> {
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         .map(|(key, value)| (decode(key), decode(value)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// A caller says this and no more; the connection must end all the same.
+    async fn is_let_go(is_second: bool, says: &[u8]) {
+        let (mut caller, stream) = tokio::io::duplex(1 << 16);
+        caller.write_all(says).await.expect("there is room");
+        let served = converse(stream, is_second, |_| std::future::ready(text(StatusCode::OK, "ok")));
+        let limit = IDLE + PING.0 + PING.1;
+        let ended = tokio::time::timeout(limit, served).await;
+        assert!(ended.is_ok(), "still there after {limit:?}: {:?}", String::from_utf8_lossy(says));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_finish_a_request_is_let_go() {
+        is_let_go(false, b"").await;
+        is_let_go(false, b"GET /healthz HTTP/1.1\r\nhost:").await;
+        is_let_go(false, b"GET /healthz HTTP/1.1\r\nhost: node\r\n\r\n").await;
+        is_let_go(true, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+        is_let_go(true, b"PRI * HTTP/2.0\r\n").await;
+    }
 }
