@@ -37,11 +37,6 @@ impl Layout {
         Ok(Layout { cluster, data_dir, run_dir })
     }
 
-    /// The cluster that is meant when no data directory is named.
-    pub fn is_default(&self) -> bool {
-        self.cluster == DEFAULT_CLUSTER
-    }
-
     pub fn make(&self) -> anyhow::Result<()> {
         for directory in [&self.data_dir, &self.run_dir] {
             std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;

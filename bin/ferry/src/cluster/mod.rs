@@ -26,6 +26,7 @@ pub mod node;
 pub mod options;
 pub mod output;
 pub mod parts;
+mod ports;
 pub mod ranges;
 pub mod rights;
 pub mod rotation;

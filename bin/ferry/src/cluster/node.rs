@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,10 +19,13 @@ use tokio_util::task::TaskTracker;
 use super::layout::Layout;
 use super::options::{NodeOptions, ProxyMode};
 use super::parts::Parts;
+use super::ports::{self, Protocols};
 use super::ranges::Ranges;
 use super::runtime::{self, Runtime};
 
 const KUBELET_PORT: u16 = 10250;
+/// In the kubelet's settings: [`KUBELET_PORT`], or another where that is taken.
+const ANY_PORT: u16 = 0;
 const DNS_PORT: u16 = 10053;
 /// Between two questions to a DNS that does not answer yet.
 const DNS_STEP: Duration = Duration::from_millis(5);
@@ -110,8 +114,9 @@ impl Node {
                 parts.clone(),
             );
             tasks.spawn(shutdown.clone().run_until_cancelled_owned(runtime));
-            let dns = self.start_dns(informers, parts, tasks, shutdown)?;
-            let kubelet = self.start_kubelet(dns, parts, tasks, shutdown)?;
+            let kubelet = KubeletPart::default();
+            let dns_port = self.start_dns(&kubelet, informers, parts, tasks, shutdown)?;
+            self.start_kubelet(&kubelet, dns_port, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
             self.start_proxy(informers, parts, tasks, shutdown);
             Ok(kubelet)
@@ -120,34 +125,49 @@ impl Node {
 
     fn start_kubelet(
         &self,
-        dns: SocketAddr,
+        part: &KubeletPart,
+        dns_port: Arc<AtomicU16>,
         parts: &Parts,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
-    ) -> anyhow::Result<KubeletPart> {
-        let mut config = self.kubelet_config(dns)?;
+    ) -> anyhow::Result<()> {
+        let config = self.kubelet_config()?;
         let keys = self.keys.clone();
         let client = self.clients.kubelet.clone();
+        let cluster = self.layout.cluster.clone();
         let (parts, stop) = (parts.clone(), shutdown.clone());
         parts.starting("kubelet");
-        let part = KubeletPart::default();
         let current = part.0.clone();
         tasks.spawn(async move {
             // Ended by us, it starts again at once; ended by itself, it is a failure.
             while !stop.is_cancelled() {
                 let one = stop.child_token();
                 *current.lock() = one.clone();
-                let pair = keys.exist().then(|| (keys.certificate.clone(), keys.key.clone()));
-                (config.tls_cert_file, config.tls_private_key_file) = pair.unzip();
-                let run = || ferry_kubelet::run(Some(client.clone()), config.clone(), one.clone());
+                let run = || {
+                    let (mut config, client, one) = (config.clone(), client.clone(), one.clone());
+                    let pair = keys.exist().then(|| (keys.certificate.clone(), keys.key.clone()));
+                    (config.tls_cert_file, config.tls_private_key_file) = pair.unzip();
+                    let dns_port = dns_port.load(Ordering::Relaxed).to_string();
+                    config.node_labels.entry(PORT_LABEL.to_owned()).or_insert(dns_port);
+                    let port = match config.port {
+                        // Each time: somebody else may have the one of the last time.
+                        ANY_PORT => ports::choose(config.address, KUBELET_PORT, Protocols::Tcp, &cluster),
+                        // The user's own choice stands.
+                        port => Ok(port),
+                    };
+                    async move {
+                        config.port = port?;
+                        anyhow::Ok(ferry_kubelet::run(Some(client), config, one).await?)
+                    }
+                };
                 parts.keep("kubelet", one.clone(), run).await;
             }
         });
-        Ok(part)
+        Ok(())
     }
 
-    fn kubelet_config(&self, dns: SocketAddr) -> anyhow::Result<ferry_kubelet::Config> {
-        let mut labels = BTreeMap::from([(PORT_LABEL.to_owned(), dns.port().to_string())]);
+    fn kubelet_config(&self) -> anyhow::Result<ferry_kubelet::Config> {
+        let mut labels = BTreeMap::new();
         for text in &self.options.node_labels {
             let Some((key, value)) = text.split_once('=') else {
                 bail!("--node-labels: {text:?} is not key=value")
@@ -163,7 +183,7 @@ impl Node {
             container_runtime_endpoint: self.runtime.endpoint.clone(),
             cluster_dns: vec![self.ranges.dns()?],
             cluster_domain: self.domain.clone(),
-            port: self.port(KUBELET_PORT),
+            port: ANY_PORT,
             client_ca_file: Some(self.keys.client_ca.clone()),
             max_pods: self.options.max_pods,
             cni_trace_dir: Some(ferry_cni::install::trace_dir(&self.layout.leases())),
@@ -231,32 +251,45 @@ impl Node {
         tasks.spawn(ferry_proxy::run(informers.clone(), own, config, shutdown.clone()));
     }
 
+    /// Returns the port it listens on, which a label of the node tells; the kubelet sets that when it starts.
     fn start_dns(
         &self,
+        kubelet: &KubeletPart,
         informers: &Informers,
         parts: &Parts,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
-    ) -> anyhow::Result<SocketAddr> {
+    ) -> anyhow::Result<Arc<AtomicU16>> {
         parts.starting("dns");
-        let listen = SocketAddr::new(self.address, self.port(DNS_PORT));
+        let (address, cluster) = (self.address, self.layout.cluster.clone());
+        let choose = move |wanted| ports::choose(address, wanted, Protocols::TcpAndUdp, &cluster);
+        let told = Arc::new(AtomicU16::new(choose(DNS_PORT)?));
         let config = ferry_dns::Config {
             domain: self.domain.clone(),
-            listen: vec![listen],
+            listen: vec![],
             resolv_conf: "/etc/resolv.conf".into(),
             own_addresses: vec![self.ranges.dns()?],
         };
         let (informers, parts, stop) = (informers.clone(), parts.clone(), shutdown.clone());
+        let (port, kubelet) = (told.clone(), kubelet.clone());
         tasks.spawn(async move {
-            let run = || ferry_dns::run(informers.clone(), config.clone(), stop.clone());
+            let run = || {
+                let before = port.load(Ordering::Relaxed);
+                let chosen = choose(before).inspect(|chosen| {
+                    if *chosen != before {
+                        port.store(*chosen, Ordering::Relaxed);
+                        kubelet.restart();
+                    }
+                });
+                let (informers, mut config, stop) = (informers.clone(), config.clone(), stop.clone());
+                async move {
+                    config.listen = vec![SocketAddr::new(address, chosen?)];
+                    anyhow::Ok(ferry_dns::run(informers, config, stop).await?)
+                }
+            };
             parts.keep("dns", stop.clone(), run).await;
         });
-        Ok(listen)
-    }
-
-    /// The port by custom is the default cluster's. Others take any: several may start at the same moment.
-    fn port(&self, by_custom: u16) -> u16 {
-        free_port(self.address, if self.layout.is_default() { by_custom } else { 0 })
+        Ok(told)
     }
 
     /// Returns when the API knows the node, at the address it has.
@@ -390,19 +423,6 @@ pub fn proxy_config(
         localhost_node_ports: true,
         health_address: None,
     }
-}
-
-/// `wanted`, or where somebody has it, any that is free for both protocols.
-fn free_port(address: IpAddr, wanted: u16) -> u16 {
-    for port in [wanted, 0] {
-        let tcp = std::net::TcpListener::bind((address, port)).and_then(|socket| socket.local_addr());
-        if let Ok(found) = tcp
-            && std::net::UdpSocket::bind(found).is_ok()
-        {
-            return found.port();
-        }
-    }
-    wanted
 }
 
 #[cfg(test)]

@@ -28,6 +28,10 @@ pub struct ServerOptions {
     /// Where the context of this cluster is added
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
+    /// How many seconds `ferry up` waits for all parts to run. Then it ends with what is wrong; the rest of the cluster
+    /// goes on, and the part is tried again
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    pub timeout: u64,
     /// Tell the progress of the start as lines of JSON, for the program that waits for it
     #[arg(long, hide = true)]
     pub progress: bool,

@@ -121,6 +121,9 @@ async fn start(
         anyhow::Ok(found)
     };
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
+    // The API can be asked from here on, also what a node lacks that does not become Ready.
+    let file = kubeconfig::path(options.kubeconfig)?;
+    kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
     let keys_of_kubelet = {
         let (pki, layout, name) = (running.pki.clone(), layout.clone(), name.clone());
         move || kubelet_keys(&pki, &layout, &name, address)
@@ -145,8 +148,6 @@ async fn start(
         done = ready => done?,
         () = shutdown.cancelled() => {}
     }
-    let file = kubeconfig::path(options.kubeconfig)?;
-    kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
     Ok((running, tasks))
 }
 

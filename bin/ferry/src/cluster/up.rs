@@ -1,12 +1,14 @@
 //! `ferry up`: a cluster in the background, its start shown part by part.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -28,7 +30,11 @@ pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
     layout.make()?;
     let began = Instant::now();
     let mut child = spawn(&layout, words)?;
-    let failure = follow(&mut child)?;
+    let patience = Duration::from_secs(options.timeout);
+    let failure = match follow(&mut child, began + patience)? {
+        Followed::ToTheEnd { failure } => failure,
+        Followed::GivenUp { unfinished } => bail!(given_up(&layout, patience, &unfinished)),
+    };
     // Written when all that a start waits for is there.
     if let Some(Snapshot { ready: true, url, .. }) = status::snapshot(&layout)? {
         let file = kubeconfig::path(options.kubeconfig.clone())?;
@@ -60,14 +66,41 @@ fn spawn(layout: &Layout, words: &[OsString]) -> anyhow::Result<Child> {
         .context("start the server")
 }
 
-/// Shows each part as it comes, until the server says no more. Returns the part that failed last.
-fn follow(child: &mut Child) -> anyhow::Result<Option<Part>> {
+enum Followed {
+    /// The server says no more.
+    ToTheEnd {
+        /// The part that failed last.
+        failure: Option<Part>,
+    },
+    /// The time is up.
+    GivenUp { unfinished: Unfinished },
+}
+
+/// Parts that do not run, and why they failed when they last did.
+type Unfinished = BTreeMap<String, Option<String>>;
+
+/// Shows each part as it comes.
+fn follow(child: &mut Child, deadline: Instant) -> anyhow::Result<Followed> {
     let progress = child.stdout.take().context("hear from the server")?;
     let live = std::io::stdout().is_terminal();
-    let mut failure = None;
-    for text in BufReader::new(progress).lines() {
-        let text = text.context("hear from the server")?;
+    let (lines, heard) = mpsc::channel();
+    // Reading has no time limit of its own. The thread ends with the server's words, or with this program.
+    std::thread::spawn(move || {
+        for line in BufReader::new(progress).lines() {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut failure, mut unfinished) = (None, Unfinished::new());
+    loop {
+        let text = match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(text) => text.context("hear from the server")?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(Followed::ToTheEnd { failure }),
+            Err(RecvTimeoutError::Timeout) => return Ok(Followed::GivenUp { unfinished }),
+        };
         let part: Part = serde_json::from_str(&text).with_context(|| format!("understand {text:?}"))?;
+        note(&mut unfinished, &part);
         let mut out = std::io::stdout().lock();
         match part.state {
             State::Starting if live => write!(out, "… {}\r", part.name),
@@ -80,7 +113,36 @@ fn follow(child: &mut Child) -> anyhow::Result<Option<Part>> {
             failure = Some(part);
         }
     }
-    Ok(failure)
+}
+
+fn note(unfinished: &mut Unfinished, part: &Part) {
+    match part.state {
+        State::Running => drop(unfinished.remove(&part.name)),
+        State::Failed => drop(unfinished.insert(part.name.clone(), Some(part.detail.clone()))),
+        // One that is tried again failed for what it said before.
+        State::Starting => drop(unfinished.entry(part.name.clone()).or_default()),
+    }
+}
+
+/// What is wrong, and what can be done about it.
+fn given_up(layout: &Layout, patience: Duration, unfinished: &Unfinished) -> String {
+    let (directory, log) = (layout.data_dir.display(), layout.log());
+    let mut words = format!("after {} s not all parts run; the others go on:", patience.as_secs());
+    for (name, why) in unfinished {
+        words.push_str(&format!("\n  {name}: {}", why.as_deref().unwrap_or("does not get ready")));
+        if why.as_ref().is_some_and(|why| why.contains("Address already in use")) {
+            words.push_str(" (another program listens there: end it, or choose another port)");
+        }
+    }
+    if unfinished.is_empty() {
+        words.push_str("\n  the server has not said of any part that it starts");
+    }
+    words.push_str(&format!(
+        "\nA part that failed is tried again: `ferry status --data-dir {directory}` shows when it runs, \
+         {} says more.\n`ferry down --data-dir {directory}` ends the cluster.",
+        log.display()
+    ));
+    words
 }
 
 fn tail(log: &Path) -> anyhow::Result<String> {
@@ -88,4 +150,37 @@ fn tail(log: &Path) -> anyhow::Result<String> {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(LOG_LINES);
     Ok(lines[from..].iter().map(|line| format!("{line}\n")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, state: State, detail: &str) -> Part {
+        Part { name: name.into(), state, after_milliseconds: 0, detail: detail.into() }
+    }
+
+    #[test]
+    fn what_does_not_run_is_told_with_its_last_failure() {
+        let mut unfinished = Unfinished::new();
+        for part in [
+            part("apiserver", State::Starting, ""),
+            part("kubelet", State::Starting, ""),
+            part("network", State::Starting, ""),
+            part("apiserver", State::Running, "https://…"),
+            part(
+                "kubelet",
+                State::Failed,
+                "listening on 0.0.0.0:10250: Address already in use (os error 98)",
+            ),
+            part("kubelet", State::Starting, ""),
+        ] {
+            note(&mut unfinished, &part);
+        }
+        let layout = Layout::of(Path::new("/srv/cluster")).unwrap();
+        let words = given_up(&layout, Duration::from_secs(9), &unfinished);
+        assert!(words.contains("kubelet: listening on 0.0.0.0:10250") && words.contains("end it"), "{words}");
+        assert!(words.contains("network: does not get ready") && !words.contains("apiserver:"), "{words}");
+        assert!(words.contains("ferry status --data-dir /srv/cluster"), "{words}");
+    }
 }

@@ -79,11 +79,15 @@ impl Cluster {
     }
 
     pub fn up(&self) -> String {
+        String::from_utf8(run(&mut self.up_command())).unwrap()
+    }
+
+    pub fn up_command(&self) -> Command {
         let port = self.port.to_string();
         let mut command = self.ferry();
         command.args(["up", "--port", &port, "--data-dir"]).arg(self.data_dir()).args(&self.flags);
         command.arg("--registry-config-dir").arg(&self.registry.config_dir);
-        String::from_utf8(run(&mut command)).unwrap()
+        command
     }
 
     pub fn down(&self) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The binary under test, built beside this test; `None`, with a note, where the host cannot run a cluster.
 pub fn ferry() -> Option<PathBuf> {
@@ -13,7 +14,7 @@ pub fn ferry() -> Option<PathBuf> {
         .collect();
     let root = run(Command::new("id").arg("-u")) == b"0\n";
     if !missing.is_empty() || !root {
-        println!("passed over: needs root and {missing:?}");
+        ferry_skip::missing(&format!("root or one of {missing:?}"));
         return None;
     }
     let mut path = std::env::current_exe().unwrap();
@@ -40,13 +41,18 @@ pub fn has_upstreams_kubectl() -> bool {
     };
     let found = minor().is_some_and(|minor| minor >= 32);
     if !found {
-        println!("passed over: no kubectl of upstream's, or one older than 1.32");
+        // Debian has no newer one
+        ferry_skip::unchecked("upstream's kubectl: there is none, or one older than 1.32");
     }
     found
 }
 
+/// A port that nobody has, and that the kernel gives to no outgoing connection before the test uses it.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + u16::try_from(std::process::id() % 5_000).unwrap();
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed)).take(5_000);
+    ports.find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).expect("a port is free")
 }
 
 /// What a program printed; it must succeed.
