@@ -174,10 +174,10 @@ fn a_volume_cannot_be_mounted(cluster: &Cluster) {
     );
     cluster.create_pod("waits", mounts, &volume);
     event(cluster, "waits", "FailedMount", "is not a directory");
-    assert_eq!(
-        cluster.field("waits", ".status.containerStatuses[0].state.waiting.reason"),
-        "ContainerCreating"
-    );
+    cluster.until("its container is shown to wait", || {
+        let reason = cluster.field("waits", ".status.containerStatuses[0].state.waiting.reason");
+        (reason == "ContainerCreating").then_some(())
+    });
     std::fs::create_dir(&missing).unwrap();
     cluster.ready_pod("waits");
 
@@ -233,6 +233,7 @@ fn all_is_taken_down_after_both_were_killed(cluster: &Cluster) {
         &sleep,
     ]);
     cluster.ready_pods("left", 3);
+    cluster.until("all run", || (processes(&["sleep", &sleep]) == 3).then_some(()));
     let status = cluster.status();
     let name = status["cluster"].as_str().unwrap().to_owned();
     kills(cluster, &status["pid"]);
@@ -288,8 +289,11 @@ fn who_fills_the_disk_is_evicted() {
     });
     let message = cluster.field("greedy", ".status.message");
     assert!(message.contains("The node was low on resource: ephemeral-storage"), "{message}");
-    let pressure = "jsonpath={.items[0].status.conditions[?(@.type==\"DiskPressure\")].status}";
-    assert_eq!(cluster.kubectl(&["get", "nodes", "-o", pressure]), "True");
+    // It says so with its next status, and for some minutes after what filled the disk is gone.
+    cluster.until("the node says that its disk is full", || {
+        let pressure = "jsonpath={.items[0].status.conditions[?(@.type==\"DiskPressure\")].status}";
+        (cluster.kubectl(&["get", "nodes", "-o", pressure]) == "True").then_some(())
+    });
     cluster.until("what it wrote is gone", || {
         let uid = cluster.field("greedy", ".metadata.uid");
         let volumes =

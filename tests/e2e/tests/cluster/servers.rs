@@ -141,7 +141,7 @@ impl Writer<'_> {
 fn three_servers_on_three_members() {
     let Some(binary) = ferry() else { return };
     if !in_path("etcd") {
-        println!("passed over: needs etcd");
+        ferry_skip::missing("etcd (Debian: etcd-server)");
         return;
     }
     let segment = Segment::new();

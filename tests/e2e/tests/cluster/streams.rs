@@ -126,7 +126,7 @@ fn executes(kubectl: &Kubectl, pod: &str) {
 /// A terminal of the user's, its size in the container too.
 fn has_a_terminal(kubectl: &Kubectl, pod: &str) {
     if !in_path("script") {
-        println!("passed over: no script(1) to make a terminal");
+        ferry_skip::unchecked("a terminal: there is no script(1) to make one");
         return;
     }
     let wait = "until [ \"$(busybox stty size)\" = \"33 101\" ]; do sleep 0.05; done; echo resized";
@@ -138,7 +138,8 @@ fn has_a_terminal(kubectl: &Kubectl, pod: &str) {
 
     // A pod for one look: it has the terminal, and is gone afterwards.
     let look = format!("look-{}", kubectl.name);
-    let script = "sleep 2; test -t 0 && echo on a terminal; sleep 1";
+    // What it prints before somebody is attached nobody sees.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do test -t 0 && echo on a terminal; sleep 0.5; done";
     let words = format!("--rm -it --restart=Never --image=nginx --command -- sh -c '{script}'");
     let mut command = kubectl.cluster.command("script".as_ref());
     command.args(["-qec", &kubectl.line(&format!("run {look} {words}")), "/dev/null"]).stdin(Stdio::null());
@@ -208,17 +209,23 @@ fn shows_what_is_used(kubectl: &Kubectl, counts: &str) {
         containers.lines().any(|line| line.split_whitespace().take(2).eq([counts, counts])),
         "{containers}"
     );
-    let nodes = kubectl.run(&["top", "nodes"]);
-    let node: Vec<&str> = nodes.lines().nth(1).unwrap().split_whitespace().collect();
-    assert!(matches!(node[..], [_, cpu, share, memory, _]
-        if cpu.ends_with('m') && cpu != "0m" && share.ends_with('%') && memory.ends_with("Mi") && memory != "0Mi"));
+    kubectl.cluster.until("the node is measured", || {
+        let nodes = String::from_utf8(kubectl.command(&["top", "nodes"]).output().unwrap().stdout).unwrap();
+        let node: Vec<&str> = nodes.lines().nth(1)?.split_whitespace().collect();
+        matches!(node[..], [_, cpu, share, memory, _]
+            if cpu.ends_with('m') && cpu != "0m" && share.ends_with('%') && memory.ends_with("Mi") && memory != "0Mi")
+            .then_some(())
+    });
 
     let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/{counts}");
-    let metrics: serde_json::Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &path])).unwrap();
-    assert_eq!(metrics["kind"], "PodMetrics");
-    assert_eq!(metrics["metadata"]["labels"]["run"], counts);
-    let usage = &metrics["containers"][0]["usage"];
-    assert!(usage["cpu"] != "0" && usage["memory"] != "0", "{metrics}");
+    kubectl.cluster.until("the container is seen to use something", || {
+        let metrics: serde_json::Value =
+            serde_json::from_str(&kubectl.run(&["get", "--raw", &path])).unwrap();
+        assert_eq!(metrics["kind"], "PodMetrics");
+        assert_eq!(metrics["metadata"]["labels"]["run"], counts);
+        let usage = &metrics["containers"][0]["usage"];
+        (usage["cpu"] != "0" && usage["memory"] != "0").then_some(())
+    });
     let table = kubectl.run(&["get", "nodemetrics"]);
     assert!(table.starts_with("NAME") && table.contains("WINDOW"), "{table}");
     let missing = kubectl.command(&["get", "podmetrics", "nobody"]).output().unwrap();
