@@ -6,22 +6,33 @@ mod links;
 mod packages;
 mod planes;
 mod release;
+mod runner;
 mod step;
+
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["up", flags @ ..] => up(flags),
-        ["release"] => release::build(),
-        ["test"] => checks::everything(),
-        ["planes"] => planes::check(),
-        ["links"] => links::check(),
-        ["packages"] => packages::install(packages::FOR_TESTS),
-        _ => bail!("usage: cargo xtask up [flags of ferry up] | release | test | planes | links | packages"),
+        ["up", flags @ ..] => up(flags)?,
+        ["release"] => release::build()?,
+        ["test"] => return Ok(code(checks::everything()?)),
+        ["test", name] => return Ok(code(runner::run(Some(name))?)),
+        ["planes"] => planes::check()?,
+        ["links"] => links::check()?,
+        ["packages"] => packages::install(packages::FOR_TESTS)?,
+        _ => bail!(
+            "usage: cargo xtask up [flags of ferry up] | release | test [part of a test's name] | planes | links | packages"
+        ),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn code(passed: bool) -> ExitCode {
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Installs what is missing, builds, and starts a cluster in the background; `ferry down` ends it.

@@ -1,0 +1,184 @@
+//! Runs the workspace's tests, each within a time limit.
+//!
+//! ```text
+//! unit tests         two binaries at a time
+//! integration tests  one binary at a time
+//! cluster tests      one test at a time, in a process of its own; one that fails is run once more
+//! ```
+//!
+//! A cluster changes the host's network, so nothing runs beside it, and what a killed test leaves behind is taken away
+//! before the next. What passes only at the second time, and what is not checked, is named at the end.
+
+mod binaries;
+mod outcome;
+mod process;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step;
+use binaries::{Binary, Kind};
+use outcome::{Outcome, Report};
+
+/// For all tests of a binary together.
+const BINARY_LIMIT: Duration = Duration::from_secs(900);
+/// For one test that starts clusters.
+const CLUSTER_LIMIT: Duration = Duration::from_secs(600);
+const UNIT_BINARIES_AT_ONCE: usize = 2;
+
+/// Runs all tests, or those whose name contains `filter`; whether all passed. How many did is the last line printed.
+pub fn run(filter: Option<&str>) -> Result<bool> {
+    // The black-box tests run the binary itself.
+    step::cargo(&["build", "--package", "ferry"])?;
+    let target = step::target_directory()?;
+    let runner = Runner {
+        filter: filter.map(str::to_owned),
+        logs: target.join("test-logs"),
+        ferry: target.join("debug/ferry"),
+        report: Mutex::default(),
+    };
+    std::fs::create_dir_all(&runner.logs).with_context(|| format!("make {}", runner.logs.display()))?;
+    let (clusters, others): (Vec<Binary>, Vec<Binary>) =
+        binaries::build()?.into_iter().partition(|binary| binary.kind == Kind::Cluster);
+    let (units, integration): (Vec<Binary>, Vec<Binary>) =
+        others.into_iter().partition(|binary| binary.kind == Kind::Unit);
+    runner.together(units, UNIT_BINARIES_AT_ONCE)?;
+    runner.together(integration, 1)?;
+    if filter.is_none() {
+        runner.doctests()?;
+    }
+    for binary in &clusters {
+        runner.one_by_one(binary)?;
+    }
+    let report = runner.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if report.is_empty() {
+        bail!("no test has {:?} in its name", filter.unwrap_or_default());
+    }
+    print!("{report}");
+    Ok(report.failed() == 0)
+}
+
+struct Runner {
+    filter: Option<String>,
+    logs: PathBuf,
+    ferry: PathBuf,
+    report: Mutex<Report>,
+}
+
+impl Runner {
+    /// Whole binaries, several at once.
+    fn together(&self, binaries: Vec<Binary>, at_once: usize) -> Result<()> {
+        let queue = Mutex::new(VecDeque::from(binaries));
+        let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
+        std::thread::scope(|scope| {
+            let work = || -> Result<()> {
+                while let Some(binary) = next() {
+                    self.whole(&binary)?;
+                }
+                Ok(())
+            };
+            let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn whole(&self, binary: &Binary) -> Result<()> {
+        let mut command = binary.command();
+        if let Some(filter) = &self.filter {
+            if !binary.tests()?.iter().any(|test| test.contains(filter.as_str())) {
+                return Ok(());
+            }
+            command.arg(filter);
+        }
+        let outcome = self.attempt(&binary.name, command, BINARY_LIMIT)?;
+        self.add(&binary.name, outcome);
+        Ok(())
+    }
+
+    fn doctests(&self) -> Result<()> {
+        let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+        command.args(["test", "--doc", "--workspace", "--no-fail-fast", "--quiet"]);
+        let outcome = self.attempt("doctests", command, BINARY_LIMIT)?;
+        self.add("doctests", outcome);
+        Ok(())
+    }
+
+    fn one_by_one(&self, binary: &Binary) -> Result<()> {
+        let wanted = |test: &String| self.filter.as_ref().is_none_or(|filter| test.contains(filter.as_str()));
+        for test in binary.tests()?.into_iter().filter(wanted) {
+            let name = format!("{} {test}", binary.name);
+            let once = || -> Result<Outcome> {
+                let before = clusters();
+                let mut command = binary.command();
+                // alone in its process, it need not be captured: what it printed is there if it is killed
+                command.args(["--exact", &test, "--nocapture"]);
+                let outcome = self.attempt(&name, command, CLUSTER_LIMIT)?;
+                if !outcome.is_success() {
+                    self.take_down(&before);
+                }
+                Ok(outcome)
+            };
+            let mut outcome = once()?;
+            if !outcome.is_success() {
+                println!("{}", outcome.output);
+                println!("---- {name} is run once more");
+                outcome = once()?;
+                outcome.is_second = true;
+            }
+            self.add(&name, outcome);
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, name: &str, mut command: Command, limit: Duration) -> Result<Outcome> {
+        let file = |ending: &str| self.logs.join(format!("{}.{ending}", name.replace([' ', ':', '/'], "_")));
+        let (log, gaps) = (file("log"), file("gaps"));
+        std::fs::write(&gaps, "").with_context(|| format!("write {}", gaps.display()))?;
+        command.env("TEST_NOT_CHECKED", &gaps);
+        let began = Instant::now();
+        let end = process::run(command, &log, limit).with_context(|| format!("run {name}"))?;
+        let output = std::fs::read(&log).with_context(|| format!("read {}", log.display()))?;
+        let gaps = std::fs::read_to_string(&gaps).with_context(|| format!("read {}", gaps.display()))?;
+        Ok(Outcome::read(&String::from_utf8_lossy(&output), end, &gaps, began.elapsed()))
+    }
+
+    fn add(&self, name: &str, outcome: Outcome) {
+        // In one piece: two binaries may end at the same moment.
+        let mut report = self.report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !outcome.is_success() {
+            println!("{}", outcome.output);
+        }
+        println!("{}", outcome.line(name));
+        report.add(name, outcome);
+    }
+
+    /// Takes down the clusters that a test left behind.
+    fn take_down(&self, before: &[PathBuf]) {
+        for run_dir in clusters().into_iter().filter(|cluster| !before.contains(cluster)) {
+            let Ok(data_dir) = std::fs::read_link(run_dir.join("data")) else { continue };
+            println!("---- the test left a cluster in {}; it is taken down", data_dir.display());
+            let mut command = Command::new(&self.ferry);
+            // the kubeconfig of whoever runs the tests is not the test's
+            command.args(["down", "--purge", "--data-dir"]).arg(&data_dir);
+            command.env("KUBECONFIG", data_dir.with_file_name("kubeconfig"));
+            let log = self.logs.join("down.log");
+            if !process::run(command, &log, Duration::from_secs(120)).is_ok_and(|end| end.is_success()) {
+                println!("---- it could not be; {} says why", log.display());
+            }
+        }
+    }
+}
+
+/// The clusters of this host.
+fn clusters() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(Path::new("/run/ferry")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.join("data").is_symlink()).collect()
+}

@@ -1,0 +1,198 @@
+//! What became of tests, and what of a whole run.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use super::process::End;
+
+/// Of a test binary, or one test of it.
+pub struct Outcome {
+    passed: usize,
+    failures: Vec<String>,
+    /// Tests that checked nothing, and why.
+    skipped: Vec<(String, String)>,
+    /// What tests did not check of all they might.
+    unchecked: Vec<(String, String)>,
+    took: Duration,
+    pub output: String,
+    /// The first time it failed.
+    pub is_second: bool,
+}
+
+impl Outcome {
+    /// From what the test harness printed, how its process ended, and what tests wrote about their gaps.
+    pub fn read(output: &str, end: End, gaps: &str, took: Duration) -> Outcome {
+        let mut failures: Vec<String> = output
+            .lines()
+            .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
+            .map(str::to_owned)
+            .collect();
+        let results: Vec<&str> =
+            output.lines().filter_map(|line| line.strip_prefix("test result: ")).collect();
+        let sum = |of: &str| results.iter().filter_map(|result| count(result, of)).sum::<usize>();
+        let (mut passed, failed) = (sum("passed"), sum("failed"));
+        // Without words of its own about them, a failure still is one.
+        while failures.len() < failed {
+            failures.push("a test".into());
+        }
+        match end {
+            End::Expired(limit) => failures.push(format!("not done within {} s", limit.as_secs())),
+            End::Exited(status) if !status.success() && failures.is_empty() => {
+                failures.push(format!("ended with {status}"));
+            }
+            End::Exited(status) if status.success() && results.is_empty() => passed = 1,
+            End::Exited(_) => {}
+        }
+        let kind = |wanted: &str| -> Vec<(String, String)> {
+            let lines = gaps.lines().filter_map(|line| {
+                let (test, rest) = line.split_once('\t')?;
+                let (kind, why) = rest.split_once('\t')?;
+                (kind == wanted).then(|| (test.to_owned(), why.to_owned()))
+            });
+            lines.collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        let (mut skipped, unchecked) = (kind("skipped"), kind("unchecked"));
+        // One that fails for what is missing counts as that.
+        skipped.retain(|(test, _)| !failures.contains(test));
+        skipped.dedup_by(|one, other| one.0 == other.0);
+        Outcome {
+            passed: passed.saturating_sub(skipped.len()),
+            failures,
+            skipped,
+            unchecked,
+            took,
+            output: output.to_owned(),
+            is_second: false,
+        }
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    pub fn line(&self, name: &str) -> String {
+        let sign = if self.is_success() { "ok    " } else { "FAILED" };
+        let counts = counts(self.passed, self.failures.len(), self.skipped.len());
+        format!("{sign} {name}: {counts} ({:.1} s)", self.took.as_secs_f64())
+    }
+}
+
+/// Of `ok. 3 passed; 0 failed; …` the number of those.
+fn count(result: &str, of: &str) -> Option<usize> {
+    let part = result.split(['.', ';']).map(str::trim).find(|part| part.ends_with(of))?;
+    part.split(' ').next()?.parse().ok()
+}
+
+fn counts(passed: usize, failed: usize, skipped: usize) -> String {
+    let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+    format!("{passed} passed, {failed} failed{skipped}")
+}
+
+/// Of all of them; it is printed last.
+#[derive(Default)]
+pub struct Report {
+    passed: usize,
+    skipped: usize,
+    failures: Vec<String>,
+    second: Vec<String>,
+    gaps: Vec<String>,
+}
+
+impl Report {
+    pub fn add(&mut self, name: &str, outcome: Outcome) {
+        self.passed += outcome.passed;
+        self.skipped += outcome.skipped.len();
+        if outcome.is_second && outcome.is_success() {
+            self.second.push(name.into());
+        }
+        self.failures.extend(outcome.failures.iter().map(|failure| format!("{name}: {failure}")));
+        let gaps = outcome.skipped.iter().chain(&outcome.unchecked);
+        self.gaps.extend(gaps.map(|(test, why)| format!("{name}: {test}: {why}")));
+    }
+
+    pub fn failed(&self) -> usize {
+        self.failures.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.passed + self.skipped + self.failures.len() == 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lists = [
+            ("passed only when run once more", &self.second),
+            ("not checked", &self.gaps),
+            ("failed", &self.failures),
+        ];
+        for (title, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            writeln!(out, "\n{title}:")?;
+            list.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        }
+        writeln!(out, "\n{}", counts(self.passed, self.failures.len(), self.skipped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    fn outcome(output: &str, code: i32, gaps: &str) -> Outcome {
+        Outcome::read(output, End::Exited(ExitStatus::from_raw(code << 8)), gaps, Duration::ZERO)
+    }
+
+    fn result(words: &str) -> String {
+        format!("running 3 tests\ntest a ... ok\n{words}; 0 measured; 0 filtered out; finished in 0.01s\n")
+    }
+
+    #[test]
+    fn the_harnesss_words_are_counted() {
+        let well = outcome(&result("test result: ok. 12 passed; 0 failed; 1 ignored"), 0, "");
+        assert!(well.is_success());
+        assert_eq!(well.passed, 12);
+        let bad = outcome(
+            &result("test b::c ... FAILED\ntest result: FAILED. 2 passed; 1 failed; 0 ignored"),
+            101,
+            "",
+        );
+        assert_eq!((bad.passed, bad.failures), (2, vec!["b::c".to_owned()]));
+    }
+
+    #[test]
+    fn what_dies_without_a_word_has_failed() {
+        assert_eq!(outcome("running 3 tests\n", 134, "").failures.len(), 1);
+        let expired = Outcome::read("", End::Expired(Duration::from_secs(9)), "", Duration::ZERO);
+        assert_eq!(expired.failures, ["not done within 9 s"]);
+        // a program without the harness
+        assert_eq!(outcome("", 0, "").passed, 1);
+    }
+
+    #[test]
+    fn what_is_not_checked_is_no_pass() {
+        let gaps = "a\tskipped\tno etcd\na\tskipped\tno etcd\nb\tunchecked\told kubectl\n";
+        let some = outcome(&result("test result: ok. 3 passed; 0 failed; 0 ignored"), 0, gaps);
+        assert_eq!((some.passed, some.skipped.len(), some.unchecked.len()), (2, 1, 1));
+        let mut report = Report::default();
+        report.add("room", some);
+        let shown = report.to_string();
+        assert!(shown.contains("room: a: no etcd") && shown.contains("room: b: old kubectl"), "{shown}");
+        assert!(shown.ends_with("\n2 passed, 0 failed, 1 skipped\n"), "{shown}");
+    }
+
+    #[test]
+    fn the_last_line_stands_alone() {
+        let mut report = Report::default();
+        let mut again = outcome(&result("test result: ok. 1 passed; 0 failed; 0 ignored"), 0, "");
+        again.is_second = true;
+        report.add("cluster life::x", again);
+        report.add("room", outcome("", 101, ""));
+        let shown = report.to_string();
+        assert!(shown.contains("passed only when run once more:\n  cluster life::x\n"), "{shown}");
+        assert_eq!(shown.lines().last(), Some("1 passed, 1 failed"));
+        assert_eq!(report.failed(), 1);
+    }
+}
