@@ -298,7 +298,7 @@ not a log line
     #[test]
     fn the_end_of_a_log_is_found_by_reading_it_once() {
         let line = |number: usize| {
-            let tag = if number % 3 == 0 { "P" } else { "F" };
+            let tag = if number.is_multiple_of(3) { "P" } else { "F" };
             format!("2026-11-15T10:00:00Z stdout {tag} line {number}\n")
         };
         let text: String = (0..=100_000).map(line).collect();

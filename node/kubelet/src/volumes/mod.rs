@@ -480,3 +480,31 @@ async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T
         Err(_) => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_sub_path_shows_outlives_a_pod_whose_directory_is_behind_a_link() {
+        let folder = tempfile::tempdir().expect("a directory can be made");
+        let place = |name: &str| folder.path().join(name);
+        for name in ["real", "users"] {
+            fs::create_dir(place(name)).expect("a directory can be made");
+        }
+        fs::write(place("users").join("kept"), "").expect("a file can be written");
+        std::os::unix::fs::symlink(place("real"), place("link")).expect("a link can be made");
+        let objects = Objects::new(None, ferry_client::CancellationToken::new(), Arc::new(|_| {}));
+        let volumes = Volumes::new(place("link"), None, Arc::new(objects));
+        let target = volumes.pod_dir("uid").join("volume-subpaths/data/c/0");
+        fs::create_dir_all(&target).expect("a directory can be made");
+        if let Err(error) = mount::bind(&place("users"), &target, false) {
+            return ferry_skip::missing(&format!("the right to mount: {error}"));
+        }
+        let taken_down = volumes.tear_down("uid").await;
+        let left = (place("users").join("kept").exists(), volumes.pod_dir("uid").exists());
+        mount::unmount(&target).expect("one that is gone is gone");
+        taken_down.expect("a pod's directory can be removed");
+        assert_eq!(left, (true, false));
+    }
+}
