@@ -75,7 +75,7 @@ fn combinations_only_narrow_down() {
     check(
         json!({"type": "string", "pattern": "("}),
         &[
-            r#"x.pattern: Invalid value: "(": must be a valid regular expression, but isn't: error parsing regexp: unclosed group"#,
+            r#"x.pattern: Invalid value: "(": must be a valid regular expression, but isn't: error parsing regexp: missing closing ): `(`"#,
         ],
     );
 }
