@@ -180,6 +180,29 @@ fn defaults_fit() {
 }
 
 #[test]
+fn defaults_make_valid_metadata() {
+    let embedded = |properties: Value| json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": properties});
+    let metadata =
+        |properties: Value| embedded(json!({"metadata": {"type": "object", "properties": properties}}));
+    check(metadata(json!({"name": {"type": "string", "default": "foo"}})), &[]);
+    check(
+        metadata(json!({"name": {"type": "string", "default": "a/b"}})),
+        &[
+            "x.properties[metadata].properties[name].default: Invalid value: \"a/b\": must result in valid metadata: metadata.name: Invalid value: \"a/b\": may not contain '/'",
+        ],
+    );
+    check(
+        embedded(json!({"kind": {"type": "string", "default": ""}})),
+        &[
+            "x.properties[kind].default: Invalid value: \"\": must result in valid metadata: kind: Invalid value: \"\": must not be empty",
+        ],
+    );
+    let mut whole = metadata(json!({}));
+    whole["default"] = json!({"apiVersion": 1});
+    check(whole, &["x.default.apiVersion: Invalid value: 1: must be a string"]);
+}
+
+#[test]
 fn rules_compile_and_cost_little() {
     check(json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self > 3"}]}), &[]);
     check(
