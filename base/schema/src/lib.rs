@@ -33,3 +33,15 @@ pub(crate) fn hand_on(found: FieldErrors, errors: &mut FieldErrors) {
         errors.push(error.path, error.reason, error.detail);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_and_rules_are_shared_by_threads() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Structural>();
+        is_shared::<Rules>();
+    }
+}

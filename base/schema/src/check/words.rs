@@ -52,6 +52,10 @@ pub fn unsupported(schema: &Value) -> Option<String> {
     if let Some((_, name)) = words.iter().find(|(word, _)| said(word)) {
         return Some(format!("OpenAPIV3Schema '{name}' is not supported"));
     }
+    if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+        let why = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
+        return Some(why.to_string());
+    }
     if matches!(fields.get("items"), Some(Value::Array(_))) {
         return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_string());
     }
@@ -175,6 +179,12 @@ impl Walk<'_> {
                 node: place.node.as_ref().and_then(|node| node.property(name).cloned()),
                 ..inner.clone()
             };
+            // Of maps of a type that nobody knows, no old value is known.
+            if !["", "granular", "atomic"].contains(&text(schema, "x-kubernetes-map-type"))
+                && inner.uncorrelatable.is_none()
+            {
+                inner.uncorrelatable = Some(path.as_str().into());
+            }
             if resource && META_FIELDS.contains(&name.as_str()) {
                 inner.inside_metadata = true;
                 if place.root {

@@ -38,7 +38,7 @@ struct Arena {
 
 impl Arena {
     fn fields(&mut self, node: &Node, resource: bool) -> Vec<Field> {
-        let mut fields = Vec::with_capacity(node.properties.len() + 3);
+        let mut fields = Vec::with_capacity(node.properties.len() + if resource { 3 } else { 0 });
         if resource {
             fields.push(Field::new("apiVersion", Shape::String));
             fields.push(Field::new("kind", Shape::String));

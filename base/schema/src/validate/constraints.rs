@@ -558,7 +558,7 @@ impl Judge {
                     whole.is_some_and(|whole| format != Some(Format::Int32) || i32::try_from(whole).is_ok());
                 ("integer", fits)
             }
-            Kind::Number => ("number", format != Some(Format::Float) || value.abs() <= f64::from(f32::MAX)),
+            Kind::Number => ("number", format != Some(Format::Float) || (value as f32).is_finite()),
             _ => return true,
         };
         if !fits {
