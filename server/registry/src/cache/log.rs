@@ -457,7 +457,10 @@ mod tests {
         let running = log.clone();
         tokio::spawn(async move {
             let mut ready = Some(ready);
-            running.run(|| drop(ready.take().map(|ready| ready.send(())))).await
+            let tell = || {
+                let _ = ready.take().map(|ready| ready.send(()));
+            };
+            running.run(tell).await
         });
         within(is_ready).await.expect("it runs");
         within(store.asked.acquire()).await.expect("never closed").forget();
