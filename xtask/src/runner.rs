@@ -14,7 +14,7 @@ mod outcome;
 mod process;
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ impl Runner {
         for test in binary.tests()?.into_iter().filter(wanted) {
             let name = format!("{} {test}", binary.name);
             let once = || -> Result<Outcome> {
-                let before = clusters();
+                let before = Present::on_host();
                 let mut command = binary.command();
                 // alone in its process, it need not be captured: what it printed is there if it is killed
                 command.args(["--exact", &test, "--nocapture"]);
@@ -160,9 +160,10 @@ impl Runner {
         report.add(name, outcome);
     }
 
-    /// Takes down the clusters that a test left behind.
-    fn take_down(&self, before: &[PathBuf]) {
-        for run_dir in clusters().into_iter().filter(|cluster| !before.contains(cluster)) {
+    /// Takes down the clusters that a test left behind, and the networks they were in.
+    fn take_down(&self, before: &Present) {
+        let now = Present::on_host();
+        for run_dir in now.clusters.iter().filter(|cluster| !before.clusters.contains(cluster)) {
             let Ok(data_dir) = std::fs::read_link(run_dir.join("data")) else { continue };
             println!("---- the test left a cluster in {}; it is taken down", data_dir.display());
             let mut command = Command::new(&self.ferry);
@@ -174,11 +175,34 @@ impl Runner {
                 println!("---- it could not be; {} says why", log.display());
             }
         }
+        for namespace in now.namespaces.iter().filter(|namespace| !before.namespaces.contains(namespace)) {
+            println!("---- the test left the network namespace {}; it is deleted", namespace.display());
+            let name = namespace.file_name().unwrap_or_default();
+            if !Command::new("ip").args(["netns", "delete"]).arg(name).status().is_ok_and(|end| end.success())
+            {
+                println!("---- it could not be");
+            }
+        }
     }
 }
 
-/// The clusters of this host.
-fn clusters() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(Path::new("/run/ferry")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.join("data").is_symlink()).collect()
+/// What tests may leave on this host.
+struct Present {
+    clusters: Vec<PathBuf>,
+    /// Each a host of a test's.
+    namespaces: Vec<PathBuf>,
+}
+
+impl Present {
+    fn on_host() -> Present {
+        let below = |directory: &str| -> Vec<PathBuf> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect()
+        };
+        let mut clusters = below("/run/ferry");
+        clusters.retain(|path| path.join("data").is_symlink());
+        let mut namespaces = below("/run/netns");
+        namespaces.retain(|path| path.to_string_lossy().contains("/ferry-test-"));
+        Present { clusters, namespaces }
+    }
 }
