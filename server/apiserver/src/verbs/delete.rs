@@ -21,7 +21,8 @@ pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
             respond::answer(target, 200, &answer, wanted).await
         }
         Deleted::Gone(answer) => {
-            let object = respond::whole(target.resource, target.kind, &answer)?;
+            // Its name and uid are the same in every version.
+            let object = respond::whole(target.resource, &target.resource.stored, &answer)?;
             let status = Status::deleted(&target.kind.group_resource(), object.name(), object.uid());
             Ok(respond::status_as(&status, wanted))
         }

@@ -46,6 +46,7 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
             target.api.registry.update(&call, change).await?.0
         }
     };
+    let answer = target.resource.prepare_answer(&answer, target.kind).await?;
     let object = respond::whole(target.resource, target.kind, &answer)?;
     Ok(respond::object(200, scale_of(target, &object)?, wanted))
 }
@@ -62,8 +63,17 @@ impl<'a> ScaleAdmission<'a> {
         Admitting { object_kind: Some(self.kind), ..self.admitting }
     }
 
-    fn scale(&self, object: Option<&Object>) -> Result<Option<Object>, Status> {
-        object.map(|object| scale_of(self.target, object)).transpose()
+    /// The scale of an object as it is stored.
+    async fn scale_of(&self, object: &Object) -> Result<Object, Status> {
+        let seen = self.target.resource.seen_in(object, self.target.kind).await?;
+        scale_of(self.target, &seen)
+    }
+
+    async fn scale(&self, object: Option<&Object>) -> Result<Option<Object>, Status> {
+        match object {
+            Some(object) => self.scale_of(object).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -75,18 +85,14 @@ impl Admission for ScaleAdmission<'_> {
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let (shown, old) = (scale_of(self.target, object)?, self.scale(old)?);
+        let (shown, old) = (self.scale_of(object).await?, self.scale(old).await?);
         let mut changed = shown.clone();
         self.admitting().mutate(operation, &mut changed, old.as_ref()).await?;
         let replicas = |scale: &Object| scale.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
         if replicas(&changed) != replicas(&shown) {
             check_replicas(replicas(&changed), shown.name())?;
-            let paths = self
-                .target
-                .resource
-                .strategy
-                .scale(&self.target.kind.version)
-                .ok_or_else(Status::no_such_path)?;
+            let resource = self.target.resource;
+            let paths = resource.strategy.scale(&resource.stored.version).ok_or_else(Status::no_such_path)?;
             set_replicas(object, &paths.replicas, replicas(&changed));
         }
         Ok(())
@@ -98,7 +104,7 @@ impl Admission for ScaleAdmission<'_> {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let (object, old) = (self.scale(object)?, self.scale(old)?);
+        let (object, old) = (self.scale(object).await?, self.scale(old).await?);
         self.admitting().validate(operation, object.as_ref(), old.as_ref()).await
     }
 
