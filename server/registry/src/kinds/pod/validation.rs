@@ -150,10 +150,10 @@ pub fn ephemeral<'a>(
         if container.image.as_deref().unwrap_or("").is_empty() {
             errors.required(path.child("image"), "");
         }
-        if let Some(target) = container.target_container_name.as_deref().filter(|name| !name.is_empty()) {
-            if !others.contains(target) {
-                errors.not_found(path.child("targetContainerName"), target);
-            }
+        if let Some(target) = container.target_container_name.as_deref().filter(|name| !name.is_empty())
+            && !others.contains(target)
+        {
+            errors.not_found(path.child("targetContainerName"), target);
         }
         for (field, set) in [
             ("lifecycle", container.lifecycle.is_some()),
