@@ -179,7 +179,7 @@ async fn carry_out(
     drop(body);
     add_warnings(&mut response, &request);
     told.notes.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
-    api.metrics.finished(&request, response.status(), started.elapsed());
+    api.metrics.finished(&api.served(), &request, response.status(), started.elapsed());
     // A component has no place, and reads.
     let Some(place) = place else { return told.finish(response) };
     match is_kept(&response, &request) {
@@ -448,12 +448,47 @@ async fn within<T>(
     }
 }
 
+/// Of all warnings together, in characters. When there are more, each is cut to its beginning, as upstream does.
+const WARNINGS_LENGTH: usize = 4096;
+const CUT_WARNING: usize = 256;
+
 /// RFC 7234's form, which kubectl prints: `299 - "text"`.
 fn add_warnings(response: &mut Response, request: &Request) {
-    for warning in request.warnings.lock().iter() {
+    for warning in told(&request.warnings.lock()) {
         let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
             response.headers_mut().append(WARNING, value);
         }
+    }
+}
+
+/// As much of the warnings as an answer has room for.
+fn told(warnings: &[String]) -> Vec<&str> {
+    let length = |warning: &str| warning.chars().take(WARNINGS_LENGTH + 1).count();
+    if warnings.iter().map(|warning| length(warning)).sum::<usize>() <= WARNINGS_LENGTH {
+        return warnings.iter().map(String::as_str).collect();
+    }
+    let mut left = WARNINGS_LENGTH;
+    let cut = warnings.iter().map_while(|warning| {
+        let end = warning.char_indices().nth(CUT_WARNING).map_or(warning.len(), |(end, _)| end);
+        let cut = &warning[..end];
+        left = left.checked_sub(cut.chars().count())?;
+        Some(cut)
+    });
+    cut.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_cut_when_they_are_many() {
+        let few = vec!["é".repeat(2000), "b".repeat(96)];
+        assert_eq!(told(&few), few);
+        let long = vec!["é".repeat(1 << 20), "b".into()];
+        assert_eq!(told(&long), ["é".repeat(CUT_WARNING).as_str(), "b"]);
+        let many: Vec<String> = (0..100_000).map(|index| format!("{index:0300}")).collect();
+        assert_eq!(told(&many).len(), WARNINGS_LENGTH / CUT_WARNING);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use parking_lot::Mutex;
 
-use crate::api::Api;
+use crate::api::{Api, Served};
 use crate::request::Request;
 
 /// Upper bounds of the latency histogram, in seconds.
@@ -37,24 +37,18 @@ struct Sample {
 }
 
 impl Metrics {
-    pub fn finished(&self, request: &Request, status: StatusCode, took: Duration) {
+    pub fn finished(&self, served: &Served, request: &Request, status: StatusCode, took: Duration) {
         let info = &request.info;
-        let known = info.is_resource;
+        // Names that no row has would be a way to fill the memory, for anybody who can send a path.
+        let row =
+            if info.is_resource { served.kind(&info.group, &info.version, &info.resource) } else { None };
+        let subresource = row.filter(|row| row.subresource(&info.subresource).is_some());
         let series = Series {
-            verb: if known { info.verb } else { "get" },
-            group: info.group.as_str().into(),
-            version: info.version.as_str().into(),
-            // Names that no row has would be a way to fill the memory.
-            resource: if known && status != StatusCode::NOT_FOUND {
-                info.resource.as_str().into()
-            } else {
-                "".into()
-            },
-            subresource: if status == StatusCode::NOT_FOUND {
-                "".into()
-            } else {
-                info.subresource.as_str().into()
-            },
+            verb: if info.is_resource { info.verb } else { "get" },
+            group: row.map_or("", |row| row.group.as_ref()).into(),
+            version: row.map_or("", |row| row.version.as_ref()).into(),
+            resource: row.map_or("", |row| row.plural.as_ref()).into(),
+            subresource: subresource.map_or("", |_| info.subresource.as_str()).into(),
             code: status.as_u16(),
             dry_run: request.query.get("dryRun").is_some(),
         };

@@ -24,6 +24,8 @@ use crate::request_info::{Query, RequestInfo};
 
 /// A request that does not say how long it waits for others.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Whoever asks for longer waits this long: a time far off has no place on a clock.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 pub struct Request {
     pub method: Method,
@@ -102,19 +104,14 @@ impl Request {
     }
 
     pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
-        let mut said = self.warnings.lock();
-        for warning in warnings {
-            if !said.contains(&warning) {
-                said.push(warning);
-            }
-        }
+        ferry_registry::verbs::warn(&self.warnings, warnings);
     }
 
     /// How long the client is willing to wait: `?timeout=20s`.
     fn patience(&self) -> Duration {
         let asked =
             self.query.text("timeout").strip_suffix('s').and_then(|seconds| seconds.parse::<u64>().ok());
-        asked.map_or(PATIENCE, Duration::from_secs)
+        asked.map_or(PATIENCE, |seconds| Duration::from_secs(seconds).min(LONGEST_WAIT))
     }
 
     /// The body as an object of `kind`, with defaults.

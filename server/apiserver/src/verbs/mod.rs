@@ -14,6 +14,7 @@ use std::sync::Arc;
 use ferry_api::{Kind, Status};
 use ferry_registry::Resource;
 use http::Method;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::api::Api;
 use crate::body::Response;
@@ -25,7 +26,28 @@ use crate::{resource_metrics, respond, subresources};
 
 pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
 
+/// What takes less time to decode and to judge than handing the worker's other tasks over does.
+const SMALL_BODY: usize = 64 << 10;
+
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
+    match request.body.len() {
+        0..=SMALL_BODY => find_verb(api, request).await,
+        _ => aside(find_verb(api, request)).await,
+    }
+}
+
+/// Polls a future that computes for long without waiting: other threads take over this worker's tasks meanwhile, so that
+/// timers and small requests are not held up. A runtime of one thread has no others.
+async fn aside<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| future.as_mut().poll(context)),
+        _ => future.as_mut().poll(context),
+    })
+    .await
+}
+
+async fn find_verb(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     let info = &request.info;
     let served = api.served();
     let Some(Place { kind, backend }) = served.place(&info.group, &info.version, &info.resource) else {

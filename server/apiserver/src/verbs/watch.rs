@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ferry_api::{Kind, Status, protobuf};
+use ferry_api::{Kind, Status, excerpt, protobuf};
 use ferry_registry::cache::{
     Change, Encoding as FormEncoding, Entry, Event, Filter, Form, Snapshot, Watcher,
 };
@@ -28,7 +28,7 @@ use super::{Target, read};
 use crate::body::{Body, Response};
 use crate::dormant::Dormant;
 use crate::negotiate::{Encoding, View, Wanted};
-use crate::request::revision;
+use crate::request::{LONGEST_WAIT, revision};
 use crate::{respond, table, websocket};
 
 /// How often a quiet watch hears how far the server has come.
@@ -140,10 +140,15 @@ fn watch_duration(target: Target<'_>, asked: &str) -> Result<Duration, Status> {
             let least = target.api.limits.min_watch;
             Ok(least + least.mul_f64(rand::random::<f64>()))
         }
-        text => match text.parse::<u64>() {
-            Ok(seconds) => Ok(Duration::from_secs(seconds)),
-            Err(_) => Err(Status::bad_request(format!("invalid timeoutSeconds: {text:?}"))),
-        },
+        text => seconds(text),
+    }
+}
+
+/// A number of seconds as upstream reads it, 64 bits with a sign. A year is as good as for ever.
+fn seconds(text: &str) -> Result<Duration, Status> {
+    match text.parse::<i64>().map(u64::try_from) {
+        Ok(Ok(seconds)) => Ok(Duration::from_secs(seconds).min(LONGEST_WAIT)),
+        _ => Err(Status::bad_request(format!("invalid timeoutSeconds: {:?}", excerpt::of(text, 64)))),
     }
 }
 
@@ -443,6 +448,16 @@ const JSON_FRAME_END: &[u8] = b"}\n";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_number_of_seconds_has_a_place_on_the_clock() {
+        for text in ["1", "31536001", "9223372036854775807"] {
+            let _ = Instant::now() + seconds(text).expect(text);
+        }
+        for text in ["18446744073709551615", "-1", "9223372036854775808", "x"] {
+            assert_eq!(seconds(text).expect_err(text).code, 400);
+        }
+    }
 
     #[tokio::test]
     async fn a_watch_hears_of_the_revision_every_minute_and_before_its_end() {

@@ -121,16 +121,24 @@ impl Call<'_> {
     }
 
     pub fn warn(&self, warnings: impl IntoIterator<Item = String>) {
-        let mut said = self.warnings.lock();
-        for warning in warnings {
-            if !said.contains(&warning) {
-                said.push(warning);
-            }
-        }
+        warn(self.warnings, warnings);
     }
 
     fn current(&self) -> Option<Arc<Entry>> {
         self.resource.cache.get(&self.resource.key(self.namespace, self.name))
+    }
+}
+
+/// More warnings than these fit into no answer.
+const MAX_WARNINGS: usize = 256;
+
+/// Adds warnings to those of a request. Each is said once.
+pub fn warn(said: &Mutex<Vec<String>>, warnings: impl IntoIterator<Item = String>) {
+    let mut said = said.lock();
+    for warning in warnings {
+        if said.len() < MAX_WARNINGS && !said.contains(&warning) {
+            said.push(warning);
+        }
     }
 }
 
