@@ -13,5 +13,4 @@ mod hooks;
 pub mod mutating;
 mod review;
 pub mod rules;
-mod service;
 pub mod validating;
