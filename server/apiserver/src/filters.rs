@@ -21,6 +21,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
 use tokio::sync::SemaphorePermit;
 
+use crate::aggregation::proxy::{self, Passing};
+use crate::aggregation::{self, Remote};
 use crate::api::Api;
 use crate::auditing::Auditing;
 use crate::body::Response;
@@ -62,7 +64,7 @@ where
         let query = Query::parse(parts.uri.query().unwrap_or(""));
         let (info, legible) = request_info(&parts, &query);
         within(deadline(&api, &info), async {
-            let _place = limit_in_flight(&api, &connection, &info)?;
+            let place = limit_in_flight(&api, &connection, &info)?;
             let authenticated = authenticate(&api, &connection, &parts, &info).await;
             let nobody = || Arc::new(User::default());
             let caller = authenticated.as_ref().map_or_else(|_| nobody(), Arc::clone);
@@ -80,6 +82,13 @@ where
             let decision = authorize(&api, &info, &user).await;
             audit(&|auditing| auditing.decided(&decision));
             permit(&info, &user, decision)?;
+            if let Some(remote) = aggregation::remote(&api, &info) {
+                // However slow who answers is, it takes nobody's place here.
+                drop(place);
+                let response = pass_on(&remote, &connection, &info, &user, parts, body).await;
+                api.metrics.passed_on(&info, response.status(), started.elapsed());
+                return Ok(response);
+            }
             let body = read_body(&api, body).await?;
             audit(&|auditing| auditing.request_body(&parts.headers, &body));
             let mut parts = parts;
@@ -137,6 +146,31 @@ fn request_info(parts: &http::request::Parts, query: &Query) -> (RequestInfo, Re
             (info, Err(Status::bad_request("the path cannot be read")))
         }
     }
+}
+
+/// Hands a request to the API server that answers for it, its body unread.
+async fn pass_on<B>(
+    remote: &Remote,
+    connection: &Connection,
+    info: &RequestInfo,
+    user: &User,
+    mut parts: http::request::Parts,
+    body: B,
+) -> Response
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let passing = Passing {
+        method: parts.method,
+        path_and_query: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+        headers: without_credentials(parts.headers),
+        body,
+        upgrade,
+        peer: connection.peer,
+    };
+    proxy::pass(remote, info, user, passing).await
 }
 
 async fn answer(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {

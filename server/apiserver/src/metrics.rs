@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::api::Api;
 use crate::request::Request;
+use crate::request_info::RequestInfo;
 
 /// Upper bounds of the latency histogram, in seconds.
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 30.0];
@@ -39,7 +40,22 @@ struct Sample {
 impl Metrics {
     pub fn finished(&self, request: &Request, status: StatusCode, took: Duration) {
         let info = &request.info;
-        let known = info.is_resource;
+        self.count(info, info.is_resource, request.query.get("dryRun").is_some(), status, took);
+    }
+
+    /// Another API server answered. Which resources it has is not known here, so they are not told apart.
+    pub fn passed_on(&self, info: &RequestInfo, status: StatusCode, took: Duration) {
+        let unnamed = RequestInfo {
+            verb: info.verb,
+            group: info.group.clone(),
+            version: info.version.clone(),
+            is_resource: info.is_resource,
+            ..RequestInfo::default()
+        };
+        self.count(&unnamed, info.is_resource, false, status, took);
+    }
+
+    fn count(&self, info: &RequestInfo, known: bool, dry_run: bool, status: StatusCode, took: Duration) {
         let series = Series {
             verb: if known { info.verb } else { "get" },
             group: info.group.as_str().into(),
@@ -56,7 +72,7 @@ impl Metrics {
                 info.subresource.as_str().into()
             },
             code: status.as_u16(),
-            dry_run: request.query.get("dryRun").is_some(),
+            dry_run,
         };
         let seconds = took.as_secs_f64();
         let mut requests = self.requests.lock();
