@@ -425,3 +425,53 @@ async fn a_certificate_that_nobody_vouches_for_is_not_believed() {
     server.patch(FLUNDERS, "merge", &skip).await.expect(200);
     until("a request to pass", async || (server.get(RESOURCES).await.code == 200).then_some(())).await;
 }
+
+/// A child that does not outlive the test.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_deleted_waits_for_a_group_that_is_away_and_says_so() {
+    let Some(binary) = ferry_e2e::binary::ferry() else {
+        return eprintln!("passed over: the ferry binary is not built");
+    };
+    let server = TestServer::start().await;
+    server.post(SERVICES, &registration(GROUP, "v1", "")).await.expect(201);
+    told(&server, FLUNDERS, "ServiceNotFound").await;
+    let manager = std::process::Command::new(binary)
+        .args(["controller-manager", "--leader-elect=false", "--kubeconfig"])
+        .arg(server.kubeconfig())
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let _manager = Process(manager.expect("ferry starts"));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}});
+    server.post("/api/v1/namespaces", &namespace).await.expect(201);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    server.post("/api/v1/namespaces/doomed/configmaps", &map).await.expect(201);
+    server.delete("/api/v1/namespaces/doomed").await.expect(200);
+    let failure = until("the failure to be told", async || {
+        let answer = server.get("/api/v1/namespaces/doomed").await;
+        let namespace = answer.expect(200);
+        let conditions = namespace["status"]["conditions"].as_array()?;
+        let found = conditions.iter().find(|one| one["type"] == "NamespaceDeletionDiscoveryFailure")?;
+        Some(found.clone())
+    });
+    let failure = failure.await;
+    let words = format!(
+        "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: {GROUP}/v1: stale GroupVersion discovery: {GROUP}/v1"
+    );
+    assert_eq!((&failure["status"], &failure["message"]), (&json!("True"), &json!(words)));
+    // What can be asked for is deleted all the same.
+    server.get("/api/v1/namespaces/doomed/configmaps/a").await.expect(404);
+    server.delete(FLUNDERS).await.expect(200);
+    until("the namespace to go", async || {
+        (server.get("/api/v1/namespaces/doomed").await.code == 404).then_some(())
+    })
+    .await;
+}
