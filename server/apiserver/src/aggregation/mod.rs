@@ -51,7 +51,8 @@ use crate::request_info::RequestInfo;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// After the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Requests that fail have a backend asked before its time, but no more often than this.
+/// Requests that fail have a backend asked before its time, but no more often than this. What could not be written is
+/// written again as soon.
 const SOONEST: Duration = Duration::from_secs(1);
 
 /// A version of a group that another API server answers for.
@@ -169,11 +170,13 @@ impl Aggregation {
     pub async fn start(mut self) {
         let (_, _, mut watcher) = self.cache.watch_now(Filter::default());
         let mut served = self.api.follow_served();
-        self.sync(true).await;
+        let mut written = self.sync(true).await;
+        let mut is_registered = written;
         tokio::spawn(async move {
             let (stop, heard) = (self.stop.clone(), self.heard.clone());
             loop {
                 tokio::select! {
+                    () = tokio::time::sleep(SOONEST), if !written => {}
                     // These only wake; what there is the snapshots tell, whatever was missed.
                     changed = watcher.next() => if changed.is_err() {
                         watcher = self.cache.watch_now(Filter::default()).2;
@@ -182,16 +185,19 @@ impl Aggregation {
                     () = heard.notified() => {}
                     () = stop.cancelled() => return,
                 }
-                self.sync(false).await;
+                written = self.sync(!is_registered).await;
+                is_registered |= written;
             }
         });
     }
 
-    async fn sync(&mut self, first: bool) {
+    /// Says whether all that was to be written is.
+    async fn sync(&mut self, first: bool) -> bool {
         self.read();
-        self.register(first).await;
+        let written = self.register(first).await;
         self.follow_backends();
         self.swap();
+        written
     }
 
     fn read(&mut self) {
@@ -210,23 +216,23 @@ impl Aggregation {
         }
     }
 
-    /// Keeps the APIServices of what this server answers for. A write that fails is made again at the next change.
-    async fn register(&self, first: bool) {
+    /// Keeps the APIServices of what this server answers for.
+    async fn register(&self, first: bool) -> bool {
         let wanted = registration::local(self.api.served().rows.iter().map(AsRef::as_ref));
         let current = self.known.iter().map(|(name, (_, registration))| (name.to_string(), registration));
         let actions = registration::plan(&wanted, &current.collect(), first);
         if actions.is_empty() {
-            return;
+            return true;
         }
         let mut span = ferry_trace::span("aggregation.register");
         span.set("actions", actions.len());
         let writes: Vec<BoxFuture<'_, Result<(), Status>>> =
             actions.iter().map(|action| self.act(action, &wanted).boxed()).collect();
-        for result in futures::future::join_all(writes).await {
-            if let Err(error) = result {
-                tracing::warn!(%error, "an APIService of this server cannot be written");
-            }
+        let results = futures::future::join_all(writes).await;
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            tracing::warn!(%error, "an APIService of this server cannot be written");
         }
+        results.iter().all(Result::is_ok)
     }
 
     async fn act(&self, action: &Action, wanted: &BTreeMap<String, Registration>) -> Result<(), Status> {
@@ -268,7 +274,10 @@ impl Aggregation {
             known.get(name).is_some_and(|(_, now)| now.has_same_backend(&followed.registration))
         });
         for (name, (_, registration)) in &self.known {
-            let Some(service) = &registration.service else { continue };
+            // Registrations are always this server's own, or one that leads astray could not be taken back.
+            let Some(service) = registration.service.as_ref().filter(|_| registration.group != GROUP) else {
+                continue;
+            };
             if let Some(followed) = self.backends.get_mut(name) {
                 followed.registration = registration.clone();
                 continue;
