@@ -5,6 +5,7 @@
 //! definitions; [`v2`] and [`v3`] write both down in their own way. [`Documents`] keeps what was asked for.
 
 mod gnostic;
+pub mod merge;
 pub mod operations;
 pub mod schemas;
 pub mod v2;
@@ -24,6 +25,8 @@ pub struct Documents {
     v2: OnceLock<Document>,
     v2_protobuf: OnceLock<Document>,
     v3: BTreeMap<String, Arc<Slot>>,
+    /// The second version of what other API servers answer for, see [`merge::part`].
+    remotes: Vec<Arc<Value>>,
 }
 
 #[derive(Default)]
@@ -82,17 +85,31 @@ impl Documents {
             (path, slot)
         };
         let slots = v3::paths(&kinds).into_iter().map(slot).collect();
-        Documents { kinds, v2: OnceLock::new(), v2_protobuf: OnceLock::new(), v3: slots }
+        Documents { kinds, v2: OnceLock::new(), v2_protobuf: OnceLock::new(), v3: slots, remotes: Vec::new() }
+    }
+
+    /// With what other API servers answer for in the second version's document.
+    pub fn with(mut self, remotes: Vec<Arc<Value>>) -> Documents {
+        self.remotes = remotes;
+        self
+    }
+
+    fn v2_document(&self) -> Value {
+        let mut document = v2::document(&self.kinds);
+        for remote in &self.remotes {
+            merge::merge(&mut document, remote);
+        }
+        document
     }
 
     /// `/openapi/v2`
     pub fn v2(&self) -> &Document {
-        self.v2.get_or_init(|| Document::of(&v2::document(&self.kinds)))
+        self.v2.get_or_init(|| Document::of(&self.v2_document()))
     }
 
     /// `/openapi/v2` as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`.
     pub fn v2_protobuf(&self) -> &Document {
-        self.v2_protobuf.get_or_init(|| Document::from_bytes(gnostic::encode(&v2::document(&self.kinds))))
+        self.v2_protobuf.get_or_init(|| Document::from_bytes(gnostic::encode(&self.v2_document())))
     }
 
     /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use ferry_client::{Client, error};
-use futures::future::join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use ferry_client::Client;
 use kube::core::ApiResource;
+use kube::core::discovery::v2::APIGroupDiscovery;
+use kube::error::DiscoveryError;
+use tokio::try_join;
 
 /// A resource in the version its group prefers.
 #[derive(Clone, Debug)]
@@ -37,47 +38,82 @@ pub struct Discovered {
     pub failures: Vec<String>,
 }
 
-/// Asks the server anew. Only being unable to list the groups is an error.
+/// Asks the server anew, in two requests: what it knows of servers behind it, it knows already, so that one that hangs
+/// keeps nobody here. Only being unable to read the documents is an error.
 pub async fn discover(client: &Client) -> Result<Discovered, kube::Error> {
-    let groups = client.list_api_groups().await?;
-    // Of each group the preferred version first: it decides where several have a resource.
-    let mut versions = vec![String::from("v1")];
-    for group in groups.groups {
-        let preferred = group.preferred_version.map(|version| version.group_version);
-        let others = group.versions.into_iter().map(|version| version.group_version);
-        let others: Vec<String> = others.filter(|version| Some(version) != preferred.as_ref()).collect();
-        versions.extend(preferred.into_iter().chain(others));
-    }
-    let lists = join_all(versions.iter().map(|version| async move {
-        match version.as_str() {
-            "v1" => client.list_core_api_resources("v1").await,
-            version => client.list_api_group_resources(version).await,
-        }
-    }));
-    let mut found = Discovered::default();
-    let mut known = HashSet::new();
-    for (version, list) in versions.iter().zip(lists.await) {
-        match list {
-            Ok(list) => {
-                let own = list.resources.into_iter().filter(|resource| !resource.name.contains('/'));
-                let resources = own.map(|resource| describe(version, resource));
-                found.resources.extend(resources.filter(|resource| known.insert(resource.group_resource())));
-            }
-            Err(failed) => found.failures.push(format!("{version}: {}", error::message(&failed))),
+    let (core, others) =
+        try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
+    for (path, list) in [("/api", &core), ("/apis", &others)] {
+        // An older server answers with another document, which must not be read as an empty one.
+        if list.items.is_empty() {
+            return Err(kube::Error::Discovery(DiscoveryError::EmptyApiGroup(path.into())));
         }
     }
-    Ok(found)
+    Ok(read(core.items.into_iter().chain(others.items)))
 }
 
-fn describe(group_version: &str, resource: APIResource) -> Resource {
-    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
-    // A list may hold resources of another group or version and then says so.
-    let group = resource.group.filter(|group| !group.is_empty()).unwrap_or_else(|| group.into());
-    let version = resource.version.filter(|version| !version.is_empty()).unwrap_or_else(|| version.into());
-    let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-    Resource {
-        api: ApiResource { group, version, api_version, kind: resource.kind, plural: resource.name },
-        namespaced: resource.namespaced,
-        verbs: resource.verbs,
+/// Of each group the preferred version comes first: it decides where several have a resource.
+fn read(groups: impl IntoIterator<Item = APIGroupDiscovery>) -> Discovered {
+    let mut found = Discovered::default();
+    let mut known = HashSet::new();
+    for group in groups {
+        let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
+        for version in group.versions {
+            let number = version.version.unwrap_or_default();
+            let api_version = if name.is_empty() { number.clone() } else { format!("{name}/{number}") };
+            if version.freshness.as_deref() == Some("Stale") {
+                found.failures.push(format!("{api_version}: stale GroupVersion discovery: {api_version}"));
+                continue;
+            }
+            let resources = version.resources.into_iter().filter_map(|resource| {
+                let api = ApiResource {
+                    group: name.clone(),
+                    version: number.clone(),
+                    api_version: api_version.clone(),
+                    kind: resource.response_kind.and_then(|kind| kind.kind)?,
+                    plural: resource.resource?,
+                };
+                let namespaced = resource.scope.as_deref() == Some("Namespaced");
+                Some(Resource { api, namespaced, verbs: resource.verbs })
+            });
+            found.resources.extend(resources.filter(|resource| known.insert(resource.group_resource())));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_preferred_version_decides_and_a_server_that_is_away_is_told() {
+        let resource = |name: &str, kind: &str| {
+            json!({"resource": name, "responseKind": {"group": "", "version": "", "kind": kind},
+                "scope": "Namespaced", "verbs": ["get", "list"]})
+        };
+        let groups = json!([
+            {"metadata": {}, "versions": [{"version": "v1", "freshness": "Current", "resources": [resource("pods", "Pod")]}]},
+            {"metadata": {"name": "apps"}, "versions": [
+                {"version": "v2", "freshness": "Current", "resources": [resource("deployments", "Deployment")]},
+                {"version": "v1", "freshness": "Current", "resources": [resource("deployments", "Deployment"), resource("replicasets", "ReplicaSet")]},
+            ]},
+            {"metadata": {"name": "wardle.example.com"}, "versions": [
+                {"version": "v1", "freshness": "Stale", "resources": [resource("flunders", "Flunder")]},
+            ]},
+        ]);
+        let groups: Vec<APIGroupDiscovery> = serde_json::from_value(groups).expect("groups");
+        let found = read(groups);
+        let names: Vec<String> = found
+            .resources
+            .iter()
+            .map(|resource| format!("{} {}", resource.api.api_version, resource.group_resource()))
+            .collect();
+        assert_eq!(names, ["v1 pods", "apps/v2 deployments.apps", "apps/v1 replicasets.apps"]);
+        assert!(found.resources.iter().all(|resource| resource.namespaced && resource.can("list")));
+        let stale = "wardle.example.com/v1: stale GroupVersion discovery: wardle.example.com/v1";
+        assert_eq!(found.failures, [stale]);
     }
 }

@@ -17,6 +17,7 @@ mod matching;
 pub mod plugins;
 mod policy;
 pub mod reinvocation;
+pub mod service_address;
 pub mod usage_history;
 mod versions;
 mod webhook;

@@ -10,7 +10,8 @@ use ferry_auth::authenticate::{ServiceAccounts, Tokens};
 use ferry_auth::impersonate::Impersonation;
 use ferry_auth::{Authentication, Authorization, Rbac};
 use ferry_registry::Registry;
-use parking_lot::RwLock;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::AdmissionChain;
@@ -42,7 +43,9 @@ pub struct Api {
     pub jwks_uri: String,
     /// The address and port that discovery names.
     pub advertised: String,
-    served: RwLock<Arc<Served>>,
+    served: watch::Sender<Arc<Served>>,
+    /// Held by who makes the next picture: of two changes at once, none is lost.
+    changing: Mutex<()>,
 }
 
 pub struct Limits {
@@ -113,17 +116,26 @@ impl Api {
             advertised: parts.advertised,
             metrics: Metrics::default(),
             health: Default::default(),
-            served: RwLock::new(Arc::new(Served::builtin(&parts.registry, &parts.rows))),
+            served: watch::Sender::new(Arc::new(Served::builtin(&parts.registry, &parts.rows))),
+            changing: Mutex::default(),
             registry: parts.registry,
         }
     }
 
     pub fn served(&self) -> Arc<Served> {
-        self.served.read().clone()
+        self.served.borrow().clone()
     }
 
-    pub fn serve(&self, served: Served) {
-        *self.served.write() = Arc::new(served);
+    /// Swaps in another picture of what is served. Requests go on with the old one until it is made.
+    pub fn change_served(&self, change: impl FnOnce(&Served) -> Served) {
+        let _changing = self.changing.lock();
+        let next = change(&self.served());
+        self.served.send_replace(Arc::new(next));
+    }
+
+    /// Wakes when another picture is served.
+    pub fn follow_served(&self) -> watch::Receiver<Arc<Served>> {
+        self.served.subscribe()
     }
 }
 

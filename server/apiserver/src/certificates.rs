@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_auth::authenticate::{RequestHeader, X509};
-use ferry_auth::pki::{Pki, PkiConfig, Renewed};
+use ferry_auth::pki::{PemPair, Pki, PkiConfig, Renewed};
 use ferry_auth::tls::AnyClientCertificate;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::account_keys::AccountKeys;
+use crate::aggregation::FrontProxy;
 use crate::api::Api;
 use crate::bootstrap::{Bootstrap, Trust};
 use crate::run::{Config, StartError, config_error};
@@ -32,6 +34,7 @@ pub struct Upkeep {
     pub pki: Arc<Pki>,
     pub api: Arc<Api>,
     pub believers: Believers,
+    pub front_proxy: Arc<FrontProxy>,
     pub bootstrap: Bootstrap,
     pub addresses: Arc<ServerAddresses>,
     pub client: kube::Client,
@@ -108,6 +111,10 @@ impl Upkeep {
             Ok(tls) => self.api.node_connection.set_tls(tls),
             Err(error) => tracing::error!(%error, "the renewed kubelet client cannot be used"),
         }
+        match certified_key(&self.pki.front_proxy_client()) {
+            Ok(key) => self.front_proxy.replace(key),
+            Err(error) => tracing::error!(%error, "the renewed front proxy's client cannot be used"),
+        }
     }
 }
 
@@ -147,11 +154,7 @@ pub fn server_tls(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
 pub fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(pki.ca_bundle());
-    let pair = pki.kubelet_client();
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(config_error)?;
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?;
+    let (chain, key) = chain_and_key(&pki.kubelet_client())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -160,6 +163,22 @@ pub fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
         .with_client_auth_cert(chain, key)
         .map_err(config_error)?;
     Ok(Arc::new(config))
+}
+
+/// A pair as handshakes take it.
+pub fn certified_key(pair: &PemPair) -> Result<CertifiedKey, StartError> {
+    let (chain, key) = chain_and_key(pair)?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(config_error)?;
+    Ok(CertifiedKey::new(chain, key))
+}
+
+fn chain_and_key(
+    pair: &PemPair,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), StartError> {
+    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(config_error)?;
+    Ok((chain, PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?))
 }
 
 /// Readable by the owner alone, and never seen half written.

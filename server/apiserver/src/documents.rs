@@ -8,8 +8,10 @@ use ferry_api::{Kind, Status, discovery, openapi};
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use parking_lot::Mutex;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::aggregation::Remote;
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::negotiate::JSON;
@@ -18,6 +20,10 @@ use crate::respond;
 
 pub struct Documents {
     rows: Vec<Arc<Kind>>,
+    /// What other API servers answer for, as discovery shows it.
+    remotes: Vec<discovery::Remote>,
+    /// Where their documents of OpenAPI v3 are, by path.
+    remote_v3: Vec<(String, String)>,
     made: Mutex<HashMap<String, Document>>,
     openapi: openapi::Documents,
 }
@@ -37,22 +43,30 @@ const AGGREGATED_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIG
 const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 impl Documents {
-    pub fn new(rows: &[Arc<Kind>]) -> Documents {
+    /// What was made before for rows that are the same is kept.
+    pub fn new(rows: Vec<Arc<Kind>>, remotes: &[Arc<Remote>], previous: Option<&Documents>) -> Documents {
+        let openapi = match previous {
+            Some(previous) => previous.openapi.next(rows.clone()),
+            None => openapi::Documents::new(rows.clone()),
+        };
         Documents {
-            rows: rows.to_vec(),
+            rows,
+            remotes: remotes.iter().map(|remote| remote.discovery()).collect(),
+            remote_v3: remotes.iter().filter_map(|remote| remote.openapi_v3()).collect(),
             made: Mutex::default(),
-            openapi: openapi::Documents::new(rows.to_vec()),
+            openapi: openapi.with(remotes.iter().filter_map(|remote| remote.openapi_v2()).collect()),
         }
-    }
-
-    /// Those of another set of rows; what was made for rows that are the same is kept.
-    pub fn next(&self, rows: &[Arc<Kind>]) -> Documents {
-        Documents { rows: rows.to_vec(), made: Mutex::default(), openapi: self.openapi.next(rows.to_vec()) }
     }
 
     /// The index of OpenAPI v3: the hash of every document, so each is made once for it.
     pub fn openapi_v3_index(&self) -> Option<Document> {
-        self.document("openapi/v3", JSON, || bytes(self.openapi.v3_index()))
+        self.document("openapi/v3", JSON, || {
+            let mut index = self.openapi.v3_index();
+            for (path, url) in &self.remote_v3 {
+                index["paths"][path] = json!({"serverRelativeURL": url});
+            }
+            bytes(index)
+        })
     }
 
     fn document(
@@ -96,19 +110,21 @@ fn answer_bytes(bytes: Bytes, content_type: &str, etag: &str, request: &Request)
 pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, Status> {
     let served = api.served();
     let documents = &served.documents;
-    let rows = &documents.rows;
+    let (rows, remotes) = (&documents.rows, &documents.remotes);
     let aggregated = aggregated_form(&request.headers);
     let plain = |name: &str, make: &dyn Fn() -> Option<Vec<u8>>| documents.document(name, JSON, make);
     let document = match (parts, aggregated) {
         (["api"], Some(form)) => documents.document(&format!("api {form}"), form, || {
-            bytes(discovery::aggregated(rows, true, version_of(form), Vec::new()))
+            bytes(discovery::aggregated(rows, remotes, true, version_of(form)))
         }),
         (["apis"], Some(form)) => documents.document(&format!("apis {form}"), form, || {
-            bytes(discovery::aggregated(rows, false, version_of(form), Vec::new()))
+            bytes(discovery::aggregated(rows, remotes, false, version_of(form)))
         }),
         (["api"], None) => plain("api", &|| bytes(discovery::api_versions(&api.advertised))),
-        (["apis"], None) => plain("apis", &|| bytes(discovery::api_group_list(rows))),
-        (["apis", group], _) => plain(&parts.join("/"), &|| bytes(discovery::api_group(rows, group)?)),
+        (["apis"], None) => plain("apis", &|| bytes(discovery::api_group_list(rows, remotes))),
+        (["apis", group], _) => {
+            plain(&parts.join("/"), &|| bytes(discovery::api_group(rows, remotes, group)?))
+        }
         (["api", version], _) => {
             plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, "", version)?))
         }

@@ -17,6 +17,8 @@ use http::header::{AUTHORIZATION, EXPECT, HeaderValue, WARNING};
 use parking_lot::Mutex;
 use tokio::time::Instant as Deadline;
 
+use crate::aggregation::proxy::{self, Passing};
+use crate::aggregation::{self, Remote};
 use crate::answer_memory::{self, AnswerMemory};
 use crate::api::Api;
 use crate::auditing::Auditing;
@@ -73,7 +75,8 @@ pub async fn handle<B: RequestBody>(
     let admitting = admit(&api, &connection, arrival, asked, &mut told.notes);
     let admitting = told.span.in_scope(within(deadline, admitting));
     let admitted = match AssertUnwindSafe(admitting).catch_unwind().await {
-        Ok(Ok(admitted)) => admitted,
+        Ok(Ok(Passed::Here(admitted))) => *admitted,
+        Ok(Ok(Passed::On(response))) => return told.finish(response),
         Ok(Err(status)) => return told.refuse(&status),
         Err(_) => return told.panicked(),
     };
@@ -103,6 +106,13 @@ struct Asked<B: RequestBody> {
     legible: Result<(), Status>,
 }
 
+/// Where a request goes that has passed the filters.
+enum Passed {
+    Here(Box<Admitted>),
+    /// To another API server, which has answered.
+    On(Response),
+}
+
 /// A request that has passed the filters, and what it holds while it is answered.
 struct Admitted {
     request: Request,
@@ -117,7 +127,7 @@ async fn admit<B: RequestBody>(
     arrival: Arrival,
     asked: Asked<B>,
     notes: &mut Notes,
-) -> Result<Admitted, Status> {
+) -> Result<Passed, Status> {
     let Asked { mut parts, body, query, info, legible } = asked;
     let checked = headers::check(&parts.headers);
     let authenticated = match &checked {
@@ -139,6 +149,12 @@ async fn admit<B: RequestBody>(
     let decision = authorize(api, &info, &user).await;
     notes.audit(|auditing| auditing.decided(&decision));
     permit(&info.attributes(&user), decision)?;
+    if let Some(remote) = aggregation::remote(api, &info) {
+        // However slow who answers is, it takes nobody's place here.
+        let response = pass_on(&remote, connection, &info, &user, parts, body).await;
+        api.metrics.passed_on(&info, response.status(), arrival.started.elapsed());
+        return Ok(Passed::On(response));
+    }
     let answer_memory = limit_unread_answers(api, connection, &user)?;
     let body = match request_body::is_wanted(&parts.method, &info) {
         true => body.read(api.limits.body_bytes, &user, body_memory(api, connection).as_ref()).await?,
@@ -160,7 +176,7 @@ async fn admit<B: RequestBody>(
         answer_memory,
         upgrade: Mutex::new(upgrade),
     };
-    Ok(Admitted { request, started: arrival.started, body, place })
+    Ok(Passed::Here(Box::new(Admitted { request, started: arrival.started, body, place })))
 }
 
 /// Answers a request, and tells of it.
@@ -285,6 +301,28 @@ fn request_info(parts: &http::request::Parts, query: &Query) -> (RequestInfo, Re
             (info, Err(Status::bad_request("the path cannot be read")))
         }
     }
+}
+
+/// Hands a request to the API server that answers for it, its body unread.
+async fn pass_on<B: RequestBody>(
+    remote: &Remote,
+    connection: &Connection,
+    info: &RequestInfo,
+    user: &User,
+    mut parts: http::request::Parts,
+    body: Unread<B>,
+) -> Response {
+    let Some(body) = body.into_stream() else { return respond::page_not_found() };
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let passing = Passing {
+        method: parts.method,
+        path_and_query: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+        headers: without_credentials(parts.headers),
+        body,
+        upgrade,
+        peer: connection.peer,
+    };
+    proxy::pass(remote, info, user, passing).await
 }
 
 async fn answer(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {

@@ -9,6 +9,7 @@
 pub mod access;
 mod account_keys;
 pub mod admission;
+pub mod aggregation;
 mod answer_memory;
 pub mod api;
 mod auditing;

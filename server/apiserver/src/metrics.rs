@@ -7,8 +7,10 @@ use std::time::Duration;
 use http::StatusCode;
 use parking_lot::Mutex;
 
-use crate::api::{Api, Served};
+use crate::api::Api;
 use crate::request::Request;
+use crate::request_info::RequestInfo;
+use crate::served::Served;
 
 /// Upper bounds of the latency histogram, in seconds.
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 30.0];
@@ -36,6 +38,14 @@ struct Sample {
     buckets: [u64; BUCKETS.len()],
 }
 
+/// What a series is named after: only what is served.
+struct Names<'a> {
+    group: &'a str,
+    version: &'a str,
+    resource: &'a str,
+    subresource: &'a str,
+}
+
 impl Metrics {
     pub fn finished(&self, served: &Served, request: &Request, status: StatusCode, took: Duration) {
         let info = &request.info;
@@ -43,14 +53,30 @@ impl Metrics {
         let row =
             if info.is_resource { served.kind(&info.group, &info.version, &info.resource) } else { None };
         let subresource = row.filter(|row| row.subresource(&info.subresource).is_some());
+        let names = Names {
+            group: row.map_or("", |row| row.group.as_ref()),
+            version: row.map_or("", |row| row.version.as_ref()),
+            resource: row.map_or("", |row| row.plural.as_ref()),
+            subresource: subresource.map_or("", |_| info.subresource.as_str()),
+        };
+        self.count(info, names, request.query.get("dryRun").is_some(), status, took);
+    }
+
+    /// Another API server answered. Which resources it has is not known here, so they are not told apart.
+    pub fn passed_on(&self, info: &RequestInfo, status: StatusCode, took: Duration) {
+        let names = Names { group: &info.group, version: &info.version, resource: "", subresource: "" };
+        self.count(info, names, false, status, took);
+    }
+
+    fn count(&self, info: &RequestInfo, names: Names<'_>, dry_run: bool, status: StatusCode, took: Duration) {
         let series = Series {
             verb: if info.is_resource { info.verb } else { "get" },
-            group: row.map_or("", |row| row.group.as_ref()).into(),
-            version: row.map_or("", |row| row.version.as_ref()).into(),
-            resource: row.map_or("", |row| row.plural.as_ref()).into(),
-            subresource: subresource.map_or("", |_| info.subresource.as_str()).into(),
+            group: names.group.into(),
+            version: names.version.into(),
+            resource: names.resource.into(),
+            subresource: names.subresource.into(),
             code: status.as_u16(),
-            dry_run: request.query.get("dryRun").is_some(),
+            dry_run,
         };
         let seconds = took.as_secs_f64();
         let mut requests = self.requests.lock();

@@ -531,7 +531,7 @@ fn is_page(headers: &HeaderMap) -> bool {
     kind.trim_start().starts_with("text/html") && !headers.contains_key(CONTENT_ENCODING)
 }
 
-fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
+pub(crate) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     for (name, value) in from {
         if !HOP_BY_HOP.contains(&name.as_str()) && *name != HOST {
             to.append(name.clone(), value.clone());
@@ -540,7 +540,7 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
 }
 
 /// Two upgraded connections become one, until either side is done.
-async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade) {
+pub(crate) async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade) {
     let joined = async {
         let (client, node) = tokio::try_join!(client, node).map_err(std::io::Error::other)?;
         copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(node)).await

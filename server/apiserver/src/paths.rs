@@ -65,9 +65,11 @@ fn root(api: &Api) -> Response {
         "/apis".into(),
         "/apis/".into(),
     ];
-    for row in served.rows.iter().filter(|row| !row.group.is_empty()) {
-        paths.push(format!("/apis/{}", row.group));
-        paths.push(format!("/apis/{}", row.api_version()));
+    let own = served.rows.iter().map(|row| (&*row.group, &*row.version));
+    let others = served.remotes().iter().map(|remote| (remote.group(), remote.version()));
+    for (group, version) in own.chain(others).filter(|(group, _)| !group.is_empty()) {
+        paths.push(format!("/apis/{group}"));
+        paths.push(format!("/apis/{group}/{version}"));
     }
     paths.extend(
         [

@@ -69,6 +69,11 @@ impl<B: RequestBody> Unread<B> {
         Unread { body: Some(body), silent: true }
     }
 
+    /// The body itself, for whoever passes it on as it comes; `None` where it was taken already.
+    pub fn into_stream(mut self) -> Option<B> {
+        self.body.take()
+    }
+
     /// Reads all of it, up to `limit` bytes. `None` for the memory of a component: its body is there already.
     pub async fn read(mut self, limit: usize, user: &User, memory: Option<&Memory>) -> Result<Whole, Status> {
         let Some(body) = &mut self.body else { return Ok(Whole::default()) };

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{AuthorizationWebhook, TokenWebhook};
 use crate::account_keys::AccountKeys;
+use crate::aggregation::{Aggregation, FrontProxy};
 use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, Believers, Upkeep};
@@ -231,6 +232,11 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
         definitions.start().await;
     }
+    let front_proxy = Arc::new(FrontProxy::new(certificates::certified_key(&pki.front_proxy_client())?));
+    let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
+    if let Some(aggregation) = aggregation {
+        aggregation.start().await;
+    }
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;
     let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
@@ -245,6 +251,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         pki: pki.clone(),
         api: api.clone(),
         believers,
+        front_proxy,
         bootstrap,
         addresses,
         client,

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use ferry_api::Kind;
 use ferry_registry::{Registry, Resource};
 
+use crate::aggregation::Remote;
 use crate::documents::Documents;
 
 pub struct Served {
     pub rows: Vec<Arc<Kind>>,
     /// By version and resource, below their group.
     groups: HashMap<String, HashMap<(String, String), Place>>,
+    /// Versions of groups that other API servers answer for, whatever places there are: of their resources this
+    /// server knows nothing.
+    remotes: Vec<Arc<Remote>>,
     pub documents: Documents,
 }
 
@@ -46,11 +50,21 @@ impl Served {
             Some(Place { kind: row.clone(), backend })
         });
         let places: Vec<Place> = places.collect();
-        Served::of(places, None)
+        Served::of(places, Vec::new(), None)
     }
 
-    /// The next picture. Documents of groups and versions that stay as they are are taken over.
-    pub fn of(places: Vec<Place>, previous: Option<&Served>) -> Served {
+    /// The next picture, with these resources.
+    pub fn with_places(&self, places: Vec<Place>) -> Served {
+        Served::of(places, self.remotes.clone(), Some(self))
+    }
+
+    /// The next picture, with these versions of other API servers.
+    pub fn with_remotes(&self, remotes: Vec<Arc<Remote>>) -> Served {
+        Served::of(self.places(), remotes, Some(self))
+    }
+
+    /// Documents of groups and versions that stay as they are are taken over.
+    fn of(places: Vec<Place>, remotes: Vec<Arc<Remote>>, previous: Option<&Served>) -> Served {
         let rows: Vec<Arc<Kind>> = places.iter().map(|place| place.kind.clone()).collect();
         let mut groups: HashMap<String, HashMap<(String, String), Place>> = HashMap::new();
         for place in places {
@@ -58,11 +72,12 @@ impl Served {
             let resource = (kind.version.to_string(), kind.plural.to_string());
             groups.entry(kind.group.to_string()).or_default().insert(resource, place);
         }
-        let documents = match previous {
-            Some(previous) => previous.documents.next(&rows),
-            None => Documents::new(&rows),
+        let is_own = |row: &&Arc<Kind>| {
+            !remotes.iter().any(|remote| remote.group() == row.group && remote.version() == row.version)
         };
-        Served { groups, documents, rows }
+        let own: Vec<Arc<Kind>> = rows.iter().filter(is_own).cloned().collect();
+        let documents = Documents::new(own, &remotes, previous.map(|previous| &previous.documents));
+        Served { groups, remotes, documents, rows }
     }
 
     pub fn places(&self) -> Vec<Place> {
@@ -71,6 +86,15 @@ impl Served {
             .filter_map(|row| self.place(&row.group, &row.version, &row.plural))
             .cloned()
             .collect()
+    }
+
+    pub fn remotes(&self) -> &[Arc<Remote>] {
+        &self.remotes
+    }
+
+    /// Who else answers for a version of a group. There are few of them, mostly none.
+    pub fn remote(&self, group: &str, version: &str) -> Option<&Arc<Remote>> {
+        self.remotes.iter().find(|remote| remote.group() == group && remote.version() == version)
     }
 
     pub fn has_group(&self, group: &str) -> bool {

@@ -1,7 +1,6 @@
 //! One call of one webhook: find it, speak TLS with it, wait no longer than it may take.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::hooks::{ClientConfig, Hook};
-use super::service;
+use crate::service_address;
 
 /// An answer larger than this is none.
 const LARGEST_ANSWER: usize = 3 << 20;
@@ -31,7 +30,7 @@ struct Target {
     /// What errors call it: the URL as it would be written.
     url: String,
     /// Where connections go, when that is not what the URL says.
-    address: Option<SocketAddr>,
+    address: Option<String>,
 }
 
 /// Posts a review and gives back the body of the answer; errors are in the words that clients know.
@@ -111,10 +110,11 @@ impl Endpoint {
 
 fn target(registry: &Registry, config: &ClientConfig) -> Result<Target, String> {
     if let Some(reference) = &config.service {
-        let port = reference.port.unwrap_or(service::DEFAULT_PORT);
+        let port = reference.port.unwrap_or(service_address::DEFAULT_PORT);
         let path = reference.path.as_deref().unwrap_or("").trim_start_matches('/');
         let url = format!("https://{}.{}.svc:{port}/{path}", reference.name, reference.namespace);
-        return Ok(Target { url, address: Some(service::resolve(registry, reference)?) });
+        let address = service_address::resolve(registry, &reference.namespace, &reference.name, port)?;
+        return Ok(Target { url, address: Some(address) });
     }
     match &config.url {
         Some(url) => Ok(Target { url: url.clone(), address: None }),
@@ -125,10 +125,7 @@ fn target(registry: &Registry, config: &ClientConfig) -> Result<Target, String> 
 fn connect(target: &Target, config: &ClientConfig) -> Result<kube::Client, String> {
     let uri: http::Uri = target.url.parse().map_err(|error| format!("Unparsable URL: {error}"))?;
     let authority = uri.authority().ok_or("Unparsable URL: no host")?.clone();
-    let host = match target.address {
-        Some(address) => address.to_string(),
-        None => authority.to_string(),
-    };
+    let host = target.address.clone().unwrap_or_else(|| authority.to_string());
     let base = format!("{}://{host}/", uri.scheme_str().unwrap_or("https"));
     let mut kube = kube::Config::new(base.parse().map_err(|error| format!("Unparsable URL: {error}"))?);
     if target.address.is_some() {
@@ -166,8 +163,7 @@ fn cause(error: &(dyn Error + 'static), target: &Target) -> String {
         if let Some(error) = last.downcast_ref::<std::io::Error>()
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
-            let address =
-                target.address.map_or_else(|| host_and_port(&target.url), |address| address.to_string());
+            let address = target.address.clone().unwrap_or_else(|| host_and_port(&target.url));
             return format!("dial tcp {address}: connect: connection refused");
         }
     }

@@ -14,5 +14,4 @@ mod hooks;
 pub mod mutating;
 mod review;
 pub mod rules;
-mod service;
 pub mod validating;

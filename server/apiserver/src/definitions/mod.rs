@@ -25,7 +25,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
-use crate::served::{Backend, Place, Served};
+use crate::served::{Backend, Place};
 
 pub struct Definitions {
     api: Arc<Api>,
@@ -193,7 +193,7 @@ impl Definitions {
         let custom = self.known.values().filter_map(|known| known.served.as_ref());
         let custom = custom.flat_map(|serving| serving.places.iter().cloned());
         let places = self.builtin.iter().cloned().chain(custom).collect();
-        self.api.serve(Served::of(places, Some(&self.api.served())));
+        self.api.change_served(|served| served.with_places(places));
     }
 
     /// Writes what is to be said of a definition: whether its names are accepted, and that it is served.

@@ -2,6 +2,7 @@
 //! a kind to its rules.
 
 mod admission;
+mod api_service;
 mod certificate_signing_request;
 mod checks;
 mod config_map;
@@ -74,6 +75,7 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
             &admission::webhook_configuration::VALIDATING
         }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => &custom_resource_definition::STRATEGY,
+        ("apiregistration.k8s.io", "APIService") => &api_service::STRATEGY,
         ("apps", "DaemonSet") => &daemon_set::STRATEGY,
         ("apps", "Deployment") => &deployment::STRATEGY,
         ("apps", "ReplicaSet") => &replica_set::STRATEGY,

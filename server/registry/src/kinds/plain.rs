@@ -78,7 +78,6 @@ static ROWS: &[Row] = &[
     row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
     row("", "ServiceAccount", NONE, &[], cluster::AGED),
-    row("apiregistration.k8s.io", "APIService", NONE, &[], cluster::API_SERVICE),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),

@@ -1,7 +1,9 @@
-//! Where a Service's webhook is reached: at one of its ready endpoints, as its port says; at its cluster
-//! address where it has no endpoints of its own to choose from.
+//! Where a Service is reached from the server itself, for webhooks and aggregated API servers: at one of its ready
+//! endpoints, as its port says; at its cluster address where it has no endpoints of its own to choose from; at the name
+//! that it stands for where that is outside.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ferry_api::{GroupResource, Object, Status};
 use ferry_registry::Registry;
@@ -9,42 +11,49 @@ use ferry_registry::cache::Filter;
 use rand::seq::IndexedRandom;
 use serde_json::Value;
 
-use super::hooks::ServiceReference;
 use crate::lookup::lookup;
 
 pub const DEFAULT_PORT: u16 = 443;
 
-pub fn resolve(registry: &Registry, reference: &ServiceReference) -> Result<SocketAddr, String> {
-    let (namespace, name) = (&reference.namespace, &reference.name);
-    let port = reference.port.unwrap_or(DEFAULT_PORT);
+/// `host:port`, as one connects to it.
+pub fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
     let service = lookup(registry, "", "services", namespace, name)
         .map_err(|status| status.message)?
         .ok_or_else(|| format!("service {name:?} not found"))?;
-    let ports = service.get(&["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let found = ports.iter().find(|one| one.get("port").and_then(Value::as_u64) == Some(u64::from(port)));
-    let found = found.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
-    let port_name = found.get("name").and_then(Value::as_str).unwrap_or("");
+    if service.text_at(&["spec", "type"]) == "ExternalName" {
+        return Ok(format!("{}:{port}", service.text_at(&["spec", "externalName"])));
+    }
+    let port_name = port_name(&service, port)
+        .ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
     let ready = ready(&slices(registry, namespace, name).map_err(|status| status.message)?, port_name);
     if let Some(address) = ready.choose(&mut rand::rng()) {
-        return Ok(*address);
+        return Ok(address.to_string());
     }
     let selects =
         service.get(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|map| !map.is_empty());
     match service.text_at(&["spec", "clusterIP"]).parse::<IpAddr>() {
         // Someone else may stand behind an address without a selector.
-        Ok(address) if !selects => Ok(SocketAddr::new(address, port)),
+        Ok(address) if !selects => Ok(SocketAddr::new(address, port).to_string()),
         _ => Err(format!("no endpoints available for service {name:?}")),
     }
 }
 
-fn slices(registry: &Registry, namespace: &str, service: &str) -> Result<Vec<Object>, Status> {
+/// What the Service calls its port of this number.
+pub fn port_name(service: &Object, port: u16) -> Option<&str> {
+    let ports = service.get(&["spec", "ports"]).and_then(Value::as_array)?;
+    let found = ports.iter().find(|one| one.get("port").and_then(Value::as_u64) == Some(u64::from(port)))?;
+    Some(found.get("name").and_then(Value::as_str).unwrap_or(""))
+}
+
+/// The EndpointSlices of a Service.
+pub fn slices(registry: &Registry, namespace: &str, service: &str) -> Result<Vec<Object>, Status> {
     let Some(resource) = registry.resource(&GroupResource::new("discovery.k8s.io", "endpointslices")) else {
         return Ok(Vec::new());
     };
     let filter = Filter::in_namespace(namespace);
     let (snapshot, _) = resource.cache.snapshot();
     let of_service = snapshot
-        .range(std::sync::Arc::<str>::from(format!("{namespace}/"))..)
+        .range(Arc::<str>::from(format!("{namespace}/"))..)
         .map(|(_, entry)| entry)
         .take_while(|entry| filter.matches(entry))
         .filter(|entry| entry.label("kubernetes.io/service-name") == Some(service));
@@ -52,7 +61,7 @@ fn slices(registry: &Registry, namespace: &str, service: &str) -> Result<Vec<Obj
 }
 
 /// The addresses of ready endpoints behind the port of that name. Pure.
-fn ready(slices: &[Object], port_name: &str) -> Vec<SocketAddr> {
+pub fn ready(slices: &[Object], port_name: &str) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     for slice in slices {
         let list = |field: &str| slice.get(&[field]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
