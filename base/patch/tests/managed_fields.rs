@@ -267,3 +267,32 @@ fn widget() -> Schema {
     let Shape::Struct(root) = root else { unreachable!("a struct was added") };
     Schema { types: Arc::new(types), root }
 }
+
+/// A refusal names some of what is wrong, not all of it at any length.
+#[test]
+fn refusals_of_an_apply_are_short() {
+    let schema = Schema::builtin(&GroupVersionKind::new("", "v1", "ConfigMap")).expect("ConfigMap");
+    let write = |manager| managed_fields::Write {
+        manager,
+        subresource: "",
+        api_version: "v1",
+        now: jiff::Timestamp::UNIX_EPOCH,
+        schema: &schema,
+        reset: managed_fields::Reset::Nothing,
+        versions: &managed_fields::OneVersion,
+    };
+    let object = |value: &str, entries: usize| {
+        let long = "k".repeat(2_000);
+        let data: serde_json::Map<String, Value> =
+            (0..entries).map(|index| (format!("{long}{index}"), json!(value))).collect();
+        let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
+        Object::from_value(value).expect("an object")
+    };
+    let mut live = object("1", 1_000);
+    managed_fields::update(None, &mut live, &write("first"));
+    let refused = managed_fields::apply(Some(&live), &object("2", 1_000), false, &write("second"));
+    let managed_fields::ApplyError::Conflicts(conflicts) = refused.expect_err("conflicts") else {
+        panic!("no conflicts")
+    };
+    assert!((1..=100).contains(&conflicts.0.len()) && conflicts.to_string().len() < 100_000);
+}

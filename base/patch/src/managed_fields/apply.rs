@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use ferry_api::{Object, Schema};
+use ferry_api::{Object, Schema, excerpt};
 use serde_json::{Map, Value};
 
 use super::entry::{self, Entry, Operation};
@@ -10,6 +10,9 @@ use super::field_set::FieldSet;
 use super::rows::same_fields;
 use super::update::{OtherVersions, note, settle_all, take_from_others, taken};
 use super::{Write, claims, compare, csa, merge, pick};
+
+/// Conflicts beyond this number are not told.
+const MAX_CONFLICTS: usize = 100;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
@@ -156,9 +159,11 @@ impl Request<'_> {
         for entry in others {
             let version = entry.api_version();
             let Some(changes) = elsewhere.changes(version, live, new, changes, self.write) else { continue };
-            let paths = entry.fields().intersection(&taken(changes)).paths();
-            let manager = entry.describe();
-            conflicts.extend(paths.into_iter().map(|path| Conflict { manager: manager.clone(), path }));
+            let room = MAX_CONFLICTS - conflicts.len();
+            let paths = entry.fields().intersection(&taken(changes)).first_paths(room);
+            let manager = excerpt::of_owned(entry.describe(), excerpt::LONGEST_PATH);
+            let paths = paths.into_iter().map(|path| excerpt::of_owned(path, excerpt::LONGEST_PATH));
+            conflicts.extend(paths.map(|path| Conflict { manager: manager.clone(), path }));
         }
         if conflicts.is_empty() { Ok(()) } else { Err(ApplyError::Conflicts(Conflicts(conflicts))) }
     }

@@ -1,8 +1,9 @@
 //! The fields an applied configuration claims, and whether it says only what its kind has.
 
 use std::collections::HashSet;
+use std::fmt;
 
-use ferry_api::{Schema, Shape};
+use ferry_api::{Schema, Shape, excerpt};
 use serde_json::{Map, Value};
 
 use super::element;
@@ -82,7 +83,7 @@ impl<'s> Rows<'s> {
     }
 
     fn check(self, owned: Owned<'s>, value: &Value, path: &mut String, errors: &mut Vec<String>) {
-        let mut refuse = |why: String| errors.push(format!("{path}: {why}"));
+        let mut refuse = |why: String| note(errors, format_args!("{path}: {why}"));
         match (owned, value) {
             (_, Value::Null) => {}
             (Owned::Scalar(shape), value) => {
@@ -118,7 +119,7 @@ impl<'s> Rows<'s> {
                 }
             }
             (Shape::List(_) | Shape::ExtraValue, other) if !other.is_array() => {
-                errors.push(format!("{path}: expected list, got {}", shown(other)));
+                note(errors, format_args!("{path}: expected list, got {}", shown(other)));
             }
             _ => {}
         }
@@ -136,7 +137,7 @@ impl<'s> Rows<'s> {
             match owned {
                 Owned::Struct(ty) => match self.field(ty, name) {
                     Some(inner) => self.check_at(&step, inner, value, path, errors),
-                    None => errors.push(format!("{path}{step}: field not declared in schema")),
+                    None => note(errors, format_args!("{path}{step}: field not declared in schema")),
                 },
                 owned => self.check_at(&step, self.at(owned, name), value, path, errors),
             }
@@ -147,12 +148,12 @@ impl<'s> Rows<'s> {
         let mut seen = HashSet::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let Some(element) = self.element(owned, item) else {
-                errors.push(format!("{path}: element {index}: {}", self.why_no_element(owned, item)));
+                note(errors, format_args!("{path}: element {index}: {}", self.why_no_element(owned, item)));
                 return;
             };
             let step = element::describe(&element);
             if !seen.insert(element) {
-                errors.push(format!("{path}: duplicate entries for key {step}"));
+                note(errors, format_args!("{path}: duplicate entries for key {step}"));
             }
             self.check_at(&step, self.items(owned), item, path, errors);
         }
@@ -191,6 +192,15 @@ impl<'s> Rows<'s> {
             (_, Value::Array(_)) => "not supported: associative list with lists as elements".to_string(),
             _ => "associative list without keys has an element that's an explicit null".to_string(),
         }
+    }
+}
+
+/// Errors beyond this number are not told.
+const MAX_ERRORS: usize = 100;
+
+fn note(errors: &mut Vec<String>, error: fmt::Arguments<'_>) {
+    if errors.len() < MAX_ERRORS {
+        errors.push(excerpt::of_owned(error.to_string(), excerpt::LONGEST_VALUE));
     }
 }
 

@@ -172,7 +172,14 @@ impl FieldSet {
     /// Every path, in the words of messages: `.spec.containers[name="web"].image`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
-        collect_paths(&self.0, &mut String::new(), &mut paths);
+        collect_paths(&self.0, &mut String::new(), &mut paths, usize::MAX);
+        paths
+    }
+
+    /// The first of them: as many as a message tells.
+    pub(super) fn first_paths(&self, most: usize) -> Vec<String> {
+        let mut paths = Vec::new();
+        collect_paths(&self.0, &mut String::new(), &mut paths, most);
         paths
     }
 }
@@ -384,7 +391,7 @@ fn remove_matching(nodes: &mut Nodes, patterns: &[&[&str]]) {
     });
 }
 
-fn collect_paths(nodes: &Nodes, prefix: &mut String, paths: &mut Vec<String>) {
+fn collect_paths(nodes: &Nodes, prefix: &mut String, paths: &mut Vec<String>, most: usize) {
     let mut sorted: Vec<(&String, &Nodes)> = nodes
         .iter()
         .filter(|(text, _)| *text != SELF)
@@ -392,6 +399,9 @@ fn collect_paths(nodes: &Nodes, prefix: &mut String, paths: &mut Vec<String>) {
         .collect();
     sorted.sort_by(|a, b| element::compare(a.0, b.0));
     for (text, inner) in &sorted {
+        if paths.len() >= most {
+            return;
+        }
         if is_member(inner) {
             paths.push(format!("{prefix}{}", element::describe(text)));
         }
@@ -399,7 +409,7 @@ fn collect_paths(nodes: &Nodes, prefix: &mut String, paths: &mut Vec<String>) {
     for (text, inner) in sorted {
         let length = prefix.len();
         prefix.push_str(&element::describe(text));
-        collect_paths(inner, prefix, paths);
+        collect_paths(inner, prefix, paths, most);
         prefix.truncate(length);
     }
 }
