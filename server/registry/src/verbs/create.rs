@@ -218,7 +218,7 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.prepare_create(object);
     strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
-    metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
+    metadata::validate(object, call.resource.stored.is_namespaced(), &traits, &mut errors);
     let warnings = strategy.validate(object, &call.kind.version, &mut errors)?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
