@@ -214,10 +214,13 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let api = Arc::new(api);
     api.health.caches_filled();
 
+    let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
+    if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
+        definitions.start().await;
+    }
     let tls = certificates::server_tls(&pki)?;
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
-    let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
     let bootstrap = Bootstrap {
         service_cidr: config.service_cidr.clone(),
         service_ip,
@@ -227,9 +230,6 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
-    }
-    if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
-        definitions.start().await;
     }
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;
