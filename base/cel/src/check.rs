@@ -10,7 +10,7 @@ use cel::common::ast::{
 };
 
 use crate::types::Type;
-use crate::{library, literals};
+use crate::{arguments, library, literals};
 
 pub struct Checked {
     pub result: Type,
@@ -151,6 +151,12 @@ impl Checker<'_> {
             self.references.insert(name);
             return if select.test { Type::Bool } else { kind.clone() };
         }
+        if let Some(name) = dotted(&at.expr)
+            && library::TYPE_NAMES.contains(&name.as_str())
+            && !self.is_local(&name)
+        {
+            return Type::Type;
+        }
         let operand = self.type_of(&select.operand);
         let found = match &operand {
             Type::Dyn | Type::Literal(_) => Type::Dyn,
@@ -171,6 +177,9 @@ impl Checker<'_> {
     }
 
     fn called(&mut self, at: &IdedExpr, call: &CallExpr) -> Type {
+        if let Some(argument) = arguments::wrong_literal(call) {
+            self.fault(argument, format!("invalid {} argument", call.func_name));
+        }
         // `sets.contains(a, b)` is a function of that name, not a method of a variable.
         if let Some(target) = &call.target
             && let Some(prefix) = dotted(&target.expr)

@@ -12,6 +12,7 @@
 
 pub mod access;
 pub mod admission;
+mod arguments;
 mod check;
 mod cost;
 pub mod environment;

@@ -282,3 +282,38 @@ fn objects_that_are_written_out_are_checked_by_their_names() {
     refused("Pod{}", "undeclared reference to 'Pod'");
     assert!(self::environment().compile("Object{}", &[]).is_err(), "only where they are allowed");
 }
+
+#[test]
+fn urls_are_read_as_requests_have_them() {
+    holds("url('https://example.com/with space/').getEscapedPath() == '/with%20space/'");
+    holds("url('https://example.com/a%20b').getEscapedPath() == '/a%20b'");
+    check("url('https://a/b?k=x y#part').getQuery()", json!({"k": ["x y"]}));
+    holds("isURL('mailto:a@b.c') && !isURL('example.com/a')");
+}
+
+#[test]
+fn types_have_names_with_dots() {
+    holds("type(duration('1h')) == google.protobuf.Duration");
+    holds("type(timestamp('2020-01-01T00:00:00Z')) == google.protobuf.Timestamp");
+    holds("type(ip('10.0.0.1')) == net.IP");
+}
+
+#[test]
+fn entries_of_maps_are_transformed() {
+    check("{'a': 1, 'b': 2}.transformMapEntry(k, v, {k + '2': v + 1})", json!({"a2": 2, "b2": 3}));
+    check("{'a': 1, 'b': 2}.transformMapEntry(k, v, v > 1, {k: v})", json!({"b": 2}));
+    assert!(evaluate("{'a': 1, 'b': 2}.transformMapEntry(k, v, {'same': v})").is_err());
+}
+
+#[test]
+fn arguments_that_can_only_be_wrong_are_refused() {
+    for (source, at) in [
+        ("'a'.matches(')')", "1:13"),
+        ("duration('1d') > duration('1h')", "1:10"),
+        ("timestamp('x') == timestamp('y')", "1:11"),
+    ] {
+        let why = evaluate(source).expect_err("refused");
+        let place = format!("compilation failed: ERROR: <input>:{at}: invalid ");
+        assert!(why.starts_with(&place), "{source}: {why}");
+    }
+}

@@ -12,7 +12,7 @@ use ferry_api::FieldErrors;
 use serde_json::{Map, Value};
 
 use crate::structural::MAX_DEPTH;
-use crate::{Structural, pattern};
+use crate::{Structural, hand_on, pattern};
 
 /// What is known beside the schema itself.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +68,7 @@ pub fn schema(value: &Value, path: &str, context: &CheckContext<'_>, errors: &mu
     {
         found.invalid(path, "", &why);
     }
-    errors.0.append(&mut found.0);
+    hand_on(found, errors);
 }
 
 /// What is asked of a schema; an update asks no more than the definition kept before.

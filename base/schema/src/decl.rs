@@ -92,6 +92,7 @@ impl Decls {
     }
 
     fn object(&mut self, node: &Node, resource: bool) -> Decl {
+        let resource = resource && !declares_metadata(node);
         let mut fields = HashMap::with_capacity(node.properties.len());
         let mut types = Vec::with_capacity(node.properties.len());
         let mut min_size = 2;
@@ -99,9 +100,9 @@ impl Decls {
             if required {
                 min_size += name.len() as i64 + decl.min_size + 4;
             }
-            if let Some(escaped) = escape(name) {
-                types.push((escaped.clone(), decl.ty.clone()));
-                fields.insert(escaped, decl);
+            for name in names(name) {
+                types.push((name.clone(), decl.ty.clone()));
+                fields.insert(name, decl.clone());
             }
         };
         for (name, property) in &node.properties {
@@ -198,6 +199,24 @@ pub fn escape(name: &str) -> Option<String> {
         rest = &rest[char.len_utf8()..];
     }
     Some(out)
+}
+
+/// All names that expressions have for a field: a word of the language is one after a dot, too.
+pub fn names(name: &str) -> impl Iterator<Item = String> {
+    let plain = RESERVED.contains(&name).then(|| name.to_string());
+    escape(name).into_iter().chain(plain)
+}
+
+/// Whether a resource's schema says all of its type and metadata itself; else they have the fields that all have.
+pub fn declares_metadata(node: &Node) -> bool {
+    let is =
+        |node: &Node, name: &str, kind: Kind| node.property(name).is_some_and(|field| field.kind == kind);
+    is(node, "kind", Kind::String)
+        && is(node, "apiVersion", Kind::String)
+        && is(node, "metadata", Kind::Object)
+        && node.property("metadata").is_some_and(|metadata| {
+            is(metadata, "name", Kind::String) && is(metadata, "generateName", Kind::String)
+        })
 }
 
 /// Whether a map's values are no objects of their own: an expression sees them by their keys.

@@ -12,6 +12,9 @@ use crate::structural::{EMBEDDED, EMBEDS, Ref};
 /// Annotations of one object together, keys and values.
 const ANNOTATIONS_LIMIT: usize = 256 << 10;
 
+/// Unknown fields of embedded metadata that are noted.
+const MOST_NOTED: usize = 1000;
+
 fn object_meta() -> Option<&'static Type> {
     let types = Types::builtin();
     types.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").map(|id| types.get(id))
@@ -65,11 +68,11 @@ fn known_fields(
 ) {
     object.retain(|name, value| {
         let Some(field) = ty.field(name) else {
-            let length = path.child(name);
-            if let Some(note) = note {
-                note.push(path.as_str().to_string());
+            if let Some(note) = note
+                && note.len() < MOST_NOTED
+            {
+                note.push(path.with(name));
             }
-            path.truncate(length);
             return false;
         };
         if let (Shape::List(element), Value::Array(items)) = (&field.shape, &mut *value)
@@ -89,17 +92,25 @@ fn known_fields(
     });
 }
 
-/// Judges type and metadata of embedded resources; `itself`: of the object, too.
-pub fn validate(value: &Value, node: &Ref, itself: bool, path: &mut Path, errors: &mut FieldErrors) {
+/// What is looked at.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Look {
+    /// Whether type and metadata can be read at all.
+    Types,
+    All,
+}
+
+/// Judges type and metadata of embedded resources.
+pub fn validate(value: &Value, node: &Ref, look: Look, path: &mut Path, errors: &mut FieldErrors) {
     match value {
         Value::Object(object) => {
-            if itself || node.is(EMBEDDED) {
-                resource(object, path, errors);
+            if node.is(EMBEDDED) {
+                resource(object, look, path, errors);
             }
             for (name, value) in object {
                 let Some(inner) = node.field(name).filter(|inner| inner.is(EMBEDS)) else { continue };
                 let length = if node.property(name).is_some() { path.child(name) } else { path.key(name) };
-                validate(value, inner, false, path, errors);
+                validate(value, inner, look, path, errors);
                 path.truncate(length);
             }
         }
@@ -107,7 +118,7 @@ pub fn validate(value: &Value, node: &Ref, itself: bool, path: &mut Path, errors
             let Some(inner) = node.items().filter(|inner| inner.is(EMBEDS)) else { return };
             for (index, item) in items.iter().enumerate() {
                 let length = path.index(index);
-                validate(item, inner, false, path, errors);
+                validate(item, inner, look, path, errors);
                 path.truncate(length);
             }
         }
@@ -115,27 +126,30 @@ pub fn validate(value: &Value, node: &Ref, itself: bool, path: &mut Path, errors
     }
 }
 
-fn resource(object: &Map<String, Value>, path: &Path, errors: &mut FieldErrors) {
+/// A resource as a whole.
+pub fn resource(object: &Map<String, Value>, look: Look, path: &Path, errors: &mut FieldErrors) {
+    let all = look == Look::All;
     match object.get("apiVersion") {
-        None => errors.required(path.with("apiVersion"), ""),
-        Some(Value::String(text)) if text.is_empty() => {
+        None if all => errors.required(path.with("apiVersion"), ""),
+        Some(Value::String(text)) if all && text.is_empty() => {
             errors.invalid(path.with("apiVersion"), "", "must not be empty");
         }
-        Some(Value::String(text)) if text.matches('/').count() > 1 => {
+        Some(Value::String(text)) if all && text.matches('/').count() > 1 => {
             let why = format!("unexpected GroupVersion string: {text}");
             errors.invalid(path.with("apiVersion"), text.as_str(), &why);
         }
-        Some(Value::String(_)) => {}
+        None | Some(Value::String(_)) => {}
         Some(other) => errors.invalid(path.with("apiVersion"), other.clone(), "must be a string"),
     }
     match object.get("kind") {
-        None => errors.required(path.with("kind"), ""),
-        Some(Value::String(text)) if text.is_empty() => {
+        None if all => errors.required(path.with("kind"), ""),
+        None => {}
+        Some(Value::String(text)) if all && text.is_empty() => {
             errors.invalid(path.with("kind"), "", "must not be empty");
         }
         Some(Value::String(text)) => {
             let wrong = names::dns1035_label(&text.to_lowercase());
-            if !wrong.is_empty() {
+            if all && !wrong.is_empty() {
                 let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
                 errors.invalid(path.with("kind"), text.as_str(), &why);
             }
@@ -144,7 +158,7 @@ fn resource(object: &Map<String, Value>, path: &Path, errors: &mut FieldErrors) 
     }
     match object.get("metadata") {
         None => {}
-        Some(Value::Object(fields)) => metadata(fields, &path.with("metadata"), errors),
+        Some(Value::Object(fields)) => metadata(fields, look, &path.with("metadata"), errors),
         Some(other) => {
             let why = format!(
                 "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
@@ -155,19 +169,47 @@ fn resource(object: &Map<String, Value>, path: &Path, errors: &mut FieldErrors) 
     }
 }
 
-fn metadata(fields: &Map<String, Value>, path: &str, errors: &mut FieldErrors) {
-    let wrong_type = |errors: &mut FieldErrors, name: &str, value: &Value, wanted: &str| {
+fn metadata(fields: &Map<String, Value>, look: Look, path: &str, errors: &mut FieldErrors) {
+    if let Some((name, value, wanted)) = unreadable(fields) {
         let why = format!(
             "json: cannot unmarshal {} into Go struct field ObjectMeta.{name} of type {wanted}",
             crate::words::json_type(value)
         );
         errors.invalid(path, Value::Object(fields.clone()), &why);
-    };
+    } else if look == Look::All {
+        metadata_fields(fields, path, errors);
+    }
+}
+
+/// A field of metadata that has another type: its name, its value, and what it should be.
+fn unreadable(fields: &Map<String, Value>) -> Option<(&'static str, &Value, &'static str)> {
+    let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
     for name in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
-        let text = match fields.get(name) {
-            Some(Value::String(text)) if !text.is_empty() => text.as_str(),
-            None | Some(Value::Null | Value::String(_)) => continue,
-            Some(other) => return wrong_type(errors, name, other, "string"),
+        if let Some(value) = given(name).filter(|value| !value.is_string()) {
+            return Some((name, value, "string"));
+        }
+    }
+    if let Some(value) = given("generation").filter(|value| value.as_i64().is_none()) {
+        return Some(("generation", value, "int64"));
+    }
+    for name in ["labels", "annotations"] {
+        match given(name) {
+            None => {}
+            Some(Value::Object(map)) => {
+                if let Some(value) = map.values().find(|value| !value.is_string() && !value.is_null()) {
+                    return Some((name, value, "string"));
+                }
+            }
+            Some(other) => return Some((name, other, "map[string]string")),
+        }
+    }
+    None
+}
+
+fn metadata_fields(fields: &Map<String, Value>, path: &str, errors: &mut FieldErrors) {
+    for name in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
+        let Some(text) = fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()) else {
+            continue;
         };
         let wrong = match name {
             "name" => names::path_segment(text),
@@ -179,35 +221,25 @@ fn metadata(fields: &Map<String, Value>, path: &str, errors: &mut FieldErrors) {
         };
         wrong.iter().for_each(|why| errors.invalid(format!("{path}.{name}"), text, why));
     }
-    match fields.get("generation") {
-        None | Some(Value::Null) => {}
-        Some(Value::Number(number)) if number.is_i64() => {
-            if number.as_i64().is_some_and(|number| number < 0) {
-                let why = "must be greater than or equal to 0";
-                errors.invalid(format!("{path}.generation"), number.as_i64(), why);
-            }
-        }
-        Some(other) => return wrong_type(errors, "generation", other, "int64"),
+    if let Some(generation) =
+        fields.get("generation").and_then(Value::as_i64).filter(|generation| *generation < 0)
+    {
+        let why = "must be greater than or equal to 0";
+        errors.invalid(format!("{path}.generation"), generation, why);
     }
     for name in ["labels", "annotations"] {
-        let map = match fields.get(name) {
-            None | Some(Value::Null) => continue,
-            Some(Value::Object(map)) => map,
-            Some(other) => return wrong_type(errors, name, other, "map[string]string"),
-        };
+        let Some(map) = fields.get(name).and_then(Value::as_object) else { continue };
         let path = format!("{path}.{name}");
         let mut size = 0;
         for (key, value) in map {
-            let Value::String(value) = value else {
-                return wrong_type(errors, name, value, "string");
-            };
+            let value = value.as_str().unwrap_or_default();
             size += key.len() + value.len();
             if name == "labels" {
                 names::qualified_name(key)
                     .iter()
                     .for_each(|why| errors.invalid(path.as_str(), key.as_str(), why));
                 let wrong = names::label_value(value);
-                wrong.iter().for_each(|why| errors.invalid(path.as_str(), value.as_str(), why));
+                wrong.iter().for_each(|why| errors.invalid(path.as_str(), value, why));
             } else {
                 let wrong = names::qualified_name(&key.to_lowercase());
                 wrong.iter().for_each(|why| errors.invalid(path.as_str(), key.as_str(), why));
@@ -259,7 +291,7 @@ pub fn fields_of(object: &Map<String, Value>, node: &Ref, errors: &mut FieldErro
     for (name, value) in object {
         let Some(inner) = node.field(name).filter(|inner| inner.is(EMBEDS)) else { continue };
         let length = if node.property(name).is_some() { path.child(name) } else { path.key(name) };
-        validate(value, inner, false, &mut path, errors);
+        validate(value, inner, Look::All, &mut path, errors);
         path.truncate(length);
     }
 }

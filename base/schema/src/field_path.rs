@@ -111,6 +111,8 @@ mod tests {
         assert_eq!(resolve("spec"), Err("expected [ or . but got: spec".to_string()));
         assert_eq!(resolve(".spec["), Err("unexpected end of JSON path".to_string()));
         assert_eq!(resolve(".spec[a]"), Err("expected single quoted string but got a".to_string()));
+        assert_eq!(schema.field_at(".spec.map"), Ok(("spec.map".to_string(), "object")));
+        assert_eq!(schema.field_at(".spec['a.b']"), Err("array notation is not allowed".to_string()));
         for odd in ["", ".", "..", "'", "['", "[']", ".é", "['é']", "[''']"] {
             let _ = resolve(odd);
         }

@@ -203,7 +203,7 @@ pub fn duration(text: &str) -> Option<i64> {
 
 /// Addresses whose numbers may begin with zeros, as they could before Go 1.17.
 fn ip(text: &str) -> Option<IpAddr> {
-    let Some((head, tail)) = text.rsplit_once(':').map_or(Some(("", text)), Some) else { return None };
+    let (head, tail) = text.rsplit_once(':').unwrap_or(("", text));
     if !tail.contains('.') {
         return strict_ip(text);
     }

@@ -24,3 +24,24 @@ mod words;
 
 pub use rules::Rules;
 pub use structural::Structural;
+
+use ferry_api::FieldErrors;
+
+/// Hands errors on one by one, so that the list they come into keeps its own limits.
+pub(crate) fn hand_on(found: FieldErrors, errors: &mut FieldErrors) {
+    for error in found.0 {
+        errors.push(error.path, error.reason, error.detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_and_rules_are_shared_by_threads() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Structural>();
+        is_shared::<Rules>();
+    }
+}

@@ -54,4 +54,30 @@ impl Path {
     pub fn told(&self) -> String {
         if self.0.is_empty() { "<nil>".to_string() } else { self.0.clone() }
     }
+
+    /// Goes to a child for as long as `walk` takes.
+    pub fn below<T>(&mut self, name: &str, walk: impl FnOnce(&mut Path) -> T) -> T {
+        let length = self.child(name);
+        let result = walk(self);
+        self.truncate(length);
+        result
+    }
+
+    /// `properties[name]`
+    pub fn property<T>(&mut self, name: &str, walk: impl FnOnce(&mut Path) -> T) -> T {
+        let length = self.child("properties");
+        self.key(name);
+        let result = walk(self);
+        self.truncate(length);
+        result
+    }
+
+    /// `allOf[0]`
+    pub fn element<T>(&mut self, name: &str, index: usize, walk: impl FnOnce(&mut Path) -> T) -> T {
+        let length = self.child(name);
+        self.index(index);
+        let result = walk(self);
+        self.truncate(length);
+        result
+    }
 }

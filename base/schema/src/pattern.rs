@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use regex::{Regex, RegexBuilder};
 
 /// The most memory that one compiled expression may take; upstream's limits (1,000 repetitions, nested ones
@@ -17,17 +17,17 @@ const KEPT: usize = 256;
 
 /// The compiled expression, or why it is none.
 pub fn compile(pattern: &str) -> Result<Arc<Regex>, String> {
-    static CACHE: LazyLock<Mutex<HashMap<Box<str>, Arc<Regex>>>> = LazyLock::new(Mutex::default);
-    if let Some(found) = CACHE.lock().get(pattern) {
+    static CACHE: LazyLock<RwLock<HashMap<Box<str>, Arc<Regex>>>> = LazyLock::new(RwLock::default);
+    if let Some(found) = CACHE.read().get(pattern) {
         return Ok(found.clone());
     }
     let compiled = RegexBuilder::new(&translate(pattern))
         .size_limit(SIZE_LIMIT)
         .dfa_size_limit(SIZE_LIMIT)
         .build()
-        .map_err(|error| error_text(&error))?;
+        .map_err(|error| error_text(&error, pattern))?;
     let compiled = Arc::new(compiled);
-    let mut cache = CACHE.lock();
+    let mut cache = CACHE.write();
     if cache.len() >= KEPT {
         cache.clear();
     }
@@ -35,10 +35,24 @@ pub fn compile(pattern: &str) -> Result<Arc<Regex>, String> {
     Ok(compiled)
 }
 
-fn error_text(error: &regex::Error) -> String {
+/// What is wrong with an expression, in Go's words for what is wrong most often.
+fn error_text(error: &regex::Error, pattern: &str) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or(&text);
-    format!("error parsing regexp: {}", last.strip_prefix("error: ").unwrap_or(last))
+    let last = last.strip_prefix("error: ").unwrap_or(last);
+    let why = match last {
+        "unclosed group" => format!("missing closing ): `{pattern}`"),
+        "unopened group" => format!("unexpected ): `{pattern}`"),
+        "unclosed character class" => {
+            let class = pattern.rfind('[').map_or(pattern, |at| &pattern[at..]);
+            format!("missing closing ]: `{class}`")
+        }
+        "repetition operator missing expression" if pattern.starts_with(['*', '+', '?']) => {
+            format!("missing argument to repetition operator: `{}`", &pattern[..1])
+        }
+        other => other.to_string(),
+    };
+    format!("error parsing regexp: {why}")
 }
 
 /// The expression in our engine's syntax. Where the two differ: classes (`\d`, `\w`, `\s`, `\b`) are of ASCII in
@@ -200,7 +214,11 @@ mod tests {
     fn an_expression_that_would_grow_is_refused() {
         assert!(compile("((((a{100}){100}){100}){100}){100}").is_err());
         assert!(compile("(").is_err());
-        assert!(compile("a**").is_err() || compile("a**").is_ok());
+        let why = |pattern: &str| compile(pattern).expect_err("no pattern");
+        assert_eq!(why("a("), "error parsing regexp: missing closing ): `a(`");
+        assert_eq!(why("a)"), "error parsing regexp: unexpected ): `a)`");
+        assert_eq!(why("a[b"), "error parsing regexp: missing closing ]: `[b`");
+        assert_eq!(why("+"), "error parsing regexp: missing argument to repetition operator: `+`");
         // Linear, however often it could be split.
         let compiled = compile("^(a+)+$").expect("fine");
         assert!(!compiled.is_match(&format!("{}b", "a".repeat(100_000))));

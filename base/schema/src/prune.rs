@@ -12,7 +12,7 @@ use crate::{Structural, embedded};
 /// Removes fields that the schema does not name; `note` collects their paths (`spec.rules[0].foo`), sorted.
 pub fn prune(object: &mut Map<String, Value>, schema: &Structural, note: Option<&mut Vec<String>>) {
     let before = note.as_ref().map_or(0, |note| note.len());
-    let mut walk = Walk { path: String::new(), note };
+    let mut walk = Walk { path: String::new(), note, left: NOTED };
     let keep = schema.root.is(PRESERVE_UNKNOWN);
     walk.object(object, &schema.root, true, keep);
     embedded::prune(object, schema, walk.note.as_deref_mut());
@@ -24,7 +24,7 @@ pub fn prune(object: &mut Map<String, Value>, schema: &Structural, note: Option<
 /// The same for a field of this schema.
 pub(crate) fn prune_below(object: &mut Map<String, Value>, name: &str, node: &Ref) {
     if let Some(value) = object.get_mut(name) {
-        Walk { path: String::new(), note: None }.value(value, Some(node));
+        Walk { path: String::new(), note: None, left: 0 }.value(value, Some(node));
     }
 }
 
@@ -32,7 +32,12 @@ struct Walk<'n> {
     /// Kept only where paths are noted.
     path: String,
     note: Option<&'n mut Vec<String>>,
+    /// Bytes of paths that may still be noted.
+    left: usize,
 }
+
+/// Bytes of paths that are noted of one object; who sends more unknown fields learns of the first.
+pub(crate) const NOTED: usize = 64 << 10;
 
 pub(crate) const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
@@ -109,7 +114,11 @@ impl Walk<'_> {
     }
 
     fn unknown(&mut self, name: &str) {
+        if self.note.is_none() || self.left == 0 {
+            return;
+        }
         let length = self.enter(name);
+        self.left = self.left.saturating_sub(self.path.len());
         if let Some(note) = &mut self.note {
             note.push(self.path.clone());
         }

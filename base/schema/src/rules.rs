@@ -140,21 +140,17 @@ impl Rules {
         walk.object(new, old, root, true, Unchanged { here: pair, around: None });
     }
 
-    /// Judges a value alone, as [`crate::check`] does a default.
-    pub(crate) fn judge_value(
-        value: &Value,
-        node: &Ref,
-        resource: bool,
-        path: &str,
-        errors: &mut FieldErrors,
-    ) {
-        let mut rules = Rules { root: Some(node.clone()), ..Rules::default() };
-        // A rule that does not compile is told where it stands.
-        if !matches!(rules.add(node, resource, &mut Decls::default(), &mut HashSet::new()), Ok(true)) {
-            return;
+    /// Judges a value of a node alone, as [`crate::check`] does a default: as one that was there before, and as a new
+    /// one.
+    pub(crate) fn judge_value(&self, value: &Value, node: &Ref, path: &str, errors: &mut FieldErrors) {
+        let before = errors.0.len();
+        for old in [Some(value), None] {
+            if errors.0.len() == before {
+                let mut walk =
+                    Walk { rules: self, path: Path::at(path), budget: Budget::new(BUDGET), errors };
+                let _ = walk.inside(value, old, node, node.is(EMBEDDED), Unchanged::default());
+            }
         }
-        let mut walk = Walk { rules: &rules, path: Path::at(path), budget: Budget::new(BUDGET), errors };
-        walk.value(value, Some(value), node, resource, Unchanged::default());
     }
 }
 
@@ -289,17 +285,6 @@ impl Walk<'_, '_> {
         if self.at(node, value, before, None, unchanged).is_ok() {
             let _ = self.fields(new, old, node, unchanged);
         }
-    }
-
-    fn value(
-        &mut self,
-        new: &Value,
-        old: Option<&Value>,
-        node: &Ref,
-        resource: bool,
-        unchanged: Unchanged<'_>,
-    ) {
-        let _ = self.inside(new, old, node, resource, unchanged);
     }
 
     fn inside(

@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use ferry_api::{GroupVersionKind, Schema};
 use serde_json::Value;
 
+use crate::field_path;
 use crate::format::Format;
 
 pub(crate) type Text = Arc<str>;
@@ -90,9 +91,7 @@ pub(crate) const EMBEDS: u8 = 1 << 7;
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct More {
     pub format: Option<(Format, Text)>,
-    pub maximum: Option<Bound>,
-    pub minimum: Option<Bound>,
-    pub multiple_of: Option<f64>,
+    pub bounds: Option<Box<Bounds>>,
     pub sizes: Option<Box<Sizes>>,
     pub pattern: Option<Text>,
     pub values: Box<[Value]>,
@@ -101,6 +100,14 @@ pub(crate) struct More {
     pub list_keys: Box<[Text]>,
     pub logic: Option<Box<Logic>>,
     pub rules: Box<[Rule]>,
+}
+
+/// What a number may be.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Bounds {
+    pub maximum: Option<Bound>,
+    pub minimum: Option<Bound>,
+    pub multiple_of: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -153,6 +160,13 @@ impl Structural {
     /// The schema of one field of the root, as a schema of its own: `status` is judged alone.
     pub fn property(&self, name: &str) -> Option<Structural> {
         self.root.property(name).map(|root| Structural { root: root.clone() })
+    }
+
+    /// Path and type of the field that a `jsonPath` of `selectableFields` names (`.spec.size` is `spec.size`, an
+    /// `integer`); or what is wrong with it.
+    pub fn field_at(&self, json_path: &str) -> Result<(String, &'static str), String> {
+        let (path, node) = field_path::resolve(json_path, &self.root, false)?;
+        Ok((path, node.kind.name()))
     }
 
     /// Whether fields that the schema does not name are kept at the root.
@@ -328,7 +342,8 @@ impl Seen {
             + size_of_val(&*more.required)
             + size_of_val(&*more.list_keys)
             + size_of_val(&*more.rules)
-            + more.sizes.as_ref().map_or(0, |_| size_of::<Sizes>());
+            + more.sizes.as_ref().map_or(0, |_| size_of::<Sizes>())
+            + more.bounds.as_ref().map_or(0, |_| size_of::<Bounds>());
         more.format.iter().for_each(|(_, name)| self.text(name));
         more.pattern.iter().chain(&more.required).chain(&more.list_keys).for_each(|text| self.text(text));
         self.bytes += more.values.iter().map(heap_of).sum::<usize>();

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::path::Path;
 use crate::structural::EMBEDS;
-use crate::{Rules, Structural, embedded};
+use crate::{Rules, Structural, embedded, hand_on};
 
 pub(crate) use constraints::constraints;
 
@@ -81,7 +81,7 @@ fn finish(
             rules.judge(new, old, &mut found);
         }
     }
-    errors.0.append(&mut found.0);
+    hand_on(found, errors);
 }
 
 /// Rules are written for objects of the schema's shape.

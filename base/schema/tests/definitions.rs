@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ferry_api::GroupVersionKind;
-use ferry_schema::Structural;
+use ferry_api::{FieldErrors, GroupVersionKind};
+use ferry_schema::check::{self, CheckContext};
+use ferry_schema::{Rules, Structural, default, prune, publish, validate};
 use serde_json::Value;
 
 /// Each version of each definition: file, definition, its index, schema.
@@ -14,7 +15,11 @@ fn versions() -> Vec<(String, Value, usize, Value)> {
     for file in files(&root) {
         let text = fs::read_to_string(&file).expect("a readable file");
         for document in text.split("\n---") {
-            let Ok(definition) = serde_saphyr::from_str::<Value>(document) else { continue };
+            if document.trim().trim_start_matches('-').trim().is_empty() {
+                continue;
+            }
+            let read = serde_saphyr::from_str::<Value>(document);
+            let definition = read.unwrap_or_else(|why| panic!("{}: {why}", file.display()));
             if definition["kind"] != "CustomResourceDefinition" {
                 continue;
             }
@@ -66,4 +71,33 @@ fn schemas_are_read_and_stay_small() {
     }
     println!("{total} bytes in {} versions", versions.len());
     assert!(total / versions.len() < BYTES_PER_VERSION, "{total} bytes in {} versions", versions.len());
+}
+
+#[test]
+fn schemas_are_found_without_fault_and_their_rules_compile() {
+    let mut rules = 0;
+    for (name, definition, index, schema) in versions() {
+        let status = !definition["spec"]["versions"][index]["subresources"]["status"].is_null();
+        let context = CheckContext { status_subresource: status, ..CheckContext::default() };
+        let mut errors = FieldErrors::default();
+        check::schema(&schema, "spec.versions[0].schema.openAPIV3Schema", &context, &mut errors);
+        let told: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        assert!(told.is_empty(), "{name}: {told:#?}");
+        let structural = Structural::parse(&schema).expect("a schema");
+        Rules::compile(&structural).unwrap_or_else(|why| panic!("{name}: {why}"));
+        rules += schema.to_string().matches("\"rule\":").count();
+        let gvk = GroupVersionKind::new("example.com", "v1", "Widget");
+        assert!(publish::v3(Some(&schema), &gvk, true)["properties"]["spec"].is_object(), "{name}");
+        assert!(publish::v2(Some(&schema), &gvk, true)["properties"]["metadata"].is_object(), "{name}");
+        // What is empty is judged without harm, and keeps its metadata.
+        let mut object =
+            serde_json::json!({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "a"}, "x": 1});
+        let object = object.as_object_mut().expect("an object");
+        prune::prune(object, &structural, None);
+        default::apply(object, &structural);
+        assert!(object.contains_key("metadata") && !object.contains_key("x"), "{name}");
+        let compiled = Rules::compile(&structural).expect("rules");
+        validate::object(object, None, &structural, &compiled, &mut FieldErrors::default());
+    }
+    println!("{rules} rules");
 }

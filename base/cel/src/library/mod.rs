@@ -83,6 +83,8 @@ pub const TYPE_NAMES: &[&str] = &[
     "uint",
     "net.IP",
     "net.CIDR",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
 ];
 
 /// What a function comes to, whatever it is called with; `None` when there is no such function. Where the
@@ -142,7 +144,7 @@ static RESULTS: &[(Sort, &[&str])] = &[
     (Sort::Bytes, &["bytes"]),
     (Sort::Texts, &["split", "findAll"]),
     (Sort::List, &["slice", "flatten", "distinct", "sort", "@sortByAssociatedKeys", "lists.range"]),
-    (Sort::Map, &["getQuery", "@toMap"]),
+    (Sort::Map, &["getQuery", "@toMap", "@merged"]),
     (Sort::Dyn, &["dyn", "@entries", "orValue", "value", "min", "max", "sum", "reverse", "ip"]),
     (Sort::Optional, &["optional.of", "optional.none", "optional.ofNonZeroValue", "or", "format.named", "validate",
         "first", "last"]),

@@ -1,5 +1,5 @@
 //! Loops with two variables: `map.all(key, value, …)`, `list.exists(index, item, …)`, `existsOne`,
-//! `transformList` and `transformMap`. The interpreter binds one variable a loop, so these walk a list of
+//! `transformList`, `transformMap` and `transformMapEntry`. The interpreter binds one variable a loop, so these walk a list of
 //! pairs and bind both parts of the pair.
 
 use std::collections::HashMap;
@@ -14,21 +14,26 @@ use super::{elements, wrong};
 
 const ENTRIES: &str = "@entries";
 const TO_MAP: &str = "@toMap";
+const MERGED: &str = "@merged";
 const ENTRY: &str = "@entry";
 const RESULT: &str = "@result";
 
 pub fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_overload(ENTRIES, "entries", vec![DYN_TYPE], entries)?;
     env.add_overload(TO_MAP, "to_map", vec![LIST_TYPE], to_map)?;
+    env.add_overload(MERGED, "merged", vec![LIST_TYPE], merged)?;
     env.add_macro(Macro::receiver("all", 3, |make, target, args| fold(make, target, args, Fold::All)))?;
     env.add_macro(Macro::receiver("exists", 3, |make, target, args| fold(make, target, args, Fold::Exists)))?;
     env.add_macro(Macro::receiver("existsOne", 3, |make, target, args| fold(make, target, args, Fold::One)))?;
     for count in [3, 4] {
         env.add_macro(Macro::receiver("transformList", count, |make, target, args| {
-            transform(make, target, args, false)
+            transform(make, target, args, Made::List)
         }))?;
         env.add_macro(Macro::receiver("transformMap", count, |make, target, args| {
-            transform(make, target, args, true)
+            transform(make, target, args, Made::Map)
+        }))?;
+        env.add_macro(Macro::receiver("transformMapEntry", count, |make, target, args| {
+            transform(make, target, args, Made::Entries)
         }))?;
     }
     Ok(())
@@ -61,6 +66,34 @@ fn to_map<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execution
         map.insert(key.clone_as_boxed().try_into()?, value.clone_as_boxed());
     }
     Ok(CowVal::owned(CelMap::from(map)))
+}
+
+/// The entries of all maps of a list, of which no two have the same key.
+fn merged<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let mut map: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::new();
+    for part in elements(&args[0])? {
+        let part =
+            part.downcast_ref::<CelMap>().ok_or_else(|| wrong("transformMapEntry", "no such overload"))?;
+        for (key, value) in part.inner() {
+            if map.insert(key.clone(), value.clone()).is_some() {
+                return Err(wrong(
+                    "transformMapEntry",
+                    format!("insert failed: key {:?} already exists", key.inner()),
+                ));
+            }
+        }
+    }
+    Ok(CowVal::owned(CelMap::from(map)))
+}
+
+/// What a transformation comes to.
+#[derive(Clone, Copy, PartialEq)]
+enum Made {
+    List,
+    /// Under the same keys.
+    Map,
+    /// Of the maps that the transformation makes.
+    Entries,
 }
 
 #[derive(Clone, Copy)]
@@ -108,21 +141,21 @@ fn fold(
     Ok(Some(over_entries(make, range, init, condition, step, result)))
 }
 
-/// `transformList(k, v, [filter,] transform)`, and the same into a map under the same keys.
+/// `transformList(k, v, [filter,] transform)`, and the same into a map.
 fn transform(
     make: &mut MacroExprHelper<'_>,
     target: &mut Option<IdedExpr>,
     args: &mut Vec<IdedExpr>,
-    into_map: bool,
+    made: Made,
 ) -> Expanded {
     let names = names(make, args)?;
     let Some(transform) = args.pop() else { return Ok(None) };
     let filter = args.pop();
     let Some(range) = target.take() else { return Ok(None) };
     let value = bound(make, &names, transform);
-    let item = match into_map {
-        false => value,
-        true => {
+    let item = match made {
+        Made::List | Made::Entries => value,
+        Made::Map => {
             let key = part(make, 0);
             make.next_expr(Expr::List(ListExpr::new(vec![key, value])))
         }
@@ -139,7 +172,11 @@ fn transform(
     let condition = literal(make, true);
     let result = make.next_expr(Expr::Ident(RESULT.into()));
     let looped = over_entries(make, range, init, condition, step, result);
-    Ok(Some(if into_map { call(make, TO_MAP, vec![looped]) } else { looped }))
+    Ok(Some(match made {
+        Made::List => looped,
+        Made::Map => call(make, TO_MAP, vec![looped]),
+        Made::Entries => call(make, MERGED, vec![looped]),
+    }))
 }
 
 fn over_entries(

@@ -5,9 +5,24 @@ use std::collections::{BTreeMap, HashMap};
 use cel::common::types::{CelBool, CelList, CelMap, CelMapKey, CelString};
 use cel::common::value::{StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, add_member_overload, add_overload};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use super::{opaque, wrong};
+
+/// What does not stand in a path as it is; a percent sign begins what is written so already.
+const IN_PATH: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'[')
+    .add(b']')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
@@ -37,14 +52,16 @@ fn parse(text: &str) -> Result<Url, ExecutionError> {
     if text.is_empty() {
         return Err(refuse("empty url"));
     }
-    if text.chars().any(|char| char.is_control() || char == ' ') {
-        return Err(refuse("invalid character in URL"));
+    if text.chars().any(|char| char.is_ascii_control()) {
+        return Err(refuse("net/url: invalid control character in URL"));
     }
     let (scheme, rest) = match text.split_once(':') {
         _ if text.starts_with('/') => ("", text),
         Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
         _ => return Err(refuse("invalid URI for request")),
     };
+    // Behind the fragment's sign nothing is path or query.
+    let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (host, path) = match rest.strip_prefix("//").filter(|_| !scheme.is_empty()) {
         Some(rest) => match rest.find('/') {
@@ -52,6 +69,8 @@ fn parse(text: &str) -> Result<Url, ExecutionError> {
             None => (rest, ""),
         },
         None if rest.starts_with('/') => ("", rest),
+        // Opaque: `mailto:a@b.c`.
+        None if !scheme.is_empty() => ("", ""),
         None => return Err(refuse("invalid URI for request")),
     };
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
@@ -103,7 +122,7 @@ fn get_port(this: &Url) -> CelString<'static> {
 }
 
 fn get_escaped_path(this: &Url) -> CelString<'static> {
-    CelString::from(this.path.clone())
+    CelString::from(utf8_percent_encode(&this.path, IN_PATH).to_string())
 }
 
 fn get_query(this: &Url) -> CelMap<'static> {

@@ -4,6 +4,9 @@
 use ferry_api::FieldErrors;
 use serde_json::{Map, Value, json};
 
+use crate::hand_on;
+use crate::path::Path;
+
 use super::{is_given, is_true, object, text, wrong_pattern};
 
 type Fields = Map<String, Value>;
@@ -17,26 +20,26 @@ enum Level {
 }
 
 pub fn check(root: &Fields, path: &str, errors: &mut FieldErrors) {
+    let path = &mut Path::at(path);
     let mut found = FieldErrors::default();
     invariants(root, Level::Root, path, &mut found);
-    complete_combined(root, root, path, path, &mut found);
-    found.0.sort_by_key(ToString::to_string);
-    errors.0.append(&mut found.0);
+    complete_combined(root, root, path, &mut path.clone(), &mut found);
+    found.0.sort_by_cached_key(ToString::to_string);
+    hand_on(found, errors);
 }
 
-fn invariants(schema: &Fields, level: Level, path: &str, errors: &mut FieldErrors) {
+fn invariants(schema: &Fields, level: Level, path: &mut Path, errors: &mut FieldErrors) {
     let kind = text(schema, "type");
-    let at = |name: &str| format!("{path}.{name}");
     if kind == "array" && !is_given(schema, "items") {
-        errors.required(at("items"), "must be specified");
+        errors.required(path.with("items"), "must be specified");
     }
     if let Some(items) = object(schema, "items") {
-        invariants(items, Level::Item, &at("items"), errors);
+        path.below("items", |path| invariants(items, Level::Item, path, errors));
     }
     let properties = object(schema, "properties");
     for (name, property) in properties.into_iter().flatten() {
         if let Some(property) = property.as_object() {
-            invariants(property, Level::Field, &format!("{path}.properties[{name}]"), errors);
+            path.property(name, |path| invariants(property, Level::Field, path, errors));
         }
     }
     let embedded = is_true(schema, "x-kubernetes-embedded-resource");
@@ -44,18 +47,18 @@ fn invariants(schema: &Fields, level: Level, path: &str, errors: &mut FieldError
     let int_or_string = is_true(schema, "x-kubernetes-int-or-string");
     let additional = is_given(schema, "additionalProperties");
     if additional && level == Level::Root {
-        errors.forbidden(at("additionalProperties"), "must not be used at the root");
+        errors.forbidden(path.with("additionalProperties"), "must not be used at the root");
     }
     if let Some(values) = object(schema, "additionalProperties") {
-        invariants(values, Level::Field, &at("additionalProperties"), errors);
+        path.below("additionalProperties", |path| invariants(values, Level::Field, path, errors));
     }
     if int_or_string && preserves {
         let why = "must be false if x-kubernetes-int-or-string is true";
-        errors.invalid(at("x-kubernetes-preserve-unknown-fields"), true, why);
+        errors.invalid(path.with("x-kubernetes-preserve-unknown-fields"), true, why);
     }
     if int_or_string && embedded {
         let why = "must be false if x-kubernetes-int-or-string is true";
-        errors.invalid(at("x-kubernetes-embedded-resource"), true, why);
+        errors.invalid(path.with("x-kubernetes-embedded-resource"), true, why);
     }
     let either = json!([{"type": "integer"}, {"type": "string"}]);
     let skips = Skips {
@@ -66,12 +69,12 @@ fn invariants(schema: &Fields, level: Level, path: &str, errors: &mut FieldError
     if embedded && kind != "object" {
         let why = "must be object if x-kubernetes-embedded-resource is true";
         match kind {
-            "" => errors.required(at("type"), why),
-            kind => errors.invalid(at("type"), kind, why),
+            "" => errors.required(path.with("type"), why),
+            kind => errors.invalid(path.with("type"), kind, why),
         }
     } else if kind.is_empty() && !int_or_string && !preserves {
         errors.required(
-            at("type"),
+            path.with("type"),
             match level {
                 Level::Root => "must not be empty at the root",
                 Level::Item => "must not be empty for specified array items",
@@ -81,23 +84,23 @@ fn invariants(schema: &Fields, level: Level, path: &str, errors: &mut FieldError
     }
     if embedded && additional {
         errors.forbidden(
-            at("additionalProperties"),
+            path.with("additionalProperties"),
             "must not be used if x-kubernetes-embedded-resource is set",
         );
     }
     if level == Level::Root && !kind.is_empty() && kind != "object" {
-        errors.invalid(at("type"), kind, "must be object at the root");
+        errors.invalid(path.with("type"), kind, "must be object at the root");
     }
     let resource = level == Level::Root || embedded;
     for name in ["kind", "apiVersion"] {
         let Some(property) = properties.and_then(|properties| object(properties, name)) else { continue };
         if resource && text(property, "type") != "string" {
-            let path = format!("{path}.properties[{name}].type");
+            let path = path.with(&format!("properties[{name}].type"));
             errors.invalid(path, text(property, "type"), "must be string");
         }
     }
     if let Some(metadata) = properties.and_then(|properties| object(properties, "metadata")) {
-        let path = format!("{path}.properties[metadata]");
+        let path = path.with("properties[metadata]");
         if resource && text(metadata, "type") != "object" {
             errors.invalid(format!("{path}.type"), text(metadata, "type"), "must be object");
         }
@@ -108,7 +111,7 @@ fn invariants(schema: &Fields, level: Level, path: &str, errors: &mut FieldError
     }
     if embedded && !preserves && properties.is_none_or(Map::is_empty) {
         let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-        errors.required(at("properties"), why);
+        errors.required(path.with("properties"), why);
     }
 }
 
@@ -131,7 +134,7 @@ struct Skips {
 }
 
 /// What narrows values down: `allOf` and its like, and patterns.
-fn narrowing(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors) {
+fn narrowing(schema: &Fields, skips: Skips, path: &mut Path, errors: &mut FieldErrors) {
     for word in ["anyOf", "allOf", "oneOf"] {
         if word == "anyOf" && skips.any_of {
             continue;
@@ -141,29 +144,28 @@ fn narrowing(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors
             let Some(inner) = inner.as_object() else { continue };
             let any_of = word == "allOf" && index == 0 && skips.first_all_of;
             let skips = Skips { any_of, first_all_of: false };
-            nested(inner, skips, &format!("{path}.{word}[{index}]"), errors);
+            path.element(word, index, |path| nested(inner, skips, path, errors));
         }
     }
     if let Some(not) = object(schema, "not") {
-        nested(not, Skips::default(), &format!("{path}.not"), errors);
+        path.below("not", |path| nested(not, Skips::default(), path, errors));
     }
     let pattern = text(schema, "pattern");
     if let Some(why) = Some(pattern).filter(|pattern| !pattern.is_empty()).and_then(wrong_pattern) {
         let why = format!("must be a valid regular expression, but isn't: {why}");
-        errors.invalid(format!("{path}.pattern"), pattern, &why);
+        errors.invalid(path.with("pattern"), pattern, &why);
     }
 }
 
-fn nested(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors) {
-    let at = |name: &str| format!("{path}.{name}");
+fn nested(schema: &Fields, skips: Skips, path: &mut Path, errors: &mut FieldErrors) {
     narrowing(schema, skips, path, errors);
     if let Some(items) = object(schema, "items") {
-        nested(items, Skips::default(), &at("items"), errors);
+        path.below("items", |path| nested(items, Skips::default(), path, errors));
     }
     let properties = object(schema, "properties");
     for (name, property) in properties.into_iter().flatten() {
         if let Some(property) = property.as_object() {
-            nested(property, Skips::default(), &format!("{path}.properties[{name}]"), errors);
+            path.property(name, |path| nested(property, Skips::default(), path, errors));
         }
     }
     let said = |name: &str| match schema.get(name) {
@@ -173,13 +175,13 @@ fn nested(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors) {
         Some(_) => true,
     };
     if said("type") {
-        errors.forbidden(at("type"), "must be empty to be structural");
+        errors.forbidden(path.with("type"), "must be empty to be structural");
     }
     if is_given(schema, "additionalProperties") {
-        errors.forbidden(at("additionalProperties"), "must be undefined to be structural");
+        errors.forbidden(path.with("additionalProperties"), "must be undefined to be structural");
     }
     if is_given(schema, "default") {
-        errors.forbidden(at("default"), "must be undefined to be structural");
+        errors.forbidden(path.with("default"), "must be undefined to be structural");
     }
     for (words, why) in [
         (
@@ -198,11 +200,11 @@ fn nested(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors) {
         (&["x-kubernetes-list-type", "x-kubernetes-map-type"], "must be undefined to be structural"),
     ] {
         for word in words.iter().filter(|word| said(word)) {
-            errors.forbidden(at(word), why);
+            errors.forbidden(path.with(word), why);
         }
     }
     if properties.is_some_and(|properties| properties.contains_key("metadata")) {
-        errors.forbidden(at("properties[metadata]"), "must not be specified in a nested context");
+        errors.forbidden(path.with("properties[metadata]"), "must not be specified in a nested context");
     }
 }
 
@@ -211,44 +213,50 @@ fn nested(schema: &Fields, skips: Skips, path: &str, errors: &mut FieldErrors) {
 fn nested_complete(
     inside: &Fields,
     schema: Option<&Fields>,
-    path: &str,
-    inside_path: &str,
+    path: &mut Path,
+    inside_path: &mut Path,
     errors: &mut FieldErrors,
 ) {
     let Some(schema) = schema else {
-        errors.required(path, &format!("because it is defined in {inside_path}"));
+        errors.required(path.as_str(), &format!("because it is defined in {}", inside_path.as_str()));
         return;
     };
     complete_combined(inside, schema, path, inside_path, errors);
     if let Some(items) = object(inside, "items") {
-        let (path, inside_path) = (format!("{path}.items"), format!("{inside_path}.items"));
-        nested_complete(items, object(schema, "items"), &path, &inside_path, errors);
+        path.below("items", |path| {
+            inside_path.below("items", |inside_path| {
+                nested_complete(items, object(schema, "items"), path, inside_path, errors);
+            });
+        });
     }
     for (name, property) in object(inside, "properties").into_iter().flatten() {
         let Some(property) = property.as_object() else { continue };
-        let (path, inside_path) =
-            (format!("{path}.properties[{name}]"), format!("{inside_path}.properties[{name}]"));
         let around = object(schema, "properties").and_then(|properties| object(properties, name));
-        nested_complete(property, around, &path, &inside_path, errors);
+        path.property(name, |path| {
+            inside_path.property(name, |inside_path| {
+                nested_complete(property, around, path, inside_path, errors);
+            });
+        });
     }
 }
 
 fn complete_combined(
     inside: &Fields,
     schema: &Fields,
-    path: &str,
-    inside_path: &str,
+    path: &mut Path,
+    inside_path: &mut Path,
     errors: &mut FieldErrors,
 ) {
     if let Some(not) = object(inside, "not") {
-        nested_complete(not, Some(schema), path, &format!("{inside_path}.not"), errors);
+        inside_path.below("not", |inside_path| nested_complete(not, Some(schema), path, inside_path, errors));
     }
     for word in ["allOf", "anyOf", "oneOf"] {
         let schemas = inside.get(word).and_then(Value::as_array).into_iter().flatten();
         for (index, inner) in schemas.enumerate() {
-            if let Some(inner) = inner.as_object() {
-                nested_complete(inner, Some(schema), path, &format!("{inside_path}.{word}[{index}]"), errors);
-            }
+            let Some(inner) = inner.as_object() else { continue };
+            inside_path.element(word, index, |inside_path| {
+                nested_complete(inner, Some(schema), path, inside_path, errors);
+            });
         }
     }
 }

@@ -75,7 +75,7 @@ fn combinations_only_narrow_down() {
     check(
         json!({"type": "string", "pattern": "("}),
         &[
-            r#"x.pattern: Invalid value: "(": must be a valid regular expression, but isn't: error parsing regexp: unclosed group"#,
+            r#"x.pattern: Invalid value: "(": must be a valid regular expression, but isn't: error parsing regexp: missing closing ): `(`"#,
         ],
     );
 }
@@ -177,6 +177,29 @@ fn defaults_fit() {
         json!({"type": "object", "properties": {"kind": {"type": "string", "default": "A"}}}),
         &["s.properties[kind].default: Forbidden: must not be set in top-level kind"],
     );
+}
+
+#[test]
+fn defaults_make_valid_metadata() {
+    let embedded = |properties: Value| json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": properties});
+    let metadata =
+        |properties: Value| embedded(json!({"metadata": {"type": "object", "properties": properties}}));
+    check(metadata(json!({"name": {"type": "string", "default": "foo"}})), &[]);
+    check(
+        metadata(json!({"name": {"type": "string", "default": "a/b"}})),
+        &[
+            "x.properties[metadata].properties[name].default: Invalid value: \"a/b\": must result in valid metadata: metadata.name: Invalid value: \"a/b\": may not contain '/'",
+        ],
+    );
+    check(
+        embedded(json!({"kind": {"type": "string", "default": ""}})),
+        &[
+            "x.properties[kind].default: Invalid value: \"\": must result in valid metadata: kind: Invalid value: \"\": must not be empty",
+        ],
+    );
+    let mut whole = metadata(json!({}));
+    whole["default"] = json!({"apiVersion": 1});
+    check(whole, &["x.default.apiVersion: Invalid value: 1: must be a string"]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ use super::{Options, children, is_given, is_true, object, text};
 use crate::Structural;
 use crate::decl::{Decl, Decls};
 use crate::field_path;
+use crate::hand_on;
+use crate::path::Path;
 use crate::prune::META_FIELDS;
 use crate::rules::{self, Compiled, Fault};
 use crate::structural::{EMBEDDED, Ref, Rule};
@@ -22,6 +24,9 @@ pub const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", 
 /// What one rule may cost, and what those of a schema may together.
 const COST_LIMIT: u64 = 10_000_000;
 const TOTAL_COST_LIMIT: u64 = 100_000_000;
+
+/// Bytes of paths of errors, after which the check ends.
+const MOST_TOLD: usize = 1 << 20;
 
 const REASONS: &[&str] =
     &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
@@ -47,6 +52,10 @@ pub fn unsupported(schema: &Value) -> Option<String> {
     if let Some((_, name)) = words.iter().find(|(word, _)| said(word)) {
         return Some(format!("OpenAPIV3Schema '{name}' is not supported"));
     }
+    if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+        let why = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
+        return Some(why.to_string());
+    }
     if matches!(fields.get("items"), Some(Value::Array(_))) {
         return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_string());
     }
@@ -66,7 +75,7 @@ pub fn has_set_of_parts(schema: &Fields) -> bool {
 /// Keys of a list that is a map which may be absent, or null.
 pub fn has_optional_keys(schema: &Fields) -> bool {
     let mut errors = Vec::new();
-    keys(schema, "", &mut errors);
+    keys(schema, &Path::root(), &mut errors);
     !errors.is_empty()
 }
 
@@ -88,9 +97,9 @@ pub fn check(value: &Value, path: &str, options: &Options, rules: bool, errors: 
         cardinality: Some(1),
         ..Place::default()
     };
-    walk.schema(fields, path, place);
-    errors.0.append(&mut walk.schema);
-    errors.0.append(&mut walk.cel);
+    walk.schema(fields, &mut Path::at(path), place);
+    hand_on(FieldErrors(walk.schema), errors);
+    hand_on(FieldErrors(walk.cel), errors);
     if structural.is_some() && walk.total > TOTAL_COST_LIMIT {
         for (path, _) in &walk.expensive {
             let why =
@@ -109,10 +118,10 @@ struct Place {
     node: Option<Ref>,
     root: bool,
     /// Why no default may stand here, after `must not be set`.
-    no_defaults: Option<String>,
+    no_defaults: Option<Arc<str>>,
     inside_metadata: bool,
     /// The list or map whose elements have no old value.
-    uncorrelatable: Option<String>,
+    uncorrelatable: Option<Arc<str>>,
     /// How often such a value can stand in an object; none without a limit.
     cardinality: Option<u64>,
 }
@@ -135,13 +144,16 @@ fn tell(errors: &mut Vec<FieldError>, add: impl FnOnce(&mut FieldErrors)) {
 }
 
 impl Walk<'_> {
-    fn schema(&mut self, schema: &Fields, path: &str, place: Place) {
+    fn schema(&mut self, schema: &Fields, path: &mut Path, place: Place) {
+        // Enough is wrong; more would not be told.
+        if self.schema.iter().map(|error| error.path.len()).sum::<usize>() > MOST_TOLD {
+            return;
+        }
         let before = self.schema.len();
         self.supported(schema, path, &place);
-        let at = |name: &str| format!("{path}.{name}");
         if is_true(schema, "uniqueItems") {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-            tell(&mut self.schema, |errors| errors.forbidden(at("uniqueItems"), why));
+            tell(&mut self.schema, |errors| errors.forbidden(path.with("uniqueItems"), why));
         }
         let properties = object(schema, "properties").filter(|properties| !properties.is_empty());
         if properties.is_some()
@@ -149,17 +161,16 @@ impl Walk<'_> {
             && schema.get("additionalProperties") != Some(&Value::Bool(true))
         {
             let why = "additionalProperties and properties are mutual exclusive";
-            tell(&mut self.schema, |errors| errors.forbidden(at("additionalProperties"), why));
+            tell(&mut self.schema, |errors| errors.forbidden(path.with("additionalProperties"), why));
         }
         let inner = self.inner_place(schema, &place);
         if let Some(values) = object(schema, "additionalProperties") {
             let mut inner =
                 Place { node: place.node.as_ref().and_then(|node| node.values().cloned()), ..inner.clone() };
             if place.inside_metadata {
-                inner.no_defaults =
-                    Some("inside additionalProperties applying to object metadata".to_string());
+                inner.no_defaults = Some("inside additionalProperties applying to object metadata".into());
             }
-            self.schema(values, &at("additionalProperties"), inner);
+            path.below("additionalProperties", |path| self.schema(values, path, inner));
         }
         let resource = place.root || is_true(schema, "x-kubernetes-embedded-resource");
         for (name, property) in properties.into_iter().flatten() {
@@ -168,13 +179,19 @@ impl Walk<'_> {
                 node: place.node.as_ref().and_then(|node| node.property(name).cloned()),
                 ..inner.clone()
             };
+            // Of maps of a type that nobody knows, no old value is known.
+            if !["", "granular", "atomic"].contains(&text(schema, "x-kubernetes-map-type"))
+                && inner.uncorrelatable.is_none()
+            {
+                inner.uncorrelatable = Some(path.as_str().into());
+            }
             if resource && META_FIELDS.contains(&name.as_str()) {
                 inner.inside_metadata = true;
                 if place.root {
-                    inner.no_defaults = Some(format!("in top-level {name}"));
+                    inner.no_defaults = Some(format!("in top-level {name}").into());
                 }
             }
-            self.schema(property, &format!("{path}.properties[{name}]"), inner);
+            path.property(name, |path| self.schema(property, path, inner));
         }
         for (way, combined) in children(schema) {
             let is_combination =
@@ -183,22 +200,26 @@ impl Walk<'_> {
                     .any(|word| way.starts_with(word));
             if let Some(combined) = combined.as_object().filter(|_| is_combination) {
                 let inner = Place { node: None, root: false, ..place.clone() };
-                self.schema(combined, &format!("{path}{way}"), inner);
+                path.below(&way[1..], |path| self.schema(combined, path, inner));
             }
         }
         if let Some(items) = object(schema, "items") {
             let mut inner =
                 Place { node: place.node.as_ref().and_then(|node| node.items().cloned()), ..inner };
             if text(schema, "x-kubernetes-list-type") != "map" && inner.uncorrelatable.is_none() {
-                inner.uncorrelatable = Some(path.to_string());
+                inner.uncorrelatable = Some(path.as_str().into());
             }
-            self.schema(items, &at("items"), inner);
+            path.below("items", |path| self.schema(items, path, inner));
         }
         self.topology(schema, path);
         let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
         let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
+        let has_path = rules.iter().any(|rule| rule.get("fieldPath").is_some());
+        let read = || Some(Structural::parse(&Value::Object(schema.clone())).ok()?.root);
+        let node = place.node.clone().or_else(|| if has_path { read() } else { None });
         for (index, rule) in rules.iter().enumerate() {
-            self.rule(rule, schema, &format!("{path}.x-kubernetes-validations[{index}]"));
+            let path = path.with(&format!("x-kubernetes-validations[{index}]"));
+            self.rule(rule, node.as_ref(), &path);
         }
         if self.schema.len() == before
             && let Some(node) = place.node.clone()
@@ -219,20 +240,19 @@ impl Walk<'_> {
         Place { root: false, cardinality, ..place.clone() }
     }
 
-    fn supported(&mut self, schema: &Fields, path: &str, place: &Place) {
-        let at = |name: &str| format!("{path}.{name}");
+    fn supported(&mut self, schema: &Fields, path: &Path, place: &Place) {
         let kind = text(schema, "type");
         let errors = &mut self.schema;
         if self.options.valid_types && !kind.is_empty() && !TYPES.contains(&kind) {
-            tell(errors, |errors| errors.not_supported(at("type"), kind, TYPES));
+            tell(errors, |errors| errors.not_supported(path.with("type"), kind, TYPES));
         }
         if is_given(schema, "default")
             && let Some(why) = &place.no_defaults
         {
-            tell(errors, |errors| errors.forbidden(at("default"), &format!("must not be set {why}")));
+            tell(errors, |errors| errors.forbidden(path.with("default"), &format!("must not be set {why}")));
         }
         let mut forbidden = |name: &str, why: &str| {
-            tell(errors, |errors| errors.forbidden(at(name), why));
+            tell(errors, |errors| errors.forbidden(path.with(name), why));
         };
         if !text(schema, "id").is_empty() {
             forbidden("id", "id is not supported");
@@ -256,12 +276,15 @@ impl Walk<'_> {
     }
 
     /// Lists and maps: what merges of them depend on.
-    fn topology(&mut self, schema: &Fields, path: &str) {
-        let at = |name: &str| format!("{path}.{name}");
+    fn topology(&mut self, schema: &Fields, path: &Path) {
         let kind = text(schema, "type");
         let mut found = FieldErrors::default();
         if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
-            found.invalid(at("x-kubernetes-preserve-unknown-fields"), false, "must be true or undefined");
+            found.invalid(
+                path.with("x-kubernetes-preserve-unknown-fields"),
+                false,
+                "must be true or undefined",
+            );
         }
         for (word, wanted, known) in [
             ("x-kubernetes-map-type", "object", ["atomic", "granular"].as_slice()),
@@ -270,19 +293,19 @@ impl Walk<'_> {
             let Some(given) = schema.get(word).and_then(Value::as_str) else { continue };
             let why = format!("must be {wanted} if {word} is specified");
             if kind.is_empty() {
-                found.required(at("type"), &why);
+                found.required(path.with("type"), &why);
             } else if kind != wanted {
-                found.invalid(at("type"), kind, &why);
+                found.invalid(path.with("type"), kind, &why);
             } else if self.options.atomic_sets && has_set_of_parts(schema) && wanted == "array" {
                 let items = object(schema, "items");
                 let list = items.and_then(|items| items.get("x-kubernetes-list-type")).cloned();
                 let is_list = items.is_some_and(|items| text(items, "type") == "array");
                 let word = if is_list { "x-kubernetes-list-type" } else { "x-kubernetes-map-type" };
                 let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
-                found.invalid(at(&format!("items.{word}")), list, why);
+                found.invalid(path.with(&format!("items.{word}")), list, why);
             }
             if !known.contains(&given) {
-                found.not_supported(at(word), given, known);
+                found.not_supported(path.with(word), given, known);
             }
         }
         let list_type = schema.get("x-kubernetes-list-type").and_then(Value::as_str);
@@ -291,34 +314,34 @@ impl Walk<'_> {
         if !names.is_empty() {
             let why = "must be map if x-kubernetes-list-map-keys is non-empty";
             match list_type {
-                None => found.required(at("x-kubernetes-list-type"), why),
+                None => found.required(path.with("x-kubernetes-list-type"), why),
                 Some("map") => {}
-                Some(other) => found.invalid(at("x-kubernetes-list-type"), other, why),
+                Some(other) => found.invalid(path.with("x-kubernetes-list-type"), other, why),
             }
         }
         if list_type == Some("map") {
             if names.is_empty() {
                 let why = "must not be empty if x-kubernetes-list-type is map";
-                found.required(at("x-kubernetes-list-map-keys"), why);
+                found.required(path.with("x-kubernetes-list-map-keys"), why);
             }
             match (schema.get("items"), object(schema, "items")) {
                 (None | Some(Value::Null), _) => {
-                    found.required(at("items"), "must have a schema if x-kubernetes-list-type is map");
+                    found.required(path.with("items"), "must have a schema if x-kubernetes-list-type is map");
                 }
                 (Some(items), None) => {
                     let why = "must only have a single schema if x-kubernetes-list-type is map";
-                    found.invalid(at("items"), items.clone(), why);
+                    found.invalid(path.with("items"), items.clone(), why);
                 }
                 (_, Some(items)) if text(items, "type") != "object" => {
                     let why = "must be object if parent array's x-kubernetes-list-type is map";
-                    found.invalid(at("items.type"), text(items, "type"), why);
+                    found.invalid(path.with("items.type"), text(items, "type"), why);
                 }
                 (_, Some(items)) => {
                     let mut seen = HashSet::new();
                     for name in names {
                         match object(items, "properties").and_then(|properties| object(properties, name)) {
                             Some(key) if ["array", "object"].contains(&text(key, "type")) => {
-                                let path = format!("{path}.items.properties[{name}].type");
+                                let path = path.with(&format!("items.properties[{name}].type"));
                                 let why =
                                     "must be a scalar type if parent array's x-kubernetes-list-type is map";
                                 found.invalid(path, text(items, "type"), why);
@@ -326,12 +349,16 @@ impl Walk<'_> {
                             Some(_) => {}
                             None => {
                                 let why = "entries must all be names of item properties";
-                                found.invalid(at("x-kubernetes-list-map-keys"), list_keys.clone(), why);
+                                found.invalid(
+                                    path.with("x-kubernetes-list-map-keys"),
+                                    list_keys.clone(),
+                                    why,
+                                );
                             }
                         }
                         if !seen.insert(name) {
                             let why = "must not contain duplicate entries";
-                            found.invalid(at("x-kubernetes-list-map-keys"), list_keys.clone(), why);
+                            found.invalid(path.with("x-kubernetes-list-map-keys"), list_keys.clone(), why);
                         }
                     }
                 }
@@ -344,7 +371,7 @@ impl Walk<'_> {
     }
 
     /// The words of one rule.
-    fn rule(&mut self, rule: &Value, schema: &Fields, path: &str) {
+    fn rule(&mut self, rule: &Value, node: Option<&Ref>, path: &str) {
         let field = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
         let lines = |text: &str| text.contains(['\n', '\r']);
         let (source, message) = (field("rule").trim(), field("message"));
@@ -380,10 +407,7 @@ impl Walk<'_> {
             if lines(below) {
                 wrong("must not contain line breaks");
             }
-            let schema = Value::Object(schema.clone());
-            if let Ok(structural) = Structural::parse(&schema)
-                && field_path::resolve(below, &structural.root, true).is_err()
-            {
+            if node.is_some_and(|node| field_path::resolve(below, node, true).is_err()) {
                 wrong("must be a valid path");
             }
         }
@@ -391,8 +415,8 @@ impl Walk<'_> {
     }
 
     /// Compiles the rules of a schema and adds up what they cost.
-    fn compile(&mut self, node: &Ref, path: &str, place: &Place) {
-        let path = format!("{path}.x-kubernetes-validations");
+    fn compile(&mut self, node: &Ref, path: &Path, place: &Place) {
+        let path = path.with("x-kubernetes-validations");
         let Some(decl) = self.decls.of(node, place.root || node.is(EMBEDDED)) else {
             let why = "internal error: failed to construct type information for x-kubernetes-validations rules: unable \
                        to convert structural schema to CEL declarations";
@@ -407,7 +431,7 @@ impl Walk<'_> {
     fn compile_one(&mut self, rule: &Rule, node: &Ref, decl: &Arc<Decl>, path: &str, place: &Place) {
         let times = place.cardinality.unwrap_or_else(|| rules::cardinality(decl));
         let compiled = rules::compile(rule, node, decl);
-        let mut wrong = |errors: &mut Vec<FieldError>, name: &str, why: &str| {
+        let wrong = |errors: &mut Vec<FieldError>, name: &str, why: &str| {
             let detail = format!("{}: {why}", shown(rule));
             tell(errors, |errors| errors.push(format!("{path}.{name}"), Reason::Invalid, detail));
         };
@@ -490,12 +514,12 @@ fn too_expensive(name: &str, cost: u64, limit: u64) -> String {
 }
 
 /// Elements of sets and maps, and the keys of maps, are always there.
-fn keys(schema: &Fields, path: &str, errors: &mut Vec<FieldError>) {
+fn keys(schema: &Fields, path: &Path, errors: &mut Vec<FieldError>) {
     let list_type = text(schema, "x-kubernetes-list-type");
     let Some(items) = object(schema, "items").filter(|_| ["set", "map"].contains(&list_type)) else { return };
     if is_true(items, "nullable") {
         let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        tell(errors, |errors| errors.forbidden(format!("{path}.items.nullable"), &why));
+        tell(errors, |errors| errors.forbidden(path.with("items.nullable"), &why));
     }
     if list_type != "map" {
         return;
@@ -509,11 +533,15 @@ fn keys(schema: &Fields, path: &str, errors: &mut Vec<FieldError>) {
         let is_required = required.is_some_and(|required| required.contains(&name.into()));
         if !is_required && !is_given(key, "default") {
             let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            tell(errors, |errors| errors.required(format!("{path}.items.properties[{name}].default"), why));
+            tell(errors, |errors| {
+                errors.required(path.with(&format!("items.properties[{name}].default")), why)
+            });
         }
         if is_true(key, "nullable") {
             let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            tell(errors, |errors| errors.forbidden(format!("{path}.items.properties[{name}].nullable"), why));
+            tell(errors, |errors| {
+                errors.forbidden(path.with(&format!("items.properties[{name}].nullable")), why)
+            });
         }
     }
 }

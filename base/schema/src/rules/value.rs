@@ -16,7 +16,7 @@ use cel::common::value::{Builtin, BuiltinRef, CowVal, Val};
 use cel::{Context, Env, ExecutionError};
 use serde_json::{Map, Value};
 
-use crate::decl::{escape, is_map};
+use crate::decl::{declares_metadata, escape, is_map, names};
 use crate::prune::META_FIELDS;
 use crate::structural::{EMBEDDED, INT_OR_STRING, Kind, List, Node, Text};
 
@@ -42,30 +42,32 @@ pub fn typed<'v>(value: &'v Value, node: &'v Node, resource: bool) -> Box<dyn Va
     }
 }
 
-/// The object itself.
+/// The object itself. A null is no value of a field.
 pub fn object<'v>(fields: &'v Map<String, Value>, node: &'v Node, resource: bool) -> Box<dyn Val + 'v> {
+    let resource = resource && !declares_metadata(node);
     let mut made: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::with_capacity(fields.len());
     for (name, value) in fields {
-        let (key, value) = match node.property(name) {
-            _ if resource && name == "metadata" => ("metadata".to_string(), metadata(value)),
-            _ if resource && META_FIELDS.contains(&name.as_str()) => (name.clone(), plain(value)),
-            Some(property) => match escape(name) {
-                Some(escaped) => (escaped, typed(value, property, false)),
-                // No expression can name it.
-                None => continue,
-            },
-            None => {
-                made.insert(
-                    CelMapKey::from(name.as_str()),
-                    match node.values() {
-                        Some(values) if is_map(node) => typed(value, values, false),
-                        _ => plain(value),
-                    },
-                );
+        let value = match node.property(name) {
+            _ if value.is_null() && !is_map(node) => continue,
+            _ if resource && name == "metadata" => metadata(value),
+            _ if resource && META_FIELDS.contains(&name.as_str()) => plain(value),
+            Some(property) => {
+                let value = typed(value, property, false);
+                for name in names(name) {
+                    made.insert(CelMapKey::from(name), value.clone());
+                }
+                // No expression can name it, but two objects may differ in it.
+                if escape(name).is_none() {
+                    made.insert(CelMapKey::from(name.as_str()), value);
+                }
                 continue;
             }
+            None => match node.values() {
+                Some(values) if is_map(node) => typed(value, values, false),
+                _ => plain(value),
+            },
         };
-        made.insert(CelMapKey::from(key), value);
+        made.insert(CelMapKey::from(name.as_str()), value);
     }
     Shared::boxed(CelMap::from(made), Order::Counts)
 }
@@ -209,10 +211,10 @@ fn canonical(value: &dyn Val) -> String {
         return format!("[{}]", elements.join(","));
     }
     if let Some(map) = value.downcast_ref::<CelMap>() {
-        let entry = |(key, value): (&CelMapKey<'_>, &Box<dyn Val + '_>)| {
-            format!("{:?}:{}", key.inner(), canonical(value.as_ref()))
-        };
-        let mut entries: Vec<String> = map.inner().iter().map(entry).collect();
+        let mut entries: Vec<String> = Vec::with_capacity(map.inner().len());
+        for (key, value) in map.inner() {
+            entries.push(format!("{:?}:{}", key.inner(), canonical(value.as_ref())));
+        }
         entries.sort();
         return format!("{{{}}}", entries.join(","));
     }
@@ -289,8 +291,8 @@ impl<'v> Val for Shared<'v> {
         if mine.inner().len() != others.inner().len() {
             return false;
         }
-        let mine: HashMap<String, &Box<dyn Val + '_>> =
-            mine.inner().iter().map(|element| (self.identity(element.as_ref()), element)).collect();
+        let mine: HashMap<String, &dyn Val> =
+            mine.inner().iter().map(|element| (self.identity(element.as_ref()), element.as_ref())).collect();
         others.inner().iter().all(|other| {
             mine.get(&self.identity(other.as_ref())).is_some_and(|mine| mine.equals(other.as_ref()))
         })

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    ATOMIC_MAP, Additional, Bound, DEFAULTS, EMBEDDED, EMBEDS, INT_OR_STRING, Kind, List, Logic, MAX_DEPTH,
-    More, NULLABLE, Node, PRESERVE_UNKNOWN, Ref, Rule, Sizes, Text, UNIQUE_ITEMS,
+    ATOMIC_MAP, Additional, Bound, Bounds, DEFAULTS, EMBEDDED, EMBEDS, INT_OR_STRING, Kind, List, Logic,
+    MAX_DEPTH, More, NULLABLE, Node, PRESERVE_UNKNOWN, Ref, Rule, Sizes, Text, UNIQUE_ITEMS,
 };
 use crate::format::Format;
 
@@ -94,6 +94,11 @@ impl Reader {
             let exclusive = schema.get(exclusive).and_then(Value::as_bool).unwrap_or(false);
             number(name).map(|value| Bound { value, exclusive })
         };
+        let bounds = Bounds {
+            maximum: bound("maximum", "exclusiveMaximum"),
+            minimum: bound("minimum", "exclusiveMinimum"),
+            multiple_of: number("multipleOf"),
+        };
         let sizes = Sizes {
             max_length: count("maxLength"),
             min_length: count("minLength"),
@@ -106,9 +111,7 @@ impl Reader {
         let kind = if node.is(INT_OR_STRING) { None } else { Some(node.kind) };
         Ok(More {
             format: format.and_then(|name| Some((Format::named(name, kind)?, self.text(name)))),
-            maximum: bound("maximum", "exclusiveMaximum"),
-            minimum: bound("minimum", "exclusiveMinimum"),
-            multiple_of: number("multipleOf"),
+            bounds: (bounds != Bounds::default()).then(|| Box::new(bounds)),
             sizes: (sizes != Sizes::default()).then(|| Box::new(sizes)),
             pattern: text_of(schema, "pattern").filter(|text| !text.is_empty()).map(|text| self.text(text)),
             values: schema.get("enum").and_then(Value::as_array).cloned().unwrap_or_default().into(),
@@ -205,8 +208,13 @@ fn fingerprint(node: &Node) -> u64 {
     let more = node.more();
     (&more.pattern, &more.required, more.values.len(), more.rules.len()).hash(&mut hasher);
     more.format.as_ref().map(|(_, name)| name).hash(&mut hasher);
-    for bound in [more.maximum, more.minimum].into_iter().flatten() {
-        bound.value.to_bits().hash(&mut hasher);
+    if let Some(bounds) = &more.bounds {
+        for bound in [bounds.maximum, bounds.minimum].into_iter().flatten() {
+            bound.value.to_bits().hash(&mut hasher);
+        }
+    }
+    if let Some(sizes) = &more.sizes {
+        (sizes.max_length, sizes.max_items, sizes.min_length).hash(&mut hasher);
     }
     for value in &more.values {
         value.as_str().hash(&mut hasher);

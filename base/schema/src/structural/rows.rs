@@ -38,7 +38,7 @@ struct Arena {
 
 impl Arena {
     fn fields(&mut self, node: &Node, resource: bool) -> Vec<Field> {
-        let mut fields = Vec::with_capacity(node.properties.len() + 3);
+        let mut fields = Vec::with_capacity(node.properties.len() + if resource { 3 } else { 0 });
         if resource {
             fields.push(Field::new("apiVersion", Shape::String));
             fields.push(Field::new("kind", Shape::String));
@@ -145,5 +145,58 @@ impl Arena {
             Shape::Map(value) => Shape::Map(Box::new(self.copied_shape(from, value))),
             scalar => scalar.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Structural;
+
+    #[test]
+    fn rows_say_how_values_are_merged() {
+        let item = json!({"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string"}, "port": {"type": "integer", "default": 80}}});
+        let schema = json!({"type": "object", "properties": {
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}},
+            "spec": {"type": "object", "properties": {
+                "plain": {"type": "array", "items": item},
+                "keyed": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "port"], "items": item},
+                "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+                "atomic": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": {"type": "string"}}},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                "either": {"x-kubernetes-int-or-string": true},
+                "template": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
+            }},
+        }});
+        let gvk = GroupVersionKind::new("example.com", "v1", "Widget");
+        let rows = Structural::parse(&schema).expect("a schema").rows(&gvk);
+        assert_eq!(&*rows.root().name, "com.example.v1.Widget");
+        assert_eq!(rows.types.by_kind(&gvk), Some(rows.root));
+        let below = |ty: &Type, name: &str| match ty.field(name).map(|field| field.shape.clone()) {
+            Some(Shape::Struct(id)) => id,
+            other => panic!("{name} is {other:?}"),
+        };
+        let metadata = rows.types.get(below(rows.root(), "metadata"));
+        assert!(metadata.field("ownerReferences").is_some(), "metadata is the built-in type");
+        let spec = rows.types.get(below(rows.root(), "spec"));
+        let field = |name: &str| spec.field(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(field("plain").list, ListType::Unset);
+        assert_eq!(field("keyed").list, ListType::Map(vec!["name".into(), "port".into()]));
+        assert_eq!(field("keyed").shape, field("plain").shape, "equal schemas are one type");
+        assert_eq!(field("set").list, ListType::Set);
+        assert!(field("atomic").atomic);
+        assert_eq!(field("labels").shape, Shape::Map(Box::new(Shape::String)));
+        assert_eq!(field("free").shape, Shape::Json);
+        assert_eq!(field("either").shape, Shape::IntOrString);
+        let template = rows.types.get(below(spec, "template"));
+        assert!(template.preserve_unknown && template.has_type_meta);
+        assert_eq!(below(template, "metadata"), below(rows.root(), "metadata"));
+        let Shape::List(element) = &field("keyed").shape else { panic!("a list") };
+        let Shape::Struct(id) = **element else { panic!("of objects") };
+        assert_eq!(rows.types.get(id).field("port").and_then(|field| field.default.clone()), Some(json!(80)));
     }
 }

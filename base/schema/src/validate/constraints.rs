@@ -3,6 +3,7 @@
 //! A value that fits one of `anyOf` or `oneOf` counts how much of each fitted ([`Outcome::fitted`]), so that
 //! of several that failed the nearest tells why.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use ferry_api::FieldErrors;
@@ -23,17 +24,17 @@ pub fn object(
     prefix: &str,
     errors: &mut FieldErrors,
 ) {
-    let mut judge = Judge { path: String::new(), root: true };
+    let mut judge = Judge::new(true);
     let outcome = judge.fields_only(new, old, node);
     tell(outcome, prefix, errors);
 }
 
 /// The errors of a value, at `prefix`.
 pub fn value(new: &Value, old: Option<&Value>, node: &Ref, prefix: &str, errors: &mut FieldErrors) {
-    let mut judge = Judge { path: String::new(), root: false };
+    let mut judge = Judge::new(false);
     let mut outcome = judge.value(new, old, node);
     if old == Some(new) {
-        outcome.faults.clear();
+        outcome.forgive();
     }
     tell(outcome, prefix, errors);
 }
@@ -44,6 +45,10 @@ pub(crate) fn constraints(new: &Value, node: &Ref, prefix: &str, errors: &mut Fi
 }
 
 fn tell(outcome: Outcome, prefix: &str, errors: &mut FieldErrors) {
+    if outcome.failed && outcome.faults.is_empty() {
+        let path = if prefix.is_empty() { "<nil>" } else { prefix };
+        errors.invalid(path, "", "there are too many errors to tell");
+    }
     let mut told = HashSet::new();
     for fault in outcome.faults {
         if !told.insert(fault.message.clone()) {
@@ -79,6 +84,8 @@ fn tell(outcome: Outcome, prefix: &str, errors: &mut FieldErrors) {
 /// What came of judging a value.
 #[derive(Default)]
 struct Outcome {
+    failed: bool,
+    /// Why; not all of it where there is much ([`TOLD`]).
     faults: Vec<Fault>,
     /// How many checks were passed, here and below.
     fitted: usize,
@@ -102,24 +109,57 @@ enum What {
 
 impl Outcome {
     fn merge(&mut self, mut other: Outcome) {
+        self.failed |= other.failed;
         self.faults.append(&mut other.faults);
         self.fitted += other.fitted;
     }
 
-    fn plain(&mut self, message: String) {
-        self.faults.push(Fault { path: None, what: What::Invalid("".into()), message });
+    fn forgive(&mut self) {
+        self.failed = false;
+        self.faults.clear();
     }
 }
+
+/// Bytes of words and values that are made for the errors of one object, those of alternatives that are not told
+/// included. An object of a million wrong elements costs no more than that.
+const TOLD: usize = 256 << 10;
 
 struct Judge {
     path: String,
     /// At the object itself: a field has no dot before it.
     root: bool,
+    left: Cell<usize>,
 }
 
 impl Judge {
-    fn fault(&self, outcome: &mut Outcome, what: What, message: String) {
+    fn new(root: bool) -> Judge {
+        Judge { path: String::new(), root, left: Cell::new(TOLD) }
+    }
+
+    /// Notes a fault, and why as long as there is room for it.
+    fn fault(&self, outcome: &mut Outcome, make: impl FnOnce(&str) -> (What, String)) {
+        outcome.failed = true;
+        if self.left.get() == 0 {
+            return;
+        }
+        let (what, message) = make(&self.path);
+        let value = match &what {
+            What::Enum(Value::String(text), _)
+            | What::Invalid(Value::String(text))
+            | What::Type(Value::String(text)) => text.len(),
+            What::Enum(value, _) => value.to_string().len(),
+            _ => 0,
+        };
+        let size = self.path.len() + message.len() + value + size_of::<Fault>();
+        self.left.set(self.left.get().saturating_sub(size));
         outcome.faults.push(Fault { path: Some(self.path.clone()), what, message });
+    }
+
+    /// An error that has no path.
+    fn plain(&self, outcome: &mut Outcome, make: impl FnOnce(&str) -> String) {
+        let before = outcome.faults.len();
+        self.fault(outcome, |path| (What::Invalid("".into()), make(path)));
+        outcome.faults[before..].iter_mut().for_each(|fault| fault.path = None);
     }
 
     fn value(&mut self, value: &Value, old: Option<&Value>, node: &Node) -> Outcome {
@@ -190,8 +230,8 @@ impl Judge {
         let root = std::mem::replace(&mut self.root, false);
         let mut outcome = self.value(value, old, node);
         self.root = root;
-        if !outcome.faults.is_empty() && old == Some(value) {
-            outcome.faults.clear();
+        if outcome.failed && old == Some(value) {
+            outcome.forgive();
         }
         outcome
     }
@@ -204,8 +244,9 @@ impl Judge {
         };
         let names = || kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
         let mut wrong = |wanted: &str, found: &str| {
-            let message = format!("{} in body must be of type {wanted}: {found:?}", self.path);
-            self.fault(outcome, What::Type(found.into()), message);
+            self.fault(outcome, |path| {
+                (What::Type(found.into()), format!("{path} in body must be of type {wanted}: {found:?}"))
+            });
         };
         if value.is_null() {
             if !kinds.is_empty() && !node.is(NULLABLE) {
@@ -251,7 +292,7 @@ impl Judge {
             let mut fits = None;
             for schema in &logic.any_of {
                 let result = self.value(value, old, schema);
-                if result.faults.is_empty() {
+                if !result.failed {
                     fits = Some(result);
                     break;
                 }
@@ -260,7 +301,7 @@ impl Judge {
                 }
             }
             if fits.is_none() {
-                outcome.plain(format!("{:?} must validate at least one schema (anyOf)", self.path));
+                self.plain(outcome, |path| format!("{path:?} must validate at least one schema (anyOf)"));
             }
             fits.or(best).into_iter().for_each(|result| outcome.merge(result));
         }
@@ -270,7 +311,7 @@ impl Judge {
             let mut count = 0;
             for schema in &logic.one_of {
                 let result = self.value(value, old, schema);
-                if result.faults.is_empty() {
+                if !result.failed {
                     count += 1;
                     best = None;
                     first.get_or_insert(result);
@@ -285,8 +326,9 @@ impl Judge {
                     0 => "Found none valid".to_string(),
                     count => format!("Found {count} valid alternatives"),
                 };
-                let path = &self.path;
-                outcome.plain(format!("{path:?} must validate one and only one schema (oneOf). {found}"));
+                self.plain(outcome, |path| {
+                    format!("{path:?} must validate one and only one schema (oneOf). {found}")
+                });
                 best.into_iter().for_each(|result| outcome.merge(result));
             }
         }
@@ -294,58 +336,67 @@ impl Judge {
             let mut valid = 0;
             for schema in &logic.all_of {
                 let result = self.value(value, old, schema);
-                valid += usize::from(result.faults.is_empty());
+                valid += usize::from(!result.failed);
                 outcome.merge(result);
             }
             if valid != logic.all_of.len() {
                 let none = if valid == 0 { ". None validated" } else { "" };
-                outcome.plain(format!("{:?} must validate all the schemas (allOf){none}", self.path));
+                self.plain(outcome, |path| format!("{path:?} must validate all the schemas (allOf){none}"));
             }
         }
         if let Some(not) = &logic.not
-            && self.value(value, old, not).faults.is_empty()
+            && !self.value(value, old, not).failed
         {
-            outcome.plain(format!("{:?} must not validate the schema (not)", self.path));
+            self.plain(outcome, |path| format!("{path:?} must not validate the schema (not)"));
         }
     }
 
     fn text(&self, text: &str, node: &Node, outcome: &mut Outcome) {
-        let (sizes, path) = (node.sizes(), &self.path);
+        let sizes = node.sizes();
         if sizes.max_length.is_some() || sizes.min_length.is_some() {
             let length = text.chars().count() as i64;
             if let Some(most) = sizes.max_length.filter(|most| length > *most) {
-                let message = format!("{path} in body should be at most {most} chars long");
-                return self.fault(outcome, What::TooLong(most), message);
+                return self.fault(outcome, |path| {
+                    (What::TooLong(most), format!("{path} in body should be at most {most} chars long"))
+                });
             }
             if let Some(least) = sizes.min_length.filter(|least| length < *least) {
-                let message = format!("{path} in body should be at least {least} chars long");
-                return self.fault(outcome, What::Invalid(text.into()), message);
+                return self.fault(outcome, |path| {
+                    (
+                        What::Invalid(text.into()),
+                        format!("{path} in body should be at least {least} chars long"),
+                    )
+                });
             }
         }
         let Some(wanted) = &node.more().pattern else { return };
-        let message = match pattern::compile(wanted) {
+        let why = match pattern::compile(wanted) {
             Ok(compiled) if compiled.is_match(text) => return,
-            Ok(_) => format!("{path} in body should match '{wanted}'"),
-            Err(why) => format!("{path} in body should match '{wanted}, but pattern is invalid: {why}'"),
+            Ok(_) => String::new(),
+            Err(why) => format!(", but pattern is invalid: {why}"),
         };
-        self.fault(outcome, What::Invalid(text.into()), message);
+        self.fault(outcome, |path| {
+            (What::Invalid(text.into()), format!("{path} in body should match '{wanted}{why}'"))
+        });
     }
 
     fn formatted(&self, text: &str, more: &More, outcome: &mut Outcome) {
         let Some((format, name)) = &more.format else { return };
         if !format.fits(text) {
-            let message = format!("{} in body must be of type {name}: {text:?}", self.path);
-            self.fault(outcome, What::Type(text.into()), message);
+            self.fault(outcome, |path| {
+                (What::Type(text.into()), format!("{path} in body must be of type {name}: {text:?}"))
+            });
         }
     }
 
     fn number(&self, number: &Number, node: &Node, outcome: &mut Outcome) {
         let more = node.more();
         let float = number.as_f64().unwrap_or(0.0);
-        let range = Range { node, path: &self.path };
-        range.check(number.as_i64().map_or(float, |_| float), number.as_i64(), "Checked", outcome);
-        if let Some(factor) = more.multiple_of {
-            let whole = range.check(factor, None, "MultipleOf", outcome);
+        let value = || What::Invalid(Value::Number(number.clone()));
+        self.in_range(float, number.as_i64(), node, "Checked", outcome);
+        let Some(bounds) = &more.bounds else { return };
+        if let Some(factor) = bounds.multiple_of {
+            let whole = self.in_range(factor, None, node, "MultipleOf", outcome);
             let multiple = match number.as_i64() {
                 Some(number) if whole => {
                     let factor = factor as i64;
@@ -355,16 +406,17 @@ impl Judge {
                 _ => is_whole(if factor < 1.0 { 1.0 / factor * float } else { float / factor }),
             };
             if !multiple {
-                let message =
-                    format!("{} in body should be a multiple of {}", self.path, words::float(factor));
-                self.fault(outcome, What::Invalid(Value::Number(number.clone())), message);
+                let factor = words::float(factor);
+                self.fault(outcome, |path| {
+                    (value(), format!("{path} in body should be a multiple of {factor}"))
+                });
             }
         }
         for (bound, name, below) in
-            [(more.minimum, "Minimum boundary", true), (more.maximum, "Maximum boundary", false)]
+            [(bounds.minimum, "Minimum boundary", true), (bounds.maximum, "Maximum boundary", false)]
         {
             let Some(Bound { value: limit, exclusive }) = bound else { continue };
-            let as_integer = range.check(limit, None, name, outcome);
+            let as_integer = self.in_range(limit, None, node, name, outcome);
             let (fits, limit) = match number.as_i64() {
                 Some(number) if as_integer => {
                     let limit = limit as i64;
@@ -379,8 +431,7 @@ impl Judge {
                     (false, false) => "less than or equal to",
                     (false, true) => "less than",
                 };
-                let message = format!("{} in body should be {words} {limit}", self.path);
-                self.fault(outcome, What::Invalid(Value::Number(number.clone())), message);
+                self.fault(outcome, |path| (value(), format!("{path} in body should be {words} {limit}")));
             }
         }
     }
@@ -398,18 +449,21 @@ impl Judge {
         }
         let (sizes, size) = (node.sizes(), items.len() as i64);
         if let Some(least) = sizes.min_items.filter(|least| size < *least) {
-            let message = format!("{} in body should have at least {least} items", self.path);
-            self.fault(outcome, What::Invalid(size.into()), message);
+            self.fault(outcome, |path| {
+                (What::Invalid(size.into()), format!("{path} in body should have at least {least} items"))
+            });
         }
         if let Some(most) = sizes.max_items.filter(|most| size > *most) {
-            let message = format!("{} in body should have at most {most} items", self.path);
-            self.fault(outcome, What::TooMany(size, most), message);
+            self.fault(outcome, |path| {
+                (What::TooMany(size, most), format!("{path} in body should have at most {most} items"))
+            });
         }
         if node.is(UNIQUE_ITEMS) {
             let mut seen = HashSet::with_capacity(items.len());
             if !items.iter().all(|item| seen.insert(item.to_string())) {
-                let message = format!("{} in body shouldn't contain duplicates", self.path);
-                self.fault(outcome, What::Invalid("".into()), message);
+                self.fault(outcome, |path| {
+                    (What::Invalid("".into()), format!("{path} in body shouldn't contain duplicates"))
+                });
             }
         }
     }
@@ -418,13 +472,15 @@ impl Judge {
         if more.values.is_empty() || more.values.iter().any(|allowed| same(value, allowed)) {
             return;
         }
-        let values = more.values.iter().map(|value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+        self.fault(outcome, |path| {
+            let values = more.values.iter().map(|value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            let values: Vec<String> = values.collect();
+            let message = format!("{path} in body should be one of {}", values.join(" "));
+            (What::Enum(value.clone(), values), message)
         });
-        let message =
-            format!("{} in body should be one of {}", self.path, Value::Array(more.values.to_vec()));
-        self.fault(outcome, What::Enum(value.clone(), values.collect()), message);
     }
 
     fn object(
@@ -436,19 +492,28 @@ impl Judge {
     ) {
         let (sizes, size) = (node.sizes(), fields.len() as i64);
         if let Some(least) = sizes.min_properties.filter(|least| size < *least) {
-            let message = format!("{} in body should have at least {least} properties", self.path);
-            self.fault(outcome, What::Invalid(size.into()), message);
+            self.fault(outcome, |path| {
+                (
+                    What::Invalid(size.into()),
+                    format!("{path} in body should have at least {least} properties"),
+                )
+            });
         }
         if let Some(most) = sizes.max_properties.filter(|most| size > *most) {
-            let message = format!("{} in body should have at most {most} properties", self.path);
-            self.fault(outcome, What::TooMany(size, most), message);
+            self.fault(outcome, |path| {
+                (What::TooMany(size, most), format!("{path} in body should have at most {most} properties"))
+            });
         }
         let length = self.path.len();
         for (name, value) in fields {
             let property = node.property(name);
             if property.is_none() && node.additional == Additional::No {
-                let message = format!("{}.{name} in body is a forbidden property", self.path);
-                self.fault(outcome, What::Invalid(name.as_str().into()), message);
+                self.fault(outcome, |path| {
+                    (
+                        What::Invalid(name.as_str().into()),
+                        format!("{path}.{name} in body is a forbidden property"),
+                    )
+                });
                 continue;
             }
             let Some(inner) = property.or_else(|| node.values()) else { continue };
@@ -464,43 +529,45 @@ impl Judge {
         }
         for name in &node.more().required {
             if !fields.contains_key(&**name) {
-                let path = format!("{}.{name}", self.path);
-                let message = format!("{path} in body is required");
-                outcome.faults.push(Fault { path: Some(path), what: What::Required, message });
+                let before = outcome.faults.len();
+                self.fault(outcome, |path| (What::Required, format!("{path}.{name} in body is required")));
+                for fault in &mut outcome.faults[before..] {
+                    fault.path = Some(format!("{}.{name}", self.path));
+                }
             }
         }
     }
 }
 
-/// Whether numbers lie in what type and format of the schema can hold.
-struct Range<'a> {
-    node: &'a Node,
-    path: &'a str,
-}
-
-impl Range<'_> {
-    fn check(&self, value: f64, exact: Option<i64>, what: &str, outcome: &mut Outcome) -> bool {
-        let format = self.node.more().format.as_ref().map(|(format, _)| *format);
-        let (kind, fits) = match self.node.kind {
-            _ if self.node.is(INT_OR_STRING) => return true,
+impl Judge {
+    /// Whether a number lies in what type and format of the schema can hold.
+    fn in_range(
+        &self,
+        value: f64,
+        exact: Option<i64>,
+        node: &Node,
+        what: &str,
+        outcome: &mut Outcome,
+    ) -> bool {
+        let format = node.more().format.as_ref().map(|(format, _)| *format);
+        let (kind, fits) = match node.kind {
+            _ if node.is(INT_OR_STRING) => return true,
             Kind::Integer => {
                 let whole = exact.or_else(|| is_i64(value).then_some(value as i64));
                 let fits =
                     whole.is_some_and(|whole| format != Some(Format::Int32) || i32::try_from(whole).is_ok());
                 ("integer", fits)
             }
-            Kind::Number => ("number", format != Some(Format::Float) || value.abs() <= f64::from(f32::MAX)),
+            Kind::Number => ("number", format != Some(Format::Float) || (value as f32).is_finite()),
             _ => return true,
         };
-        if fits {
-            return true;
+        if !fits {
+            self.plain(outcome, |path| match node.format() {
+                Some(format) => format!("{what} value must be of type {kind} with format {format} in {path}"),
+                None => format!("{what} value must be of type {kind} (default format) in {path}"),
+            });
         }
-        let path = self.path;
-        outcome.plain(match self.node.format() {
-            Some(format) => format!("{what} value must be of type {kind} with format {format} in {path}"),
-            None => format!("{what} value must be of type {kind} (default format) in {path}"),
-        });
-        false
+        fits
     }
 }
 

@@ -134,6 +134,17 @@ fn numbers_are_judged() {
 }
 
 #[test]
+fn floats_may_be_as_large_as_their_format() {
+    check(json!({"type": "number", "format": "float"}), json!(3.4028234663852886e38), &[]);
+    check(json!({"type": "number", "format": "double"}), json!(1.7e308), &[]);
+    check(
+        json!({"type": "number", "format": "float"}),
+        json!(3.5e38),
+        &[r#"<nil>: Invalid value: "": Checked value must be of type number with format float in spec.x"#],
+    );
+}
+
+#[test]
 fn arrays_and_objects_are_judged() {
     check(
         json!({"type": "array", "items": {"type": "string"}, "maxItems": 2}),
