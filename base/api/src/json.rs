@@ -108,7 +108,16 @@ impl<'a> Reading<'a> {
                 });
             }
         };
-        if let Some(custom) = self.custom {
+        if self.custom.is_some() && self.form == Form::Applied {
+            // Who may own a field says what the schema does not have; only the metadata was read by rows here.
+            for finding in &mut findings.strict {
+                if let Some(path) =
+                    finding.strip_prefix("unknown field \"").and_then(|it| it.strip_suffix('"'))
+                {
+                    *finding = format!(".{path}: field not declared in schema");
+                }
+            }
+        } else if let Some(custom) = self.custom {
             let unknown = custom.prune(&mut object.0);
             let unknown = unknown.into_iter().take(decode::MAX_FINDINGS);
             findings.strict.extend(unknown.map(|path| format!("unknown field {path:?}")));

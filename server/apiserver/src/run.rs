@@ -215,10 +215,13 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let api = Arc::new(api);
     api.health.caches_filled();
 
+    let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
+    if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
+        definitions.start().await;
+    }
     let tls = certificates::server_tls(&pki)?;
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
-    let client = ferry_client::connect::over(InProcess::new(api.clone(), server_identity()));
     let bootstrap = Bootstrap {
         service_cidr: config.service_cidr.clone(),
         service_ip,
@@ -228,9 +231,6 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
-    }
-    if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
-        definitions.start().await;
     }
     let front_proxy = Arc::new(FrontProxy::new(certificates::certified_key(&pki.front_proxy_client())?));
     let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());

@@ -3,6 +3,7 @@
 //! one generation of a resource or another, never a mixture.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ferry_api::Kind;
@@ -63,14 +64,18 @@ impl Served {
         Served::of(self.places(), remotes, Some(self))
     }
 
-    /// Documents of groups and versions that stay as they are are taken over.
+    /// Of two places for the same version of a resource the first is served. Documents of groups and versions that stay
+    /// as they are are taken over.
     fn of(places: Vec<Place>, remotes: Vec<Arc<Remote>>, previous: Option<&Served>) -> Served {
-        let rows: Vec<Arc<Kind>> = places.iter().map(|place| place.kind.clone()).collect();
+        let mut rows: Vec<Arc<Kind>> = Vec::with_capacity(places.len());
         let mut groups: HashMap<String, HashMap<(String, String), Place>> = HashMap::new();
         for place in places {
             let kind = &place.kind;
             let resource = (kind.version.to_string(), kind.plural.to_string());
-            groups.entry(kind.group.to_string()).or_default().insert(resource, place);
+            if let Entry::Vacant(free) = groups.entry(kind.group.to_string()).or_default().entry(resource) {
+                rows.push(place.kind.clone());
+                free.insert(place);
+            }
         }
         let is_own = |row: &&Arc<Kind>| {
             !remotes.iter().any(|remote| remote.group() == row.group && remote.version() == row.version)

@@ -161,7 +161,8 @@ pub fn drop_repeated_owners(object: &mut Object) -> bool {
     true
 }
 
-pub fn validate(object: &Object, namespaced: bool, rule: NameRule, errors: &mut FieldErrors) {
+pub fn validate(object: &Object, namespaced: bool, traits: &Traits, errors: &mut FieldErrors) {
+    let rule = traits.name;
     let generate_name = object.meta_text("generateName");
     if !generate_name.is_empty() {
         // The name made from it ends in a letter, so a trailing dash is no fault of the prefix.
@@ -189,10 +190,10 @@ pub fn validate(object: &Object, namespaced: bool, rule: NameRule, errors: &mut 
     } else if !object.namespace().is_empty() {
         errors.forbidden("metadata.namespace", "not allowed on this type");
     }
-    validate_shared(object, errors);
+    validate_shared(object, traits, errors);
 }
 
-pub fn validate_update(new: &Object, old: &Object, errors: &mut FieldErrors) {
+pub fn validate_update(new: &Object, old: &Object, traits: &Traits, errors: &mut FieldErrors) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new.meta(field) != old.meta(field) {
             errors.invalid(format!("metadata.{field}"), new.meta_text(field), "field is immutable");
@@ -212,10 +213,10 @@ pub fn validate_update(new: &Object, old: &Object, errors: &mut FieldErrors) {
             );
         }
     }
-    validate_shared(new, errors);
+    validate_shared(new, traits, errors);
 }
 
-fn validate_shared(object: &Object, errors: &mut FieldErrors) {
+fn validate_shared(object: &Object, traits: &Traits, errors: &mut FieldErrors) {
     for (key, value) in object.labels() {
         for why in names::qualified_name(key) {
             errors.invalid("metadata.labels", key, &why);
@@ -237,7 +238,7 @@ fn validate_shared(object: &Object, errors: &mut FieldErrors) {
         }
     }
     validate_owners(object, errors);
-    validate_finalizers(object, errors);
+    validate_finalizers(object, traits.plain_finalizers, errors);
 }
 
 fn validate_owners(object: &Object, errors: &mut FieldErrors) {
@@ -275,13 +276,13 @@ fn validate_owners(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-fn validate_finalizers(object: &Object, errors: &mut FieldErrors) {
+fn validate_finalizers(object: &Object, plain: bool, errors: &mut FieldErrors) {
     let (mut orphans, mut foreground) = (false, false);
     for (index, name) in object.finalizers().enumerate() {
         for why in names::qualified_name(name) {
             errors.invalid(format!("metadata.finalizers[{index}]"), name, &why);
         }
-        if !name.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(&name) {
+        if !plain && !name.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(&name) {
             errors.invalid(
                 format!("metadata.finalizers[{index}]"),
                 name,
@@ -339,7 +340,7 @@ mod tests {
     fn faults(object: Value) -> Vec<String> {
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, NameRule::DnsSubdomain, &mut errors);
+        validate(&object, true, &Traits::PLAIN, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 

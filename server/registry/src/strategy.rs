@@ -172,6 +172,8 @@ pub struct Traits {
     pub relaxed: Relaxed,
     /// Objects go away by themselves after this time (events).
     pub ttl: Option<std::time::Duration>,
+    /// Finalizers need no domain before a slash (definitions and custom resources).
+    pub plain_finalizers: bool,
     /// Finalizers every new object gets.
     pub first_finalizer: Option<&'static str>,
     /// What a delete does to dependents when the request does not say.
@@ -211,6 +213,7 @@ impl Traits {
         reserves: false,
         relaxed: Relaxed::Never,
         ttl: None,
+        plain_finalizers: false,
         first_finalizer: None,
         orphans_by_default: false,
     };

@@ -23,6 +23,7 @@ pub fn ferry() -> Option<PathBuf> {
 }
 
 pub struct Process {
+    command: Command,
     child: Child,
     port: u16,
     directory: tempfile::TempDir,
@@ -36,24 +37,36 @@ impl Process {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it listens").port();
         drop(listener);
-        let child = Command::new(binary)
+        let mut command = Command::new(binary);
+        command
             .args(["apiserver", "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"])
             .args(["--port", &port.to_string(), "--data-dir"])
             .arg(directory.path())
             .args(flags(directory.path()))
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("ferry starts");
-        let mut process = Process { child, port, directory };
+            .stderr(Stdio::inherit());
+        let child = command.spawn().expect("ferry starts");
+        let mut process = Process { command, child, port, directory };
+        process.ready().await;
+        process
+    }
+
+    /// Kills the server and starts it again on its directory.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.child = self.command.spawn().expect("ferry starts");
+        self.ready().await;
+    }
+
+    async fn ready(&mut self) {
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
-            if let Some(client) = process.try_admin().await
+            if let Some(client) = self.try_admin().await
                 && client.apiserver_version().await.is_ok()
             {
-                return process;
+                return;
             }
             assert!(Instant::now() < give_up, "the server does not answer");
-            let ended = process.child.try_wait().expect("our child");
+            let ended = self.child.try_wait().expect("our child");
             assert!(ended.is_none(), "the server ended: {ended:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

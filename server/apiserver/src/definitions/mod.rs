@@ -7,16 +7,17 @@ mod names;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferry_admission::conversion::{ConversionHook, WebhookConversion};
 use ferry_api::{GroupResource, Kind, Object, Status};
-use ferry_registry::Registry;
 use ferry_registry::cache::{Cache, Entry, Filter};
 use ferry_registry::conversion::Conversion;
 use ferry_registry::custom_resources::definition::{GROUP, PLURAL};
 use ferry_registry::custom_resources::{Definition, Source};
 use ferry_registry::registry::NewResource;
 use ferry_registry::strategy::StrategyRef;
+use ferry_registry::{Registry, Resource};
 use ferry_store::Revision;
 use jiff::Timestamp;
 use kube::Client;
@@ -24,8 +25,13 @@ use kube::api::{Api as ClientApi, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use tokio_util::sync::CancellationToken;
 
+use self::cleanup::{Cleanup, Instances};
 use crate::api::Api;
 use crate::served::{Backend, Place};
+
+/// Between two attempts at what failed; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 pub struct Definitions {
     api: Arc<Api>,
@@ -51,6 +57,7 @@ struct Serving {
     /// What the rows were made of.
     made_of: Definition,
     source: Arc<Source>,
+    resource: Arc<Resource>,
     places: Vec<Place>,
 }
 
@@ -73,27 +80,45 @@ impl Definitions {
     }
 
     /// Serves what is established already, then follows every change for as long as the server lives. Returns
-    /// when the first is done.
+    /// when the first is done: no client is told that a custom resource does not exist because the server is young.
     pub async fn start(mut self) {
         let (_, _, mut watcher) = self.cache.watch_now(Filter::default());
-        self.sync().await;
+        self.prepare().await;
         tokio::spawn(async move {
             let stop = self.stop.clone();
+            let mut pause = FIRST_PAUSE;
+            let mut is_done = self.sync().await;
             loop {
                 tokio::select! {
                     // The watcher only wakes; what there is the snapshot tells, whatever was missed.
                     changed = watcher.next() => if changed.is_err() {
                         watcher = self.cache.watch_now(Filter::default()).2;
                     },
+                    () = tokio::time::sleep(pause), if !is_done => {}
                     () = stop.cancelled() => return,
                 }
-                self.sync().await;
+                is_done = self.sync().await;
+                pause = if is_done { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             }
         });
     }
 
-    /// Brings what is served in line with the definitions that there are.
-    async fn sync(&mut self) {
+    /// Serves what is established. Nothing is written yet: that may need a server that listens.
+    async fn prepare(&mut self) {
+        let (snapshot, _) = self.cache.snapshot();
+        for entry in snapshot.values() {
+            // One that fails is tried again by the first round.
+            if let Err(error) = self.take(entry).await {
+                tracing::error!(definition = %entry.key, %error, "a definition cannot be served yet");
+            }
+        }
+        self.swap();
+        self.known.values_mut().for_each(|known| known.revision = Revision::default());
+    }
+
+    /// Brings what is served in line with the definitions that there are. Says whether all of it could be done.
+    async fn sync(&mut self) -> bool {
+        let mut is_done = true;
         let (snapshot, _) = self.cache.snapshot();
         let gone: Vec<Arc<str>> =
             self.known.keys().filter(|name| !snapshot.contains_key(*name)).cloned().collect();
@@ -110,7 +135,8 @@ impl Definitions {
             match self.take(entry).await {
                 Ok(made) => changed |= made,
                 Err(error) => {
-                    tracing::error!(definition = %entry.key, %error, "a definition cannot be served");
+                    is_done = false;
+                    tracing::error!(definition = %entry.key, %error, "a definition cannot be served, trying again");
                 }
             }
         }
@@ -124,9 +150,15 @@ impl Definitions {
         };
         for entry in names.iter().filter_map(|name| snapshot.get(name)) {
             if let Err(error) = self.tell(entry).await {
-                tracing::warn!(definition = %entry.key, %error, "the status of a definition cannot be written");
+                is_done = false;
+                // As if it had never been seen: the next round takes it in again.
+                if let Some(known) = self.known.get_mut(&entry.key) {
+                    known.revision = Revision::default();
+                }
+                tracing::warn!(definition = %entry.key, %error, "the status of a definition cannot be written, trying again");
             }
         }
+        is_done
     }
 
     /// Takes in a definition that came or changed. Says whether what is served is another thing now.
@@ -143,10 +175,12 @@ impl Definitions {
                 serving.source.replace(entry.json.clone());
                 (Some(serving), false)
             }
-            _ if definition.established => (Some(self.serve(&definition, entry).await?), true),
+            _ if definition.established && !self.overlaps(&definition) => {
+                (Some(self.serve(&definition, entry).await?), true)
+            }
             before => (before, false),
         };
-        self.empty(&object, &definition);
+        self.empty(&object, &definition, served.as_ref());
         self.known.insert(entry.key.clone(), Known { revision: entry.revision, definition, served });
         Ok(changed)
     }
@@ -168,9 +202,22 @@ impl Definitions {
         span.in_scope(self.registry.log.load(&resource.prefix))
             .await
             .map_err(ferry_registry::verbs::store_failure)?;
-        let backend = Backend::Stored(resource);
-        let places = served.rows.into_iter().map(|kind| Place { kind, backend: backend.clone() }).collect();
-        Ok(Serving { made_of: definition.clone(), source, places })
+        let backend = Backend::Stored(resource.clone());
+        // A version of a group that built-in kinds are in is theirs alone.
+        let rows = served.rows.into_iter().filter(|row| !self.is_builtin(&row.group, &row.version));
+        let places = rows.map(|kind| Place { kind, backend: backend.clone() }).collect();
+        Ok(Serving { made_of: definition.clone(), source, resource, places })
+    }
+
+    fn is_builtin(&self, group: &str, version: &str) -> bool {
+        self.builtin.iter().any(|place| place.kind.group == group && place.kind.version == version)
+    }
+
+    /// Whether the definition names a built-in resource: its objects would lie where the built-in ones are. No such
+    /// name is accepted, but it may have been when the kind was not built in.
+    fn overlaps(&self, definition: &Definition) -> bool {
+        let resource = definition.group_resource();
+        self.builtin.iter().any(|place| place.kind.group_resource() == resource)
     }
 
     fn conversion(&self, definition: &Definition, stored: &Kind) -> Result<Conversion, Status> {
@@ -197,29 +244,61 @@ impl Definitions {
     }
 
     /// Writes what is to be said of a definition: whether its names are accepted, and that it is served.
-    async fn tell(&self, entry: &Entry) -> Result<(), Status> {
+    async fn tell(&mut self, entry: &Entry) -> Result<(), Status> {
         let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
-        let others = self.known.iter().filter(|(name, _)| **name != entry.key);
-        let others: Vec<&Definition> = others.map(|(_, other)| &other.definition).collect();
-        let object = entry.read_object()?;
-        let Some(status) = names::status(&object, &known.definition, &others, Timestamp::now()) else {
+        let definitions = self.known.iter().filter(|(name, _)| **name != entry.key);
+        let others = names::Others {
+            definitions: definitions.map(|(_, other)| &other.definition).collect(),
+            builtin: self.builtin.iter().map(|place| &*place.kind).collect(),
+        };
+        let mut object = entry.read_object()?;
+        let Some(status) = names::status(&object, &known.definition, &others, &now()) else {
             return Ok(());
         };
-        let mut object = object;
         object.0.insert("status".into(), status);
+        let told = Definition::read(&object)?;
+        // Whoever reads that a definition is established may use it at once.
+        let serving = match told.established && known.served.is_none() && !self.overlaps(&told) {
+            true => Some(self.serve(&told, entry).await?),
+            false => None,
+        };
+        let is_served = serving.is_some();
+        if let Some(known) = self.known.get_mut(&entry.key) {
+            // The next definition must not get the same names, though the watch has not told of this one yet.
+            known.definition = told;
+            known.served = serving.or(known.served.take());
+        }
+        if is_served {
+            self.swap();
+        }
         write_status(&self.client, object).await
     }
 
     /// Begins to empty a definition that is being deleted.
-    fn empty(&mut self, object: &Object, definition: &Definition) {
+    fn empty(&mut self, object: &Object, definition: &Definition, served: Option<&Serving>) {
         if definition.terminating
             && object.finalizers().any(|name| name == cleanup::FINALIZER)
             && self.emptying.insert(definition.uid.clone())
         {
-            let (client, stop) = (self.client.clone(), self.stop.clone());
-            tokio::spawn(cleanup::run(client, self.cache.clone(), definition.clone(), stop));
+            let instances = match served {
+                Some(serving) => Instances::Stored(serving.resource.clone()),
+                None if self.overlaps(definition) => Instances::Builtin,
+                None => Instances::None,
+            };
+            let cleanup = Cleanup {
+                registry: self.registry.clone(),
+                client: self.client.clone(),
+                definitions: self.cache.clone(),
+                definition: definition.clone(),
+                instances,
+            };
+            tokio::spawn(cleanup.run(self.stop.clone()));
         }
     }
+}
+
+fn now() -> String {
+    ferry_registry::metadata::timestamp(Timestamp::now().as_second())
 }
 
 fn definitions(client: &Client) -> ClientApi<DynamicObject> {

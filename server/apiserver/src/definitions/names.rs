@@ -1,152 +1,107 @@
 //! What a definition's status says: the names it got, and whether it is served. Pure.
 
-use ferry_api::Object;
-use ferry_registry::custom_resources::Definition;
-use jiff::Timestamp;
+use ferry_api::{Kind, Object};
+use ferry_registry::custom_resources::approval::{self, Approval};
+use ferry_registry::custom_resources::{Definition, conditions};
 use serde_json::{Map, Value, json};
 
-/// The annotation that groups of the Kubernetes project need.
-pub const APPROVED: &str = "api-approved.kubernetes.io";
+/// Who may have names already.
+pub struct Others<'a> {
+    pub definitions: Vec<&'a Definition>,
+    pub builtin: Vec<&'a Kind>,
+}
 
-/// The status as it should be; `None` where it is so already. `others` are all other definitions.
-pub fn status(
-    object: &Object,
-    definition: &Definition,
-    others: &[&Definition],
-    now: Timestamp,
-) -> Option<Value> {
+/// The status as it should be; `None` where it is so already.
+pub fn status(object: &Object, definition: &Definition, others: &Others<'_>, now: &str) -> Option<Value> {
     let old = object.0.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut new = old.clone();
     let (accepted, conflict) = accept(definition, others);
     new["acceptedNames"] = accepted;
     let is_accepted = conflict.is_none();
     let (reason, message) = conflict.unwrap_or(("NoConflicts", "no conflicts found".into()));
-    set_condition(&mut new, "NamesAccepted", is_accepted, reason, &message, now);
+    conditions::set(&mut new, "NamesAccepted", is_accepted, reason, &message, now);
     match (definition.established, is_accepted) {
         // Once served, a definition stays so.
         (true, _) => {}
         (false, true) => {
             let message = "the initial names have been accepted";
-            set_condition(&mut new, "Established", true, "InitialNamesAccepted", message, now);
+            conditions::set(&mut new, "Established", true, "InitialNamesAccepted", message, now);
         }
         (false, false) => {
-            set_condition(&mut new, "Established", false, "NotAccepted", "not all names are accepted", now);
+            conditions::set(&mut new, "Established", false, "NotAccepted", "not all names are accepted", now);
         }
     }
-    if let Some((approved, reason, message)) = approval(object, &definition.group) {
+    if let Some((approved, reason, message)) = approved(object, &definition.group) {
         let kind = "KubernetesAPIApprovalPolicyConformant";
-        set_condition(&mut new, kind, approved, reason, &message, now);
+        conditions::set(&mut new, kind, approved, reason, &message, now);
     }
     (new != old).then_some(new)
 }
 
-/// The names that the definition gets, and what is in the way of the others. A name that another definition of the
-/// group has is not given twice; what was accepted once stays.
-fn accept(definition: &Definition, others: &[&Definition]) -> (Value, Option<(&'static str, String)>) {
-    let others: Vec<_> =
-        others.iter().filter(|other| other.group == definition.group).map(|other| &other.accepted).collect();
-    let resources: Vec<&str> = others
-        .iter()
-        .flat_map(|names| [names.plural.as_str(), &names.singular])
-        .chain(others.iter().flat_map(|names| names.short_names.iter().map(String::as_str)))
-        .collect();
-    let kinds: Vec<&str> = others.iter().flat_map(|names| [names.kind.as_str(), &names.list_kind]).collect();
+/// The names that the definition gets, and what is in the way of the others. A name that another definition or a
+/// built-in kind of the group has is not given twice; what was accepted once stays. Of several conflicts the last is
+/// told, as upstream does.
+fn accept(definition: &Definition, others: &Others<'_>) -> (Value, Option<(&'static str, String)>) {
+    let definitions = others.definitions.iter().filter(|other| other.group == definition.group);
+    let accepted: Vec<_> = definitions.map(|other| &other.accepted).collect();
+    let builtin: Vec<_> = others.builtin.iter().filter(|kind| kind.group == definition.group).collect();
+    let mut resources: Vec<&str> = Vec::new();
+    let mut kinds: Vec<&str> = Vec::new();
+    for names in accepted {
+        resources.extend([names.plural.as_str(), &names.singular]);
+        resources.extend(names.short_names.iter().map(String::as_str));
+        kinds.extend([names.kind.as_str(), &names.list_kind]);
+    }
+    for kind in builtin {
+        resources.extend([&*kind.plural, &*kind.singular]);
+        resources.extend(kind.short_names.iter().map(|name| &**name));
+        kinds.extend([&*kind.kind, &*kind.list_kind]);
+    }
     let (wanted, had) = (&definition.names, &definition.accepted);
     let mut names = Map::new();
-    let mut conflict = None;
     let mut give = |field: &str, wanted: &str, had: &str, taken: &[&str], reason: &'static str| {
         let free = wanted == had || !taken.contains(&wanted);
         let given = if free { wanted } else { had };
-        if !free && conflict.is_none() {
-            conflict = Some((reason, format!("{wanted:?} is already in use")));
-        }
         if !given.is_empty() {
             names.insert(field.into(), given.into());
         }
+        (!free).then(|| (reason, format!("{wanted:?} is already in use")))
     };
-    give("plural", &wanted.plural, &had.plural, &resources, "PluralConflict");
-    give("singular", &wanted.singular, &had.singular, &resources, "SingularConflict");
-    give("kind", &wanted.kind, &had.kind, &kinds, "KindConflict");
-    give("listKind", &wanted.list_kind, &had.list_kind, &kinds, "ListKindConflict");
-    let taken: Vec<&String> = wanted
-        .short_names
-        .iter()
-        .filter(|name| !had.short_names.contains(name) && resources.contains(&name.as_str()))
-        .collect();
-    let short_names = if taken.is_empty() { &wanted.short_names } else { &had.short_names };
-    if !taken.is_empty() && conflict.is_none() {
-        let each: Vec<String> = taken.iter().map(|name| format!("{name:?} is already in use")).collect();
-        let message = if each.len() == 1 { each[0].clone() } else { format!("[{}]", each.join(", ")) };
-        conflict = Some(("ShortNamesConflict", message));
-    }
+    let plural = give("plural", &wanted.plural, &had.plural, &resources, "PluralConflict");
+    let singular = give("singular", &wanted.singular, &had.singular, &resources, "SingularConflict");
+    let kind = give("kind", &wanted.kind, &had.kind, &kinds, "KindConflict");
+    let list_kind = give("listKind", &wanted.list_kind, &had.list_kind, &kinds, "ListKindConflict");
+    let is_new = |name: &&String| !had.short_names.contains(name);
+    let taken = wanted.short_names.iter().filter(is_new).filter(|name| resources.contains(&name.as_str()));
+    let taken: Vec<String> = taken.map(|name| format!("{name:?} is already in use")).collect();
+    let (short_names, short) = match taken.as_slice() {
+        [] => (&wanted.short_names, None),
+        [one] => (&had.short_names, Some(one.clone())),
+        several => (&had.short_names, Some(format!("[{}]", several.join(", ")))),
+    };
     if !short_names.is_empty() {
         names.insert("shortNames".into(), json!(short_names));
     }
+    let short = short.map(|message| ("ShortNamesConflict", message));
     if !wanted.categories.is_empty() {
         names.insert("categories".into(), json!(wanted.categories));
     }
-    (Value::Object(names), conflict)
+    (Value::Object(names), list_kind.or(kind).or(short).or(singular).or(plural))
 }
 
 /// Whether a group that belongs to the Kubernetes project was approved; nothing is said of other groups.
-fn approval(object: &Object, group: &str) -> Option<(bool, &'static str, String)> {
-    let protected = ["k8s.io", "kubernetes.io"];
-    if !protected.iter().any(|own| group == *own || group.ends_with(&format!(".{own}"))) {
+fn approved(object: &Object, group: &str) -> Option<(bool, &'static str, String)> {
+    if !approval::is_protected(group) {
         return None;
     }
-    const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
-    let annotation = object.annotation(APPROVED).unwrap_or("");
-    let is_address = annotation
-        .split_once("://")
-        .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty() && !rest.starts_with('/'));
-    Some(match annotation {
-        "" => {
-            let message = format!("protected groups must have approval annotation {APPROVED:?}, {SEE}");
-            (false, "MissingAnnotation", message)
-        }
-        text if text.starts_with("unapproved") => {
-            (false, "UnapprovedAnnotation", format!("not approved: {text:?}"))
-        }
-        text if is_address => (true, "ApprovedAnnotation", format!("approved in {text}")),
-        _ => {
-            let message = format!(
-                "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \"unapproved\", {SEE}"
-            );
-            (false, "InvalidAnnotation", message)
-        }
-    })
-}
-
-/// Sets a condition; its time changes only with its status.
-pub fn set_condition(
-    status: &mut Value,
-    kind: &str,
-    is_true: bool,
-    reason: &str,
-    message: &str,
-    now: Timestamp,
-) {
-    let value = if is_true { "True" } else { "False" };
-    if !status["conditions"].is_array() {
-        status["conditions"] = json!([]);
-    }
-    let Some(conditions) = status["conditions"].as_array_mut() else { return };
-    let old = conditions.iter_mut().find(|condition| condition["type"] == kind);
-    let since = match &old {
-        Some(old) if old["status"] == value => old["lastTransitionTime"].clone(),
-        _ => ferry_registry::metadata::timestamp(now.as_second()).into(),
+    let (state, why) = approval::approval(object.annotation(approval::ANNOTATION).unwrap_or(""));
+    let reason = match state {
+        Approval::Approved => "ApprovedAnnotation",
+        Approval::Bypassed => "UnapprovedAnnotation",
+        Approval::Missing => "MissingAnnotation",
+        Approval::Invalid => "InvalidAnnotation",
     };
-    let mut new = json!({"type": kind, "status": value, "lastTransitionTime": since, "reason": reason, "message": message});
-    match old {
-        Some(old) => {
-            // A field that this server does not know stays.
-            if let Some(generation) = old.get("observedGeneration") {
-                new["observedGeneration"] = generation.clone();
-            }
-            *old = new;
-        }
-        None => conditions.push(new),
-    }
+    Some((state == Approval::Approved, reason, why))
 }
 
 #[cfg(test)]
@@ -169,6 +124,12 @@ mod tests {
         (object, definition)
     }
 
+    const NOW: &str = "2026-01-01T00:00:00Z";
+
+    fn alone() -> Others<'static> {
+        Others { definitions: Vec::new(), builtin: Vec::new() }
+    }
+
     fn condition<'s>(status: &'s Value, kind: &str) -> (&'s str, &'s str, &'s str) {
         let found = status["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == kind);
         let text = |field: &str| found.expect(kind)[field].as_str().expect("text");
@@ -178,7 +139,7 @@ mod tests {
     #[test]
     fn names_that_are_free_are_accepted_and_the_definition_is_established() {
         let (object, fresh) = definition("widgets", "Widget", json!({}));
-        let status = status(&object, &fresh, &[], Timestamp::UNIX_EPOCH).expect("a status");
+        let status = status(&object, &fresh, &alone(), NOW).expect("a status");
         assert_eq!(condition(&status, "NamesAccepted"), ("True", "NoConflicts", "no conflicts found"));
         assert_eq!(
             condition(&status, "Established"),
@@ -186,7 +147,7 @@ mod tests {
         );
         assert_eq!(status["acceptedNames"]["listKind"], "WidgetList");
         let (object, settled) = definition("widgets", "Widget", status);
-        assert_eq!(super::status(&object, &settled, &[], Timestamp::now()), None, "nothing is written twice");
+        assert_eq!(super::status(&object, &settled, &alone(), "later"), None, "nothing is written twice");
     }
 
     #[test]
@@ -195,11 +156,12 @@ mod tests {
             "listKind": "WidgetList", "shortNames": ["w"]}});
         let (_, first) = definition("widgets", "Widget", accepted);
         let (object, second) = definition("gadgets", "Widget", json!({}));
-        let status = status(&object, &second, &[&first], Timestamp::UNIX_EPOCH).expect("a status");
+        let others = Others { definitions: vec![&first], builtin: Vec::new() };
+        let status = status(&object, &second, &others, NOW).expect("a status");
         let (is_accepted, reason, message) = condition(&status, "NamesAccepted");
         assert_eq!(
             (is_accepted, reason, message),
-            ("False", "SingularConflict", "\"widget\" is already in use")
+            ("False", "ListKindConflict", "\"WidgetList\" is already in use")
         );
         assert_eq!(condition(&status, "Established").0, "False");
         assert_eq!(status["acceptedNames"]["plural"], "gadgets");
@@ -207,18 +169,35 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_built_in_kind_of_the_group_is_taken() {
+        let object = json!({
+            "metadata": {"name": "ingresses.networking.k8s.io"},
+            "spec": {
+                "group": "networking.k8s.io", "scope": "Namespaced",
+                "names": {"plural": "ingresses", "singular": "mine", "kind": "Mine", "listKind": "MineList"},
+                "versions": [{"name": "v7", "served": true, "storage": true}],
+            },
+        });
+        let object = Object::from_value(object).expect("an object");
+        let definition = Definition::read(&object).expect("a definition");
+        let builtin = ferry_api::kinds::builtin().iter().map(|kind| &**kind).collect();
+        let others = Others { definitions: Vec::new(), builtin };
+        let status = status(&object, &definition, &others, NOW).expect("a status");
+        assert_eq!(
+            condition(&status, "NamesAccepted"),
+            ("False", "PluralConflict", "\"ingresses\" is already in use")
+        );
+        assert_eq!(condition(&status, "Established").0, "False");
+    }
+
+    #[test]
     fn groups_of_the_kubernetes_project_tell_who_approved_them() {
-        let check = |annotation: &str, expected: (bool, &str)| {
-            let metadata = json!({"metadata": {"annotations": {APPROVED: annotation}}});
-            let object = Object::from_value(metadata).expect("an object");
-            let (approved, reason, _) =
-                approval(&object, "gateway.networking.k8s.io").expect("a protected group");
-            assert_eq!((approved, reason), expected, "{annotation}");
-        };
-        check("https://github.com/kubernetes-sigs/gateway-api/pull/2997", (true, "ApprovedAnnotation"));
-        check("unapproved, for tests", (false, "UnapprovedAnnotation"));
-        check("because", (false, "InvalidAnnotation"));
-        check("", (false, "MissingAnnotation"));
-        assert_eq!(approval(&Object::default(), "example.com"), None);
+        let object = Object::from_value(json!({"metadata": {"annotations": {
+            approval::ANNOTATION: "unapproved, for tests",
+        }}}));
+        let (is_approved, reason, _) =
+            approved(&object.expect("an object"), "gateway.networking.k8s.io").expect("a protected group");
+        assert_eq!((is_approved, reason), (false, "UnapprovedAnnotation"));
+        assert_eq!(approved(&Object::default(), "example.com"), None);
     }
 }

@@ -66,6 +66,17 @@ impl VersionRules {
     }
 }
 
+/// Finalizers without a domain are allowed, but whoever adds one is told of it.
+fn plain_finalizers(new: &Object, old: Option<&Object>) -> Vec<String> {
+    let is_new = |name: &&str| old.is_none_or(|old| !old.finalizers().any(|had| had == *name));
+    let standard = ["orphan", "foregroundDeletion"];
+    let plain = new.finalizers().filter(|name| !name.contains('/') && !standard.contains(name));
+    plain
+        .filter(is_new)
+        .map(|name| format!("metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers"))
+        .collect()
+}
+
 impl Strategy for CustomStrategy {
     fn default(&self, _: &mut Object) {}
 
@@ -91,7 +102,7 @@ impl Strategy for CustomStrategy {
         let rules = self.version(version)?;
         rules.schema.validate(&object.0, None, UpdateScope::Main, errors)?;
         rules.check_scale(object, errors);
-        Ok(Vec::new())
+        Ok(plain_finalizers(object, None))
     }
 
     fn prepare_action(&self, _: &str, _: &mut Object, _: &Object) {}
@@ -107,7 +118,7 @@ impl Strategy for CustomStrategy {
         let rules = self.version(version)?;
         rules.schema.validate(&new.0, Some(&old.0), scope, errors)?;
         rules.check_scale(new, errors);
-        Ok(Vec::new())
+        Ok(plain_finalizers(new, Some(old)))
     }
 
     fn selectable(&self) -> &[Selectable] {
@@ -123,7 +134,13 @@ impl Strategy for CustomStrategy {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, status_keeps_metadata: true, ..Traits::PLAIN }
+        Traits {
+            generation: true,
+            unconditional_update: false,
+            status_keeps_metadata: true,
+            plain_finalizers: true,
+            ..Traits::PLAIN
+        }
     }
 
     fn grace_period(&self, _: &Object, _: Option<i64>) -> Option<i64> {

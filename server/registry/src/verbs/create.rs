@@ -247,7 +247,7 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.prepare_create(object);
     strategy.stamp_requester(object, call.requester);
     let mut errors = ferry_api::FieldErrors::default();
-    metadata::validate(object, call.resource.stored.is_namespaced(), traits.name, &mut errors);
+    metadata::validate(object, call.resource.stored.is_namespaced(), &traits, &mut errors);
     let shown = judged(call, object).await?;
     let warnings = span.enter(|| strategy.validate(&shown, &call.kind.version, &mut errors))?;
     if !errors.is_empty() {

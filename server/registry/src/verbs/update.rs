@@ -222,7 +222,7 @@ async fn prepare(
         new.set_meta("generation", old.generation() + 1);
     }
     let mut errors = FieldErrors::default();
-    metadata::validate_update(new, old, &mut errors);
+    metadata::validate_update(new, old, &traits, &mut errors);
     // While others finish it nobody has acted on the object: it is judged as a new one, not by what may
     // change later.
     let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();

@@ -110,7 +110,7 @@ impl Strategy for Definition {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::PLAIN }
+        Traits { generation: true, unconditional_update: false, plain_finalizers: true, ..Traits::PLAIN }
     }
 
     fn grace_period(&self, _: &Object, _: Option<i64>) -> Option<i64> {
