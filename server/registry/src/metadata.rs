@@ -371,7 +371,7 @@ mod tests {
         let object = json!({"metadata": {"namespace": "a", "name": "a", "ownerReferences": owners}});
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, NameRule::DnsSubdomain, &mut errors);
+        validate(&object, true, &Traits::PLAIN, &mut errors);
         let status = Status::invalid("", "ConfigMap", "a", &errors);
         assert!(status.message.contains("Found \"true\" in references for a0 and a1"), "{status}");
         assert!(status.message.ends_with("more errors]"), "{status}");

@@ -11,7 +11,7 @@ use http::{Method, StatusCode, Version};
 use http_body_util::{BodyExt, BodyStream};
 
 use super::{Remote, identity};
-use crate::body::{Body, Response};
+use crate::body::{Body, PassedOn, Response};
 use crate::node_connection::{copy_headers, join};
 use crate::request_info::RequestInfo;
 use crate::respond;
@@ -105,7 +105,8 @@ fn answer(
     mut response: http::Response<hyper::body::Incoming>,
     client: Option<hyper::upgrade::OnUpgrade>,
 ) -> Response {
-    let mut builder = http::Response::builder().status(response.status());
+    // How fast it is read is between the client and who answers.
+    let mut builder = http::Response::builder().status(response.status()).extension(PassedOn);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client else {
             return plain(502, "the API server behind upgraded a plain request");
