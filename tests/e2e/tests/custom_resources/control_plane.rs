@@ -61,6 +61,13 @@ async fn what_a_custom_object_owns_goes_with_it_and_it_goes_with_its_owner() {
     server.delete(&format!("{WIDGETS}/owner?propagationPolicy=Foreground")).await.expect(202);
     server.until(&format!("{WIDGETS}/owner"), |answer| answer.code == 404).await;
     server.get(&format!("{maps}/part")).await.expect(404);
+    // What is left an orphan stays, and forgets its owner.
+    let owner = server.post(WIDGETS, &red("owner")).await.expect(201);
+    server.post(WIDGETS, &owned(red("left"), &owner)).await.expect(201);
+    server.delete(&format!("{WIDGETS}/owner?propagationPolicy=Orphan")).await.expect(200);
+    server.until(&format!("{WIDGETS}/owner"), |answer| answer.code == 404).await;
+    let left = server.get(&format!("{WIDGETS}/left")).await.expect(200);
+    assert_eq!(left["metadata"]["ownerReferences"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 //! fields.
 
 use ferry_api::FieldErrors;
+use ferry_schema::Structural;
 use serde_json::Value;
 
 use super::text;
@@ -103,7 +104,9 @@ pub fn selectable(
         errors.invalid(path, "", "may only be set when validations.schema is included");
         return;
     };
-    let mut unique: Vec<&str> = Vec::new();
+    // A schema that cannot be read is told of where it stands.
+    let Ok(schema) = Structural::parse(schema) else { return };
+    let mut unique: Vec<String> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let at = format!("{path}[{index}].jsonPath");
         let json_path = text(&entry["jsonPath"]);
@@ -111,59 +114,28 @@ pub fn selectable(
             errors.required(at, "");
             continue;
         }
-        let found = match field_at(schema, json_path) {
+        let (field, kind) = match schema.field_at(json_path) {
             Ok(found) => found,
             Err(why) => {
                 errors.invalid(at, json_path, &format!("is an invalid path: {why}"));
                 continue;
             }
         };
-        if json_path == ".metadata" || json_path.starts_with(".metadata.") {
+        if field == "metadata" || field.starts_with("metadata.") {
             errors.invalid(at.as_str(), json_path, "must not point to fields in metadata");
         }
-        if !["string", "boolean", "integer"].contains(&text(&found["type"])) {
+        if !["string", "boolean", "integer"].contains(&kind) {
             let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             errors.invalid(at.as_str(), json_path, why);
         }
-        if unique.contains(&json_path) {
+        if unique.contains(&field) {
             errors.duplicate(at, json_path);
         } else {
-            unique.push(json_path);
+            unique.push(field);
         }
     }
     let was_too_many = before == Some(fields);
     if unique.len() > MOST_SELECTABLE && !was_too_many {
         errors.too_many(path, unique.len(), MOST_SELECTABLE);
     }
-}
-
-/// The schema that a path such as `.spec.color` leads to.
-fn field_at<'s>(schema: &'s Value, json_path: &str) -> Result<&'s Value, String> {
-    let mut found = schema;
-    let mut rest = json_path;
-    while !rest.is_empty() {
-        let Some(after) = rest.strip_prefix('.') else {
-            return Err(match rest.starts_with('[') {
-                true => "array notation is not allowed".to_string(),
-                false => format!("expected [ or . but got: {}", step(rest).0),
-            });
-        };
-        let (name, next) = step(after);
-        if name.is_empty() {
-            return Err("unexpected end of JSON path".to_string());
-        }
-        let properties = found.get("properties").and_then(Value::as_object);
-        let child = match properties {
-            Some(properties) => properties.get(name),
-            None => found.get("additionalProperties").filter(|values| values.is_object()),
-        };
-        found = child.ok_or("does not refer to a valid field")?;
-        rest = next;
-    }
-    Ok(found)
-}
-
-/// The name before the next `.`, `[` or `]`, which is a step itself where it comes first.
-fn step(path: &str) -> (&str, &str) {
-    path.split_at(path.find(['.', '[', ']']).map_or(path.len(), |at| at.max(1)))
 }
