@@ -5,7 +5,7 @@
 mod cleanup;
 mod names;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,11 +143,11 @@ impl Definitions {
         if changed {
             self.swap();
         }
-        // Only now: names that were freed above may be wanted by a definition that was known before.
-        let names: Vec<Arc<str>> = match changed {
-            true => snapshot.keys().cloned().collect(),
-            false => fresh.iter().map(|entry| entry.key.clone()).collect(),
-        };
+        // Only now: names that were freed above may be wanted by a definition that did not get all of its own. The
+        // others have nothing to hear; there may be a thousand of them.
+        let wanting = self.known.iter().filter(|(_, known)| changed && known.definition.is_in_conflict());
+        let names: BTreeSet<Arc<str>> =
+            fresh.iter().map(|entry| &entry.key).chain(wanting.map(|(name, _)| name)).cloned().collect();
         for entry in names.iter().filter_map(|name| snapshot.get(name)) {
             if let Err(error) = self.tell(entry).await {
                 is_done = false;

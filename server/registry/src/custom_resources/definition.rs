@@ -149,6 +149,11 @@ impl Definition {
         GroupResource::new(self.group.clone(), self.names.plural.clone())
     }
 
+    /// Whether it has not got all the names it asks for.
+    pub fn is_in_conflict(&self) -> bool {
+        self.names != self.accepted
+    }
+
     fn storage_version(&self) -> Option<&Version> {
         self.versions.iter().find(|version| version.storage)
     }
