@@ -11,16 +11,19 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use serde_json::json;
 
+/// Debian's, which its package of the client is for; another may come first in the path.
+const PYTHON: &str = "/usr/bin/python3";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_python_client_lists_watches_and_patches() {
-    let installed = Command::new("python3").args(["-c", "import kubernetes"]).output();
+    let installed = Command::new(PYTHON).args(["-c", "import kubernetes"]).output();
     if !installed.is_ok_and(|output| output.status.success()) {
         ferry_skip::missing("python3-kubernetes");
         return;
     }
     let server = TestServer::start().await;
     let script = Path::new("tests/clients/list_watch_patch.py");
-    let mut command = Command::new("python3");
+    let mut command = Command::new(PYTHON);
     command.arg(script).env("KUBECONFIG", server.kubeconfig());
     let output = tokio::task::spawn_blocking(move || command.output().expect("python3 starts"));
     let output =
