@@ -202,9 +202,14 @@ fn answer(stream: TcpStream, serve: impl Fn(&str, Socket)) {
 fn reply(mut stream: TcpStream, status: &str, body: &str) {
     let mut head = [0; 4096];
     let _ = stream.read(&mut head);
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
+    let _ = stream.write_all(answer.as_bytes());
+    // As a server behind a slow network: the body comes after the head, and in two pieces.
+    for piece in [&body[..body.len() / 2], &body[body.len() / 2..]] {
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = stream.write_all(piece.as_bytes());
+    }
 }

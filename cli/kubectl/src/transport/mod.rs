@@ -2,6 +2,7 @@
 //! of requests and ends, so there is no pool: an idle connection is reused, a busy one joined by
 //! another.
 
+mod kept_stream;
 pub mod log;
 pub mod query;
 pub mod tls;

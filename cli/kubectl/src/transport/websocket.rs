@@ -1,13 +1,17 @@
 //! WebSocket connections to the API server, for exec, attach and port-forward. The first byte of
 //! every message is its channel.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::HeaderValue;
+use tokio::io::AsyncReadExt;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use super::kept_stream::KeptStream;
 use super::{Client, text_header, tls};
 use crate::error::{Error, Result, Status};
 
@@ -20,12 +24,16 @@ pub const RESIZE: u8 = 4;
 /// In v5, followed by the channel that is closed.
 const CLOSE: u8 = 255;
 
+/// Of a refusal no more is read, and for no longer.
+const LONGEST_REFUSAL: usize = 1 << 20;
+const REFUSAL_TIME: Duration = Duration::from_secs(10);
+
 /// The newest protocol first: v5 can close standard input by itself.
 pub const REMOTE_COMMAND: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io"];
 pub const PORT_FORWARD: &[&str] = &["v4.channel.k8s.io"];
 
 pub struct Channels {
-    socket: WebSocketStream<tls::Stream>,
+    socket: WebSocketStream<KeptStream<tls::Stream>>,
     can_close: bool,
 }
 
@@ -57,8 +65,8 @@ impl Client {
             &[],
         );
         let started = std::time::Instant::now();
-        let stream = self.connect().await?;
-        match tokio_tungstenite::client_async(request, stream).await {
+        let stream = KeptStream::new(self.connect().await?);
+        match tokio_tungstenite::client_async(request, stream.clone()).await {
             Ok((socket, response)) => {
                 self.log.response(
                     &http::Method::GET,
@@ -74,7 +82,7 @@ impl Client {
                 Ok(Channels { socket, can_close: chosen.is_some_and(|protocol| protocol.starts_with("v5")) })
             }
             Err(tungstenite::Error::Http(response)) => {
-                let body = response.body().clone().unwrap_or_default();
+                let body = whole_body(&response, stream).await;
                 Err(Error::Status(Box::new(Status::from_response(
                     response.status().as_u16(),
                     &body,
@@ -85,6 +93,17 @@ impl Client {
             Err(error) => Err(Error::plain(format!("Unable to connect to the server: {error}"))),
         }
     }
+}
+
+/// The body of a refusal. The handshake gives only what came together with the head; the rest is still to be read.
+async fn whole_body(response: &http::Response<Option<Vec<u8>>>, stream: KeptStream<tls::Stream>) -> Vec<u8> {
+    let mut body = response.body().clone().unwrap_or_default();
+    let length = response.headers().get(http::header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok()).unwrap_or(0);
+    let missing = length.min(LONGEST_REFUSAL).saturating_sub(body.len()) as u64;
+    // What cannot be read is as good as absent: the code says what became of the request.
+    let _ = tokio::time::timeout(REFUSAL_TIME, stream.take(missing).read_to_end(&mut body)).await;
+    body
 }
 
 impl Channels {
