@@ -151,6 +151,13 @@ fn three_servers_on_three_members() {
     let mut cluster = Cluster::new(binary, &flags);
     cluster.enter = segment.on("one");
     let mut members: Vec<Process> = (0..3).map(|index| member(&cluster, &segment, index)).collect();
+    for host in HOSTS {
+        cluster.until(&format!("the member of etcd on {host} serves"), || {
+            let log =
+                std::fs::read_to_string(cluster.directory.path().join(format!("etcd-{host}.log"))).ok()?;
+            log.contains("ready to serve client requests").then_some(())
+        });
+    }
     cluster.up();
     let token = std::fs::read_to_string(cluster.data_dir().join("server-token")).unwrap();
 
