@@ -2,6 +2,7 @@
 //! and recursive descent.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use serde_json::{Map, Value};
 
@@ -38,6 +39,11 @@ struct Filter {
     compare: Option<(String, Vec<Step>)>,
 }
 
+/// Filters in filters and ranges in ranges, at most: a template may come from whoever defines a resource.
+const MAX_NESTING: usize = 32;
+/// Values that an evaluation may look at: each `..` multiplies them.
+const MAX_VALUES: usize = 1 << 20;
+
 /// What a template found: one group of values per hole.
 #[derive(Debug, Default)]
 pub struct Found {
@@ -70,7 +76,7 @@ pub fn to_text(value: &Value) -> String {
 impl Template {
     pub fn parse(source: &str) -> Result<Self, String> {
         let mut parser = Parser { rest: source };
-        let segments = parser.segments(false)?;
+        let segments = parser.segments(0)?;
         Ok(Template { source: source.to_owned(), segments })
     }
 
@@ -95,12 +101,12 @@ impl Template {
             // As good as always: no copy of the object is made.
             [Step::Field(name), rest @ ..] if name != "$" => {
                 let value = object.get(name)?;
-                let found = Evaluation { root: value, allow_missing: true }.steps(rest, value).ok()?;
+                let found = Evaluation::new(value, true).steps(rest, value).ok()?;
                 found.first().copied().map(Cow::Borrowed)
             }
             steps => {
                 let root = Value::Object(object.clone());
-                let found = Evaluation { root: &root, allow_missing: true }.steps(steps, &root).ok()?;
+                let found = Evaluation::new(&root, true).steps(steps, &root).ok()?;
                 found.first().copied().cloned().map(Cow::Owned)
             }
         }
@@ -108,7 +114,7 @@ impl Template {
 
     pub fn evaluate(&self, root: &Value, allow_missing: bool) -> Result<Found, String> {
         let mut found = Found::default();
-        let evaluation = Evaluation { root, allow_missing };
+        let evaluation = Evaluation::new(root, allow_missing);
         evaluation.segments(&self.segments, root, &mut found)?;
         Ok(found)
     }
@@ -117,9 +123,31 @@ impl Template {
 struct Evaluation<'a> {
     root: &'a Value,
     allow_missing: bool,
+    /// How many values may still be looked at.
+    left: Cell<usize>,
 }
 
 impl<'a> Evaluation<'a> {
+    fn new(root: &'a Value, allow_missing: bool) -> Evaluation<'a> {
+        Evaluation { root, allow_missing, left: Cell::new(MAX_VALUES) }
+    }
+
+    fn look_at(&self, values: usize) -> Result<(), String> {
+        let left = self.left.get().checked_sub(values);
+        self.left.set(left.ok_or_else(|| format!("leads to more than {MAX_VALUES} values"))?);
+        Ok(())
+    }
+
+    /// A value and all that is below it, where it has anything below.
+    fn descend(&self, value: &'a Value, found: &mut Vec<&'a Value>) -> Result<(), String> {
+        let below = children(value);
+        self.look_at(1 + below.len())?;
+        if !below.is_empty() {
+            found.push(value);
+        }
+        below.into_iter().try_for_each(|value| self.descend(value, found))
+    }
+
     fn segments(&self, segments: &'a [Segment], current: &'a Value, found: &mut Found) -> Result<(), String> {
         for segment in segments {
             match segment {
@@ -150,6 +178,7 @@ impl<'a> Evaluation<'a> {
             Step::Literal(value) => Ok(vec![value]),
             Step::Field(name) if name == "$" => Ok(vec![self.root]),
             Step::Field(name) => {
+                self.look_at(input.len())?;
                 let had_input = !input.is_empty();
                 let found: Vec<&Value> = input.iter().filter_map(|value| value.get(name)).collect();
                 if found.is_empty() && had_input && !self.allow_missing {
@@ -157,8 +186,20 @@ impl<'a> Evaluation<'a> {
                 }
                 Ok(found)
             }
-            Step::Wildcard => Ok(input.into_iter().flat_map(children).collect()),
-            Step::Recursive => Ok(input.into_iter().flat_map(descendants).collect()),
+            Step::Wildcard => {
+                let mut result = Vec::new();
+                for value in input {
+                    let below = children(value);
+                    self.look_at(below.len())?;
+                    result.extend(below);
+                }
+                Ok(result)
+            }
+            Step::Recursive => {
+                let mut result = Vec::new();
+                input.into_iter().try_for_each(|value| self.descend(value, &mut result))?;
+                Ok(result)
+            }
             Step::Slice { start, end, step, single } => {
                 let mut result = Vec::new();
                 for value in input {
@@ -167,7 +208,9 @@ impl<'a> Evaluation<'a> {
                         Value::Null => continue,
                         other => return Err(format!("{} is not array or slice", go_type(other))),
                     };
-                    result.extend(slice(items, *start, *end, *step, *single)?);
+                    let chosen = slice(items, *start, *end, *step, *single)?;
+                    self.look_at(chosen.len())?;
+                    result.extend(chosen);
                 }
                 Ok(result)
             }
@@ -180,6 +223,7 @@ impl<'a> Evaluation<'a> {
                             to_text(value)
                         ));
                     };
+                    self.look_at(items.len())?;
                     for item in items {
                         if self.passes(filter, item)? {
                             result.push(item);
@@ -191,6 +235,7 @@ impl<'a> Evaluation<'a> {
             Step::Union(branches) => {
                 let mut result = Vec::new();
                 for branch in branches {
+                    self.look_at(input.len())?;
                     let mut values = input.clone();
                     for step in branch {
                         values = self.step(step, values)?;
@@ -203,10 +248,13 @@ impl<'a> Evaluation<'a> {
     }
 
     fn passes(&self, filter: &'a Filter, item: &'a Value) -> Result<bool, String> {
-        let quiet = Evaluation { root: self.root, allow_missing: true };
+        let quiet = Evaluation { root: self.root, allow_missing: true, left: Cell::new(self.left.get()) };
         let left = quiet.steps(&filter.left, item)?;
-        let Some((operator, right)) = &filter.compare else { return Ok(!left.is_empty()) };
-        let right = quiet.steps(right, item)?;
+        let right = filter.compare.as_ref().map(|(_, right)| quiet.steps(right, item)).transpose()?;
+        self.left.set(quiet.left.get());
+        let (Some((operator, _)), Some(right)) = (&filter.compare, right) else {
+            return Ok(!left.is_empty());
+        };
         let (left, right) = match (left.as_slice(), right.as_slice()) {
             ([], _) | (_, []) => return Ok(false),
             ([left], [right]) => (left, right),
@@ -247,16 +295,6 @@ fn children(value: &Value) -> Vec<&Value> {
         }
         _ => Vec::new(),
     }
-}
-
-fn descendants(value: &Value) -> Vec<&Value> {
-    let inner = children(value);
-    if inner.is_empty() {
-        return Vec::new();
-    }
-    let mut all = vec![value];
-    all.extend(inner.into_iter().flat_map(descendants));
-    all
 }
 
 fn slice(
@@ -313,7 +351,9 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn segments(&mut self, in_range: bool) -> Result<Vec<Segment>, String> {
+    /// `nesting` says how many ranges are around.
+    fn segments(&mut self, nesting: usize) -> Result<Vec<Segment>, String> {
+        check_nesting(nesting)?;
         let mut segments = Vec::new();
         while !self.rest.is_empty() {
             let Some(open) = self.rest.find('{') else {
@@ -327,20 +367,20 @@ impl<'a> Parser<'a> {
             let inside = self.until_close()?;
             let trimmed = inside.trim();
             if trimmed == "end" {
-                if !in_range {
+                if nesting == 0 {
                     return Err("not in range, nothing to end".to_owned());
                 }
                 return Ok(segments);
             }
             if let Some(path) = trimmed.strip_prefix("range ") {
-                let steps = parse_path(path.trim())?;
-                segments.push(Segment::Range(steps, self.segments(true)?));
+                let steps = parse_path(path.trim(), 0)?;
+                segments.push(Segment::Range(steps, self.segments(nesting + 1)?));
                 continue;
             }
             for word in split_words(trimmed) {
                 segments.push(match word.strip_prefix(['"', '\'']) {
                     Some(_) => Segment::Text(unquote(word)?),
-                    None => Segment::Expression(parse_path(word)?),
+                    None => Segment::Expression(parse_path(word, 0)?),
                 });
             }
         }
@@ -419,7 +459,16 @@ fn unquote(text: &str) -> Result<String, String> {
     Ok(result)
 }
 
-fn parse_path(path: &str) -> Result<Vec<Step>, String> {
+fn check_nesting(nesting: usize) -> Result<(), String> {
+    match nesting > MAX_NESTING {
+        true => Err(format!("nested more than {MAX_NESTING} levels deep")),
+        false => Ok(()),
+    }
+}
+
+/// `nesting` says how many filters are around.
+fn parse_path(path: &str, nesting: usize) -> Result<Vec<Step>, String> {
+    check_nesting(nesting)?;
     if let Ok(number) = path.parse::<i64>() {
         return Ok(vec![Step::Literal(number.into())]);
     }
@@ -470,7 +519,7 @@ fn parse_path(path: &str) -> Result<Vec<Step>, String> {
             }
             '[' => {
                 let close = closing_bracket(rest)?;
-                steps.push(parse_bracket(&rest[1..close])?);
+                steps.push(parse_bracket(&rest[1..close], nesting)?);
                 rest = &rest[close + 1..];
             }
             _ if steps.is_empty() => {
@@ -537,13 +586,13 @@ fn closing_bracket(text: &str) -> Result<usize, String> {
     Err("unterminated array".to_owned())
 }
 
-fn parse_bracket(inside: &str) -> Result<Step, String> {
+fn parse_bracket(inside: &str, nesting: usize) -> Result<Step, String> {
     let inside = inside.trim();
     if inside == "*" {
         return Ok(Step::Slice { start: None, end: None, step: None, single: false });
     }
     if let Some(condition) = inside.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
-        return parse_filter(condition);
+        return parse_filter(condition, nesting + 1);
     }
     if inside.starts_with("?(") {
         return Err("unterminated filter".to_owned());
@@ -551,7 +600,7 @@ fn parse_bracket(inside: &str) -> Result<Step, String> {
     let parts = split_commas(inside);
     if parts.len() > 1 {
         let branches: Result<Vec<Vec<Step>>, String> =
-            parts.into_iter().map(|part| Ok(vec![parse_bracket(part)?])).collect();
+            parts.into_iter().map(|part| Ok(vec![parse_bracket(part, nesting)?])).collect();
         return Ok(Step::Union(branches?));
     }
     if inside.starts_with(['"', '\'']) {
@@ -593,7 +642,7 @@ fn split_commas(text: &str) -> Vec<&str> {
     parts
 }
 
-fn parse_filter(condition: &str) -> Result<Step, String> {
+fn parse_filter(condition: &str, nesting: usize) -> Result<Step, String> {
     let mut quote = None;
     for (position, character) in condition.char_indices() {
         match (quote, character) {
@@ -603,14 +652,14 @@ fn parse_filter(condition: &str) -> Result<Step, String> {
             (None, '=' | '!' | '<' | '>') => {
                 let operator: String =
                     condition[position..].chars().take_while(|c| "=!<>".contains(*c)).collect();
-                let left = parse_path(condition[..position].trim())?;
-                let right = parse_path(condition[position + operator.len()..].trim())?;
+                let left = parse_path(condition[..position].trim(), nesting)?;
+                let right = parse_path(condition[position + operator.len()..].trim(), nesting)?;
                 return Ok(Step::Filter(Filter { left, compare: Some((operator, right)) }));
             }
             (None, _) => {}
         }
     }
-    Ok(Step::Filter(Filter { left: parse_path(condition.trim())?, compare: None }))
+    Ok(Step::Filter(Filter { left: parse_path(condition.trim(), nesting)?, compare: None }))
 }
 
 #[cfg(test)]
@@ -646,6 +695,25 @@ mod tests {
         check("{.missing}", "");
         check("{$.kind}", "List");
         check("{..nested.name}", "deep");
+    }
+
+    #[test]
+    fn what_nests_or_leads_too_far_is_refused() {
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(|| {
+            let filters = format!("{{.a{}}}", "[?(@".repeat(200_000));
+            assert!(Template::parse(&filters).is_err());
+            let closed = format!("{{.a{}{}}}", "[?(@".repeat(40), ")]".repeat(40));
+            assert_eq!(Template::parse(&closed), Err("nested more than 32 levels deep".to_owned()));
+            let ranges = "{range .a}".repeat(200_000);
+            assert_eq!(Template::parse(&ranges), Err("nested more than 32 levels deep".to_owned()));
+            assert!(Template::parse_relaxed(&format!(".a}}{ranges}{{.b")).is_err());
+        });
+        thread.expect("a thread").join().expect("no overflow");
+        let object = json!({"a": (0..1000).map(|index| json!({"b": [index]})).collect::<Vec<_>>()});
+        let descents = Template::parse(&format!("{{{}}}", "..".repeat(20))).expect("a path");
+        let why = descents.evaluate(&object, true).err().unwrap_or_default();
+        assert!(why.starts_with("leads to more than"), "{why}");
+        assert_eq!(descents.first(object.as_object().expect("an object")), None);
     }
 
     #[test]
