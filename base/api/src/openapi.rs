@@ -46,8 +46,11 @@ impl Slot {
     fn definitions_hash(&self) -> Option<String> {
         let mut hasher = Sha512::new();
         for row in &self.rows {
-            hasher.update(row.plural.as_bytes());
-            hasher.update(row.generation.as_ref()?.as_bytes());
+            // Names may be accepted later than asked for: they are no part of the definition's generation.
+            for word in [&row.plural, &row.kind, &row.list_kind, row.generation.as_ref()?] {
+                hasher.update(word.as_bytes());
+                hasher.update([0]);
+            }
         }
         (!self.rows.is_empty()).then(|| hex(&hasher.finalize()))
     }
