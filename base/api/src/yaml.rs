@@ -7,6 +7,7 @@ mod write;
 
 use std::fmt::{self, Display};
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::decode::{Findings, Form};
@@ -14,6 +15,7 @@ use crate::json::{Decoded, FieldValidation, Reading};
 use crate::object::Object;
 use crate::status::Status;
 use crate::types::Schema;
+use crate::view;
 
 /// Reads one document as an object of a known type. Duplicate keys are found like unknown fields.
 pub fn decode(bytes: &[u8], schema: &Schema, validation: FieldValidation) -> Result<Decoded, Status> {
@@ -34,6 +36,25 @@ pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decod
 pub fn documents(text: &str) -> Result<Vec<Value>, BadYaml> {
     let read = read::documents(text, usize::MAX)?;
     Ok(read.documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// The only document of a configuration file, as a `T`.
+pub fn one<T: DeserializeOwned>(text: &str) -> Result<T, BadDocument> {
+    match documents(text).map_err(BadDocument::Yaml)?.as_slice() {
+        [document] => view::of_value(document).map_err(BadDocument::Type),
+        documents => Err(BadDocument::Count(documents.len())),
+    }
+}
+
+/// Why a file is not the one document that was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum BadDocument {
+    #[error(transparent)]
+    Yaml(BadYaml),
+    #[error("expected one document, found {0}")]
+    Count(usize),
+    #[error(transparent)]
+    Type(serde_json::Error),
 }
 
 /// The object as `kubectl -o yaml` prints it.

@@ -18,7 +18,7 @@ fn versions() -> Vec<(String, Value, usize, Value)> {
             if document.trim().trim_start_matches('-').trim().is_empty() {
                 continue;
             }
-            let read = serde_saphyr::from_str::<Value>(document);
+            let read = ferry_api::yaml::one::<Value>(document);
             let definition = read.unwrap_or_else(|why| panic!("{}: {why}", file.display()));
             if definition["kind"] != "CustomResourceDefinition" {
                 continue;

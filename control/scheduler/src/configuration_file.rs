@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ferry_api::yaml::{self, BadDocument};
 use ferry_client::leader::Election;
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
@@ -260,15 +262,12 @@ pub(crate) fn read_extenders(
 }
 
 /// One document of YAML or JSON as a type.
-pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, what: &'static str) -> Result<T, FileError> {
-    let mut documents =
-        ferry_api::yaml::documents(text).map_err(|error| FileError::Yaml(error.to_string()))?;
-    match (documents.pop(), documents.len()) {
-        (Some(document), 0) => {
-            serde_json::from_value(document).map_err(|error| FileError::Malformed(error.to_string()))
-        }
-        (last, others) => Err(FileError::Documents(what, others + usize::from(last.is_some()))),
-    }
+pub(crate) fn parse<T: DeserializeOwned>(text: &str, what: &'static str) -> Result<T, FileError> {
+    yaml::one(text).map_err(|error| match error {
+        BadDocument::Yaml(error) => FileError::Yaml(error.to_string()),
+        BadDocument::Count(count) => FileError::Documents(what, count),
+        BadDocument::Type(error) => FileError::Malformed(error.to_string()),
+    })
 }
 
 fn read_election(

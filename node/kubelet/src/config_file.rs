@@ -46,7 +46,7 @@ pub fn shown(config: &Config) -> serde_json::Value {
 }
 
 fn read(text: &str) -> Result<File, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let file: File = ferry_api::yaml::one(text).map_err(|error| error.to_string())?;
     let known = file.api_version == API_VERSION && file.kind == KIND;
     if known { Ok(file) } else { Err("no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into()) }
 }

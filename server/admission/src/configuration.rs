@@ -85,11 +85,7 @@ impl Configuration {
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, BadConfiguration> {
     let bad = |why: &dyn Display| BadConfiguration(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
-    let documents = ferry_api::yaml::documents(&text).map_err(|error| bad(&error))?;
-    match documents.as_slice() {
-        [one] => T::deserialize(one).map_err(|error| bad(&error)),
-        _ => Err(bad(&"one document is expected")),
-    }
+    ferry_api::yaml::one(&text).map_err(|error| bad(&error))
 }
 
 #[cfg(test)]

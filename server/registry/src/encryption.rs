@@ -87,9 +87,7 @@ struct Key {
 impl EncryptedResources {
     pub fn parse(yaml: &str) -> Result<EncryptedResources, BadEncryption> {
         let malformed = |why: &dyn std::fmt::Display| BadEncryption::Malformed(why.to_string());
-        let documents = ferry_api::yaml::documents(yaml).map_err(|error| malformed(&error))?;
-        let [document] = documents.as_slice() else { return Err(malformed(&"one document is expected")) };
-        let file = File::deserialize(document).map_err(|error| malformed(&error))?;
+        let file: File = ferry_api::yaml::one(yaml).map_err(|error| malformed(&error))?;
         if file.api_version != API_VERSION || file.kind != KIND {
             return Err(malformed(&format!("expected a {KIND} of {API_VERSION}")));
         }

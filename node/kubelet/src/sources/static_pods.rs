@@ -113,11 +113,11 @@ fn read(directory: &Path, node_name: &str) -> io::Result<Vec<Pod>> {
 
 /// A manifest as the pod it becomes on this node.
 fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
-    let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let value: serde_json::Value = ferry_api::yaml::one(text).map_err(|error| error.to_string())?;
     if value["kind"] != "Pod" {
         return Err(format!("kind is {}", value["kind"]));
     }
-    let mut pod: Pod = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let mut pod: Pod = ferry_api::view::of_value(&value).map_err(|error| error.to_string())?;
     let Some(name) = pod.metadata.name.clone().filter(|name| !name.is_empty()) else {
         return Err("it has no name".into());
     };

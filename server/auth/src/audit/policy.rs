@@ -88,7 +88,7 @@ impl Policy {
 
     pub fn parse(yaml: &str) -> Result<Self, PolicyError> {
         let policy: Policy =
-            serde_saphyr::from_str(yaml).map_err(|error| PolicyError::Malformed(error.to_string()))?;
+            ferry_api::yaml::one(yaml).map_err(|error| PolicyError::Malformed(error.to_string()))?;
         let problem = if policy.api_version != API_VERSION || policy.kind != "Policy" {
             Some(format!("expected a Policy of {API_VERSION}"))
         } else if policy.rules.is_empty() {

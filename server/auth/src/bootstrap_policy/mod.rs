@@ -226,7 +226,7 @@ mod tests {
     fn read<T: DeserializeOwned>(folder: &Path, files: &[&str]) -> Vec<T> {
         let read_one = |file: &&str| {
             let text = std::fs::read_to_string(folder.join(file)).unwrap();
-            serde_saphyr::from_str::<List<T>>(&text).unwrap().items
+            ferry_api::yaml::one::<List<T>>(&text).unwrap().items
         };
         files.iter().flat_map(read_one).collect()
     }
