@@ -39,7 +39,7 @@ pub mod status;
 pub mod table;
 pub mod time;
 pub mod types;
-mod view;
+pub mod view;
 mod word;
 pub mod write;
 pub mod yaml;

@@ -168,7 +168,7 @@ impl Object {
 
     /// The typed view of this object, without its managers.
     pub fn view<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        crate::view::view(&self.0)
+        crate::view::of_object(&self.0)
     }
 
     /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then

@@ -1,15 +1,55 @@
 //! Typed views of objects: for judging, never for writing back.
+//!
+//! Every typed object is decoded from JSON text. `serde` compiles a type's decoder once for each source it is read from,
+//! and the decoders of a few hundred types are a large part of the program: a second source (`Value`, `&Value`) would
+//! double them.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::{Error, Map, Value};
 
-/// The object as a `T`. Fails where the JSON does not fit the type. Clients write `null` for a zero time, which
-/// no type takes: then it is read again with that time spelt out.
-pub fn view<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, Error> {
-    T::deserialize(object).or_else(|_| T::deserialize(with_zero_times(object)))
+use crate::write;
+
+/// The object as a `T`. Fails where the JSON does not fit the type.
+pub fn of_object<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, Error> {
+    let of = |object: &Map<String, Value>| decode(&written(|json| write::object(json, object)));
+    of(object).or_else(|_| of(&with_zero_times(object))).map_err(without_position)
 }
 
-/// The time of a field that was never set, as Go writes it.
+/// A part of an object as a `T`.
+pub fn of_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
+    match value {
+        Value::Object(object) => of_object(object),
+        value => decode(&written(|json| write::value(json, value))).map_err(without_position),
+    }
+}
+
+/// A `T` from the JSON of an object.
+pub fn of_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
+    let json = std::str::from_utf8(json).map_err(Error::custom)?;
+    decode(json).or_else(|error| match serde_json::from_str(json) {
+        Ok(Value::Object(object)) => of_object(&object),
+        _ => Err(error),
+    })
+}
+
+fn decode<T: DeserializeOwned>(json: &str) -> Result<T, Error> {
+    serde_json::from_str(json)
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut json = Vec::with_capacity(2048);
+    write(&mut json);
+    String::from_utf8(json).expect("JSON made of strings is UTF-8")
+}
+
+/// A position in text that nobody sent would mislead.
+fn without_position(error: Error) -> Error {
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    let message = error.to_string();
+    Error::custom(message.strip_suffix(&position).unwrap_or(&message))
+}
+
+/// The time of a field that was never set, as Go writes it. Clients write `null` for it, which no type takes.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 fn with_zero_times(map: &Map<String, Value>) -> Map<String, Value> {
@@ -40,7 +80,7 @@ mod tests {
             "metadata": {"name": "p", "labels": {"a": "x"}},
             "spec": {"containers": [{"name": "c"}]},
         });
-        let pod: Pod = view(object.as_object().expect("an object")).expect("a pod");
+        let pod: Pod = of_object(object.as_object().expect("an object")).expect("a pod");
         assert_eq!(pod.metadata.name.as_deref(), Some("p"));
         assert_eq!(pod.metadata.labels.expect("labels")["a"], "x");
         assert_eq!(pod.spec.expect("a spec").containers[0].name, "c");
@@ -49,7 +89,18 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said() {
         let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": 3}});
-        let error = view::<Pod>(object.as_object().expect("an object")).expect_err("a number is no name");
-        assert!(error.to_string().contains("invalid type"), "{error}");
+        let error =
+            of_object::<Pod>(object.as_object().expect("an object")).expect_err("a number is no name");
+        assert_eq!(error.to_string(), "invalid type: integer `3`, expected a string");
+    }
+
+    #[test]
+    fn a_null_time_is_the_zero_time() {
+        let object =
+            json!({"metadata": {"name": "p", "creationTimestamp": null}, "status": {"startTime": null}});
+        let pod: Pod = of_object(object.as_object().expect("an object")).expect("a pod");
+        assert_eq!(pod.metadata.name.as_deref(), Some("p"));
+        let of_text: Pod = of_json(object.to_string().as_bytes()).expect("a pod");
+        assert_eq!(of_text, pod);
     }
 }

@@ -50,7 +50,7 @@ pub async fn check(admitting: &Admitting<'_>, new: &Object, old: Option<&Object>
 fn read<T: DeserializeOwned>(object: &Object, field: &str) -> Result<Option<T>, Status> {
     match object.get(&[field]) {
         None | Some(Value::Null) => Ok(None),
-        Some(value) => T::deserialize(value)
+        Some(value) => ferry_api::view::of_value(value)
             .map(Some)
             .map_err(|error| Status::bad_request(format!("{field} cannot be read: {error}"))),
     }

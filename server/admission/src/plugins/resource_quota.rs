@@ -198,7 +198,7 @@ struct Quota {
 impl Quota {
     fn read(object: Object, revision: Revision) -> Result<Quota, Status> {
         let spec: ResourceQuotaSpec = match object.get(&["spec"]) {
-            Some(spec) => ResourceQuotaSpec::deserialize(spec)
+            Some(spec) => ferry_api::view::of_value(spec)
                 .map_err(|error| Status::internal(format!("a quota cannot be read: {error}")))?,
             None => ResourceQuotaSpec::default(),
         };

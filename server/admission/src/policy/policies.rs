@@ -226,7 +226,7 @@ fn specs<T: DeserializeOwned>(cache: &Cache) -> Result<Vec<(String, T)>, String>
     for entry in cache.snapshot().0.values() {
         let object = Object::read(&entry.json).map_err(|error| unreadable(&entry.key, &error.to_string()))?;
         let spec = object.get(&["spec"]).unwrap_or(&Value::Null);
-        match T::deserialize(spec) {
+        match ferry_api::view::of_value(spec) {
             Ok(spec) => all.push((entry.name().to_string(), spec)),
             Err(error) => {
                 let why = unreadable(&entry.key, &error.to_string());

@@ -59,7 +59,7 @@ impl Managed {
 
 impl Registration {
     pub fn read(entry: &Entry) -> Result<Registration, Status> {
-        let service: APIService = serde_json::from_slice(&entry.json)
+        let service: APIService = ferry_api::view::of_json(&entry.json)
             .map_err(|error| Status::internal(format!("{} cannot be read: {error}", entry.key)))?;
         let spec = service.spec.unwrap_or_default();
         let conditions = service.status.and_then(|status| status.conditions).unwrap_or_default();

@@ -222,7 +222,7 @@ impl Definitions {
 
     fn conversion(&self, definition: &Definition, stored: &Kind) -> Result<Conversion, Status> {
         let Some(webhook) = &definition.webhook else { return Ok(Conversion::Local) };
-        let webhook: WebhookConversion = serde_json::from_value(webhook.clone())
+        let webhook: WebhookConversion = ferry_api::view::of_value(webhook)
             .map_err(|error| Status::internal(format!("spec.conversion.webhook: {error}")))?;
         let hook = ConversionHook::new(self.registry.clone(), stored.gvk().to_string(), webhook);
         Ok(Conversion::Webhook(Arc::new(hook)))

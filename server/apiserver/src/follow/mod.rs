@@ -40,8 +40,8 @@ pub fn follow<D: Send + Sync + 'static>(registry: &Registry, decider: &Arc<D>, f
 }
 
 /// None for an object that cannot be read. Deciders take it for gone: it must not go on granting what it granted.
-fn view<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
-    serde_json::from_slice(&entry.json)
+fn object_of<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
+    ferry_api::view::of_json(&entry.json)
         .inspect_err(|error| tracing::error!(key = %entry.key, %error, "an object cannot be read"))
         .ok()
 }
@@ -55,7 +55,9 @@ macro_rules! rbac_feed {
             apply: |rbac, deltas| {
                 let removed = |$entry: &Entry| $removed;
                 rbac.apply(deltas.map(|delta| match delta {
-                    Delta::Set { entry, .. } => view(entry).map_or_else(|| removed(entry), RbacChange::$set),
+                    Delta::Set { entry, .. } => {
+                        object_of(entry).map_or_else(|| removed(entry), RbacChange::$set)
+                    }
                     Delta::Gone(entry) => removed(entry),
                 }));
             },
@@ -90,7 +92,7 @@ macro_rules! node_feed {
                 let remove = |$entry: &Entry| $remove;
                 for delta in deltas {
                     match delta {
-                        Delta::Set { entry, .. } => match view(entry) {
+                        Delta::Set { entry, .. } => match object_of(entry) {
                             Some(object) => $node.$set(&object),
                             None => remove(entry),
                         },
@@ -142,7 +144,7 @@ pub const BOOTSTRAP_TOKENS: &[Feed<BootstrapTokens>] = &[Feed {
     apply: |tokens, deltas| {
         for delta in deltas {
             match delta {
-                Delta::Set { entry, .. } if is_token(entry) => match view(entry) {
+                Delta::Set { entry, .. } if is_token(entry) => match object_of(entry) {
                     Some(secret) => tokens.set(&secret),
                     None => tokens.remove(entry.name()),
                 },

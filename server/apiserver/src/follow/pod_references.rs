@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use ferry_api::read::members;
-use ferry_api::{GroupVersionKind, kinds};
+use ferry_api::{GroupVersionKind, kinds, view};
 use ferry_registry::cache::Entry;
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EphemeralContainer, LocalObjectReference, Pod, PodResourceClaim,
@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::view;
+use super::object_of;
 
 /// What a change of a pod means for what its node may read.
 pub enum PodChange {
@@ -35,7 +35,7 @@ impl PodChange {
         }
         let read = match References::of(pod) {
             // Written by others, in a form of their own.
-            None => view(pod),
+            None => object_of(pod),
             Some(references) if previous.and_then(References::of).as_ref() == Some(&references) => {
                 return PodChange::None;
             }
@@ -79,7 +79,7 @@ impl<'a> References<'a> {
 
     fn read(&self, pod: &Entry) -> Result<Pod, serde_json::Error> {
         fn part<T: DeserializeOwned>(json: Option<&[u8]>) -> Result<Option<T>, serde_json::Error> {
-            json.map(serde_json::from_slice).transpose()
+            json.map(view::of_json).transpose()
         }
         Ok(Pod {
             metadata: ObjectMeta {
@@ -88,7 +88,7 @@ impl<'a> References<'a> {
                 annotations: part(self.annotations)?,
                 ..ObjectMeta::default()
             },
-            spec: Some(serde_json::from_slice::<ReferencingSpec>(self.spec)?.into()),
+            spec: Some(view::of_json::<ReferencingSpec>(self.spec)?.into()),
             status: Some(PodStatus {
                 resource_claim_statuses: part(self.claims)?,
                 extended_resource_claim_status: part(self.extended_claim)?,
@@ -188,7 +188,7 @@ mod tests {
 
         assert!(changed_pod(&pending, None).is_none(), "no node reads it");
         let read = changed_pod(&bound, Some(&pending)).expect("it was bound");
-        let whole: Pod = view(&bound).expect("a pod");
+        let whole: Pod = object_of(&bound).expect("a pod");
         let metadata = ObjectMeta { resource_version: None, ..whole.metadata };
         assert_eq!((read.spec, read.metadata), (whole.spec, metadata));
         assert!(changed_pod(&bound, None).is_some(), "it was there when the server started");
@@ -211,7 +211,7 @@ mod tests {
                 "resourceClaims": [{"name": "r", "resourceClaimName": "claim"}]}),
             json!({}),
         );
-        let whole = view::<Pod>(&bound).and_then(|pod| pod.spec).expect("a pod");
+        let whole = object_of::<Pod>(&bound).and_then(|pod| pod.spec).expect("a pod");
         let read = changed_pod(&bound, None).and_then(|pod| pod.spec).expect("it is bound");
         let environment = |of: &Container| (of.env.clone(), of.env_from.clone());
         let main = |spec: &PodSpec| spec.containers.iter().map(environment).collect::<Vec<_>>();

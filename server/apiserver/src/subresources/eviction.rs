@@ -44,7 +44,7 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
 
 fn delete_options(eviction: &Object) -> Result<DeleteOptions, Status> {
     match eviction.0.get("deleteOptions") {
-        Some(value) => serde_json::from_value(value.clone())
+        Some(value) => ferry_api::view::of_value(value)
             .map_err(|error| Status::bad_request(format!("error decoding deleteOptions: {error}"))),
         None => Ok(DeleteOptions::default()),
     }

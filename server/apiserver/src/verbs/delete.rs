@@ -92,7 +92,7 @@ fn read_options(target: Target<'_>) -> Result<(DeleteOptions, Value), Status> {
             value["dryRun"] = Value::from(vec![dry_run.to_string()]);
         }
     }
-    let options = serde_json::from_value(value.clone())
+    let options = ferry_api::view::of_value(&value)
         .map_err(|error| Status::bad_request(format!("error decoding DeleteOptions: {error}")))?;
     value["apiVersion"] = "meta.k8s.io/v1".into();
     value["kind"] = "DeleteOptions".into();
