@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use ferry_api::{Kind, Status};
 use ferry_registry::Resource;
+use ferry_registry::verbs::Call;
 use http::Method;
+use jiff::Timestamp;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::api::Api;
 use crate::body::Response;
 use crate::negotiate::{Encoding, View, Wanted, wanted_of};
-use crate::request::Request;
+use crate::request::{Request, WriteOptions, namespace_of};
 use crate::request_info::{RequestInfo, segment_problem};
 use crate::served::{Backend, Place};
 use crate::{resource_metrics, respond, subresources};
@@ -143,7 +145,30 @@ pub struct Target<'a> {
     pub resource: &'a Arc<Resource>,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// The facts of the request, for the registry and admission.
+    pub fn call(self, options: &'a WriteOptions) -> Call<'a> {
+        let (request, info) = (self.request, &self.request.info);
+        Call {
+            resource: self.resource,
+            kind: self.kind,
+            namespace: namespace_of(self.kind, info),
+            name: &info.name,
+            subresource: &info.subresource,
+            object_kind: None,
+            user: &request.user,
+            manager: &options.manager,
+            dry_run: options.dry_run,
+            options: &options.value,
+            include_uninitialized: request.query.flag("includeUninitialized"),
+            patience: request.patience().min(self.api.limits.request_timeout),
+            now: Timestamp::now(),
+            admission: &**self.api,
+            warnings: &request.warnings,
+            annotations: &request.annotations,
+        }
+    }
+
     pub fn wanted(&self) -> Result<Wanted, Status> {
         let whole: &[Encoding] = match self.kind.codec.has_protobuf() {
             true => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
