@@ -3,58 +3,38 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status};
-use ferry_auth::User;
-use ferry_registry::verbs::{Charge, Operation};
-use parking_lot::Mutex;
-use serde_json::Value;
+use ferry_api::{GroupResource, Object, Status};
+use ferry_registry::verbs::{Annotation, Call, Operation, Reservation};
 
 use crate::configuration::BadConfiguration;
 use crate::plugins;
 use crate::reinvocation::Reinvocation;
 
-/// What a plugin may know of the request it judges.
+/// A write, deletion or connection as plugins see it.
 pub struct Request<'a> {
+    pub call: &'a Call<'a>,
     pub operation: Operation,
-    pub kind: &'a Kind,
-    pub namespace: &'a str,
-    /// Empty while the name is still to be generated.
+    /// The object's name where the URL has none; empty while it is still to be generated.
     pub name: &'a str,
     pub generate_name: &'a str,
-    pub subresource: &'a str,
-    /// Of the object itself, where the subresource has a kind of its own: Scale, Binding, Eviction.
-    pub object_kind: Option<&'a GroupVersionKind>,
-    pub user: &'a User,
-    pub dry_run: bool,
-    /// The CreateOptions, UpdateOptions, PatchOptions or DeleteOptions.
-    pub options: &'a Value,
-    pub warnings: &'a Mutex<Vec<String>>,
-    /// Said to the audit log.
-    pub annotations: &'a Mutex<Vec<Annotation>>,
     pub reinvocation: Reinvocation,
-}
-
-/// Something that is written into the audit log with the request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Annotation {
-    pub key: String,
-    pub value: String,
-    pub is_content: bool,
 }
 
 impl Request<'_> {
     pub fn resource(&self) -> GroupResource {
-        self.kind.group_resource()
+        self.call.kind.group_resource()
     }
 
     /// This request is about objects of `resource` themselves, not a subresource of them.
     pub fn is_for(&self, group: &str, plural: &str) -> bool {
-        self.subresource.is_empty() && self.kind.group == group && self.kind.plural == plural
+        self.call.subresource.is_empty() && self.call.kind.group == group && self.call.kind.plural == plural
     }
 
     /// This request is about the named subresource.
     pub fn is_sub(&self, group: &str, plural: &str, subresource: &str) -> bool {
-        self.subresource == subresource && self.kind.group == group && self.kind.plural == plural
+        self.call.subresource == subresource
+            && self.call.kind.group == group
+            && self.call.kind.plural == plural
     }
 
     /// A refusal in the words that clients know.
@@ -64,16 +44,16 @@ impl Request<'_> {
     }
 
     pub fn warn(&self, warning: impl Into<String>) {
-        self.warnings.lock().push(warning.into());
+        self.call.warnings.lock().push(warning.into());
     }
 
     pub fn annotate(&self, key: String, value: String) {
-        self.annotations.lock().push(Annotation { key, value, is_content: false });
+        self.call.annotations.lock().push(Annotation { key, value, is_content: false });
     }
 
     /// For what the object itself says: only where the audit policy wants to see bodies.
     pub fn annotate_content(&self, key: String, value: String) {
-        self.annotations.lock().push(Annotation { key, value, is_content: true });
+        self.call.annotations.lock().push(Annotation { key, value, is_content: true });
     }
 }
 
@@ -84,8 +64,8 @@ pub enum Phase {
     /// Of those that change things, when there is nothing to change.
     Before,
     Validate,
-    /// After all others: for writes that go together with the object's.
-    Charge,
+    /// Last: reserves quota in the object's transaction.
+    Reserve,
 }
 
 #[async_trait]
@@ -126,14 +106,14 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// What has to be written together with the object. Everything else has been judged by now.
-    async fn charge(
+    /// Reserves quota for a write that all other plugins have allowed.
+    async fn reserve(
         &self,
         _request: &Request<'_>,
         _object: &Object,
         _old: Option<&Object>,
-    ) -> Result<Charge, Status> {
-        Ok(Charge::default())
+    ) -> Result<Reservation, Status> {
+        Ok(Reservation::default())
     }
 }
 
@@ -144,7 +124,7 @@ pub struct Chain {
     mutating: Plugins,
     before: Plugins,
     validating: Plugins,
-    charging: Plugins,
+    reserving: Plugins,
 }
 
 type Plugins = Vec<(&'static str, Arc<dyn Plugin>)>;
@@ -196,7 +176,7 @@ impl Chain {
             Phase::Mutate => &mut self.mutating,
             Phase::Before => &mut self.before,
             Phase::Validate => &mut self.validating,
-            Phase::Charge => &mut self.charging,
+            Phase::Reserve => &mut self.reserving,
         }
     }
 
@@ -251,23 +231,23 @@ impl Chain {
         Ok(())
     }
 
-    pub async fn charge(
+    pub async fn reserve(
         &self,
         request: &Request<'_>,
         object: &Object,
         old: Option<&Object>,
-    ) -> Result<Charge, Status> {
-        let mut total = Charge::default();
-        for (name, plugin) in &self.charging {
+    ) -> Result<Reservation, Status> {
+        let mut total = Reservation::default();
+        for (name, plugin) in &self.reserving {
             if plugin.handles(request) {
-                let mut span = ferry_trace::span("admission.charge");
+                let mut span = ferry_trace::span("admission.reserve");
                 span.set("plugin", *name);
-                let charge = span.in_scope(plugin.charge(request, object, old)).await;
-                let charge = charge.inspect_err(|status| {
+                let reserved = span.in_scope(plugin.reserve(request, object, old)).await;
+                let reserved = reserved.inspect_err(|status| {
                     span.fail(status);
                 })?;
-                total.companions.extend(charge.companions);
-                total.turn = match (total.turn, charge.turn) {
+                total.txn_parts.extend(reserved.txn_parts);
+                total.lock = match (total.lock, reserved.lock) {
                     (Some(one), Some(other)) => Some(Box::new((one, other))),
                     (one, other) => one.or(other),
                 };

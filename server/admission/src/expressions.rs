@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
         {
             return Ok(selector.matches(|key| object.label(key)));
         }
-        let name = if is_namespace(request) { request.name } else { request.namespace };
+        let name = if is_namespace(request) { request.name } else { request.call.namespace };
         if name.is_empty() {
             return Ok(true);
         }
@@ -96,7 +96,7 @@ impl<'a> Context<'a> {
         let about = request_value(request, versioned);
         let namespace = self.namespace(request);
         let bindings = self.bindings(request, versioned, &about, &namespace);
-        self.judge_with(conditions, &bindings, request.user).await
+        self.judge_with(conditions, &bindings, request.call.user).await
     }
 
     /// What all expressions about a request may name.
@@ -187,10 +187,10 @@ impl<'a> Context<'a> {
 
     /// The namespace of the request as expressions see it; null for objects of the cluster.
     pub fn namespace(&self, request: &Request<'_>) -> Value {
-        if request.namespace.is_empty() || is_namespace(request) {
+        if request.call.namespace.is_empty() || is_namespace(request) {
             return Value::Null;
         }
-        match lookup(self.registry, "", "namespaces", "", request.namespace) {
+        match lookup(self.registry, "", "namespaces", "", request.call.namespace) {
             Ok(Some(namespace)) => namespace.into_value(),
             Ok(None) | Err(_) => Value::Null,
         }
@@ -198,19 +198,19 @@ impl<'a> Context<'a> {
 }
 
 pub fn is_namespace(request: &Request<'_>) -> bool {
-    request.kind.group.is_empty() && request.kind.plural == "namespaces"
+    request.call.kind.group.is_empty() && request.call.kind.plural == "namespaces"
 }
 
 /// The namespace that reviews name: a namespace is in itself.
 pub fn namespace_of<'r>(request: &'r Request<'_>) -> &'r str {
-    if is_namespace(request) { request.name } else { request.namespace }
+    if is_namespace(request) { request.name } else { request.call.namespace }
 }
 
 fn request_resource(request: &Request<'_>) -> Question {
     Question {
-        group: request.kind.group.to_string(),
-        resource: request.kind.plural.to_string(),
-        subresource: request.subresource.to_string(),
+        group: request.call.kind.group.to_string(),
+        resource: request.call.kind.plural.to_string(),
+        subresource: request.call.subresource.to_string(),
         namespace: namespace_of(request).to_string(),
         name: request.name.to_string(),
         ..Question::default()
@@ -219,18 +219,18 @@ fn request_resource(request: &Request<'_>) -> Question {
 
 /// The request as an AdmissionRequest, without its objects: those are variables of their own.
 pub fn request_value(request: &Request<'_>, versioned: &Versioned) -> Value {
-    let (asked, own) = (&versioned.kind, request.kind);
-    let mut user = json!({"username": request.user.name});
+    let (asked, own) = (&versioned.kind, request.call.kind);
+    let mut user = json!({"username": request.call.user.name});
     for (field, value) in [
-        ("uid", json!(request.user.uid)),
-        ("groups", json!(request.user.groups)),
-        ("extra", json!(request.user.extra)),
+        ("uid", json!(request.call.user.uid)),
+        ("groups", json!(request.call.user.groups)),
+        ("extra", json!(request.call.user.extra)),
     ] {
         if !is_empty(&value) {
             user[field] = value;
         }
     }
-    let kind_of = |row: &Kind| match request.object_kind {
+    let kind_of = |row: &Kind| match request.call.object_kind {
         Some(kind) => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
         None => json!({"group": row.group, "version": row.version, "kind": row.kind}),
     };
@@ -241,12 +241,12 @@ pub fn request_value(request: &Request<'_>, versioned: &Versioned) -> Value {
         "requestResource": {"group": own.group, "version": own.version, "resource": own.plural},
         "operation": operation_word(request.operation),
         "userInfo": user,
-        "dryRun": request.dry_run,
-        "options": request.options,
+        "dryRun": request.call.dry_run,
+        "options": request.call.options,
     });
     for (field, text) in [
-        ("subResource", request.subresource),
-        ("requestSubResource", request.subresource),
+        ("subResource", request.call.subresource),
+        ("requestSubResource", request.call.subresource),
         ("name", request.name),
         ("namespace", namespace_of(request)),
     ] {

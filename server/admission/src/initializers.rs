@@ -54,7 +54,7 @@ impl Plugin for Initializers {
 
     fn handles(&self, request: &Request<'_>) -> bool {
         self.registry.settings.initializers
-            && request.object_kind.is_none()
+            && request.call.object_kind.is_none()
             && !matches!(request.operation, Operation::Delete | Operation::Connect)
     }
 
@@ -79,8 +79,8 @@ impl Initializers {
         };
         let asked = Asked {
             operation: Operation::Create,
-            kind: request.kind,
-            subresource: request.subresource,
+            kind: request.call.kind,
+            subresource: request.call.subresource,
             name: request.name,
         };
         let mut names = Vec::new();
@@ -100,7 +100,7 @@ impl Initializers {
 
     async fn begin(&self, request: &Request<'_>, object: &mut Object) -> Result<(), Status> {
         // What configures admission must not wait for it.
-        if request.kind.group == GROUP {
+        if request.call.kind.group == GROUP {
             object.remove_meta(FIELD);
             return Ok(());
         }
@@ -128,7 +128,7 @@ impl Initializers {
 
     async fn proceed(&self, request: &Request<'_>, object: &mut Object, old: &Object) -> Result<(), Status> {
         // Nobody finishes an object by way of its status.
-        if !request.subresource.is_empty() {
+        if !request.call.subresource.is_empty() {
             ferry_registry::metadata::copy(object, old, FIELD);
             return Ok(());
         }
@@ -147,7 +147,12 @@ impl Initializers {
         let mut errors = FieldErrors::default();
         check_step(object, old, &mut errors);
         if !errors.is_empty() {
-            return Err(Status::invalid(&request.kind.group, &request.kind.kind, request.name, &errors));
+            return Err(Status::invalid(
+                &request.call.kind.group,
+                &request.call.kind.kind,
+                request.name,
+                &errors,
+            ));
         }
         let head = pending(old).and_then(|names| names.first().map(|name| name.to_string()));
         self.must_hold(request, head.as_deref(), "update to uninitialized resource denied").await
@@ -157,17 +162,23 @@ impl Initializers {
     async fn must_hold(&self, request: &Request<'_>, head: Option<&str>, what: &str) -> Result<(), Status> {
         let _span = ferry_trace::span("admission.initializers.authorize");
         let resource = Attributes {
-            api_version: &request.kind.version,
-            namespace: request.namespace,
+            api_version: &request.call.kind.version,
+            namespace: request.call.namespace,
             name: request.name,
-            ..Attributes::resource(request.user, "initialize", &request.kind.group, &request.kind.plural)
+            ..Attributes::resource(
+                request.call.user,
+                "initialize",
+                &request.call.kind.group,
+                &request.call.kind.plural,
+            )
         };
         let decision = self.authorization.authorize(&resource).await;
         if decision.is_allowed() {
             return Ok(());
         }
         if let Some(name) = head {
-            let named = Attributes { name, ..Attributes::resource(request.user, "initialize", GROUP, FIELD) };
+            let named =
+                Attributes { name, ..Attributes::resource(request.call.user, "initialize", GROUP, FIELD) };
             if self.authorization.authorize(&named).await.is_allowed() {
                 return Ok(());
             }

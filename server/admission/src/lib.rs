@@ -22,7 +22,7 @@ pub mod usage_history;
 mod versions;
 mod webhook;
 
-pub use chain::{Annotation, Chain, Plugin, Request};
+pub use chain::{Chain, Plugin, Request};
 pub use configuration::Configuration;
 pub use reinvocation::Reinvocation;
 pub use webhook::conversion;

@@ -71,7 +71,7 @@ impl Matching {
         old: Option<&Object>,
     ) -> Result<bool, Status> {
         let ruled = match self.rules.is_empty() {
-            true => !self.excluded.iter().any(|rule| rule.matches(asked(request, request.kind))),
+            true => !self.excluded.iter().any(|rule| rule.matches(asked(request, request.call.kind))),
             false => self.version_of_rules(context, request).is_some(),
         };
         Ok(ruled && self.selects(context, request, object, old)?)
@@ -95,16 +95,16 @@ impl Matching {
 
     /// The request's own version, or (unless it must be exact) another one of the same resource.
     fn version_of_rules(&self, context: &Context<'_>, request: &Request<'_>) -> Option<Arc<Kind>> {
-        if self.excluded.iter().any(|rule| rule.matches(asked(request, request.kind))) {
+        if self.excluded.iter().any(|rule| rule.matches(asked(request, request.call.kind))) {
             return None;
         }
-        if self.rules.iter().any(|rule| rule.matches(asked(request, request.kind))) {
-            return Some(Arc::new(request.kind.clone()));
+        if self.rules.iter().any(|rule| rule.matches(asked(request, request.call.kind))) {
+            return Some(Arc::new(request.call.kind.clone()));
         }
         if self.exact {
             return None;
         }
-        let equivalents = versions::equivalents(context.registry, request.kind);
+        let equivalents = versions::equivalents(context.registry, request.call.kind);
         self.rules
             .iter()
             .find_map(|rule| equivalents.iter().find(|kind| rule.matches(asked(request, kind))).cloned())
@@ -112,5 +112,5 @@ impl Matching {
 }
 
 fn asked<'a>(request: &'a Request<'_>, kind: &'a Kind) -> Asked<'a> {
-    Asked { operation: request.operation, kind, subresource: request.subresource, name: request.name }
+    Asked { operation: request.operation, kind, subresource: request.call.subresource, name: request.name }
 }

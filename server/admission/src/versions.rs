@@ -27,8 +27,9 @@ impl Versioned {
         old: Option<&Object>,
         kind: &Arc<Kind>,
     ) -> Result<Versioned, Status> {
-        let own = request.object_kind.cloned();
-        let resource = if own.is_none() { registry.resource(&request.kind.group_resource()) } else { None };
+        let own = request.call.object_kind.cloned();
+        let resource =
+            if own.is_none() { registry.resource(&request.call.kind.group_resource()) } else { None };
         let given: Vec<Object> = [object, old].into_iter().flatten().cloned().collect();
         let shown = match &resource {
             Some(resource) => resource.convert_all(given, kind).await?,

@@ -1,163 +1,131 @@
-//! Joins the registry's hook and the admission chain: the hook knows the object, this knows the request.
+//! Runs the admission chain for the registry's verbs.
 
 use async_trait::async_trait;
-use ferry_admission::{Annotation, Chain, Reinvocation, Request as AdmissionRequest};
-use ferry_api::{GroupVersionKind, Kind, Object, Status};
-use ferry_auth::{Attributes, User};
-use ferry_registry::verbs::{Admission, Charge, Operation};
-use parking_lot::Mutex;
-use serde_json::Value;
+use ferry_admission::{Chain, Reinvocation, Request as AdmissionRequest};
+use ferry_api::{GroupVersionKind, Object, Status};
+use ferry_auth::Attributes;
+use ferry_registry::verbs::{Admission, Call, Operation, Reservation};
 
 use crate::api::Api;
 use crate::connection_options::ConnectionOptions;
 use crate::escalation;
 use crate::filters::permit;
-use crate::request::namespace_of;
+use crate::request::WriteOptions;
 use crate::verbs::Target;
 
 pub type AdmissionChain = Chain;
 
-/// One request on its way through admission.
-#[derive(Clone, Copy)]
-pub struct Admitting<'a> {
-    pub api: &'a Api,
-    pub kind: &'a Kind,
-    pub namespace: &'a str,
-    pub name: &'a str,
-    pub subresource: &'a str,
-    /// Of the object itself, where the subresource has a kind of its own.
-    pub object_kind: Option<&'a GroupVersionKind>,
-    pub user: &'a User,
-    pub dry_run: bool,
-    pub options: &'a Value,
-    pub warnings: &'a Mutex<Vec<String>>,
-    pub annotations: &'a Mutex<Vec<Annotation>>,
-}
-
-impl Admitting<'_> {
-    /// Asks about the creation of something that only lives for this request: a Binding, an Eviction, a
-    /// TokenRequest.
-    pub async fn admit_passing(&self, kind: &GroupVersionKind, object: &mut Object) -> Result<(), Status> {
-        let admitting = Admitting { object_kind: Some(kind), ..*self };
-        admitting.mutate(Operation::Create, object, None).await?;
-        admitting.validate(Operation::Create, Some(object), None).await
-    }
-
-    fn request<'r>(
-        &'r self,
-        operation: Operation,
-        name: &'r str,
-        generate_name: &'r str,
-    ) -> AdmissionRequest<'r> {
-        AdmissionRequest {
-            operation,
-            kind: self.kind,
-            namespace: self.namespace,
-            name,
-            generate_name,
-            subresource: self.subresource,
-            object_kind: self.object_kind,
-            user: self.user,
-            dry_run: self.dry_run,
-            options: self.options,
-            warnings: self.warnings,
-            annotations: self.annotations,
-            reinvocation: Reinvocation::default(),
-        }
-    }
-}
-
 #[async_trait]
-impl Admission for Admitting<'_> {
+impl Admission for Api {
     async fn mutate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let name = name_of(self.name, Some(object), old);
+        let name = name_of(call, Some(object), old);
         let generate_name = object.meta_text("generateName").to_string();
-        self.api.admission.mutate(&self.request(operation, &name, &generate_name), object, old).await?;
-        // After all that may change the object; it is part of the API, not a plugin that a flag turns off.
-        escalation::check(self, object, old).await
+        let request = AdmissionRequest { generate_name: &generate_name, ..request(call, operation, &name) };
+        self.admission.mutate(&request, object, old).await?;
+        // After everything that may change the object. Part of the API: no flag disables it.
+        escalation::check(self, call, object, old).await
     }
 
     async fn validate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let name = name_of(self.name, object, old);
-        self.api.admission.validate(&self.request(operation, &name, ""), object, old).await
+        let name = name_of(call, object, old);
+        self.admission.validate(&request(call, operation, &name), object, old).await
     }
 
-    async fn authorize_create(&self) -> Result<(), Status> {
+    async fn authorize_create(&self, call: &Call<'_>) -> Result<(), Status> {
         let attributes = Attributes {
-            api_version: &self.kind.version,
-            namespace: self.namespace,
-            name: self.name,
-            ..Attributes::resource(self.user, "create", &self.kind.group, &self.kind.plural)
+            api_version: &call.kind.version,
+            namespace: call.namespace,
+            name: call.name,
+            ..Attributes::resource(call.user, "create", &call.kind.group, &call.kind.plural)
         };
-        permit(&attributes, self.api.authorization.authorize(&attributes).await)
+        permit(&attributes, self.authorization.authorize(&attributes).await)
     }
 
-    async fn charge(
+    async fn reserve(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: &Object,
         old: Option<&Object>,
-    ) -> Result<Charge, Status> {
-        let name = name_of(self.name, Some(object), old);
-        self.api.admission.charge(&self.request(operation, &name, ""), object, old).await
+    ) -> Result<Reservation, Status> {
+        let name = name_of(call, Some(object), old);
+        self.admission.reserve(&request(call, operation, &name), object, old).await
     }
 }
 
-/// Asks about a connection (exec, attach, port-forward, proxy) before it is made. Admission sees the options that the
-/// node will be sent.
+fn request<'a>(call: &'a Call<'a>, operation: Operation, name: &'a str) -> AdmissionRequest<'a> {
+    AdmissionRequest { call, operation, name, generate_name: "", reinvocation: Reinvocation::default() }
+}
+
+/// Admits the creation of an object that is never stored: a Binding, an Eviction, a TokenRequest.
+pub async fn admit_unstored(
+    call: &Call<'_>,
+    kind: &GroupVersionKind,
+    object: &mut Object,
+) -> Result<(), Status> {
+    let call = Call { object_kind: Some(kind), ..*call };
+    call.admission.mutate(&call, Operation::Create, object, None).await?;
+    call.admission.validate(&call, Operation::Create, Some(object), None).await
+}
+
+/// Admits a connection (exec, attach, port-forward, proxy) before it is made. Admission sees the options that the
+/// kubelet is sent.
 pub async fn connect(target: Target<'_>, options: &ConnectionOptions) -> Result<(), Status> {
-    let info = &target.request.info;
-    let Some(sub) = target.kind.subresource(&info.subresource).filter(|_| info.subresource != "log") else {
+    let subresource = &target.request.info.subresource;
+    let Some(sub) = target.kind.subresource(subresource).filter(|_| subresource != "log") else {
         return Ok(());
     };
-    let admitting = Admitting {
-        api: target.api,
-        kind: target.kind,
-        namespace: namespace_of(target.kind, info),
-        name: &info.name,
-        subresource: &info.subresource,
-        object_kind: Some(&sub.kind),
-        user: &target.request.user,
-        dry_run: false,
-        options: &Value::Null,
-        warnings: &target.request.warnings,
-        annotations: &target.request.annotations,
-    };
+    let write_options = WriteOptions::default();
+    let call = Call { object_kind: Some(&sub.kind), ..target.call(&write_options) };
     let object = options.to_object(&sub.kind);
-    admitting.validate(Operation::Connect, Some(&object), None).await
+    target.api.validate(&call, Operation::Connect, Some(&object), None).await
 }
 
-/// What was decided about before: this write is but its consequence.
-pub struct Decided;
+/// Admits everything, for writes that follow from a request that was admitted.
+pub struct NoAdmission;
 
 #[async_trait]
-impl Admission for Decided {
-    async fn mutate(&self, _: Operation, _: &mut Object, _: Option<&Object>) -> Result<(), Status> {
+impl Admission for NoAdmission {
+    async fn mutate(
+        &self,
+        _: &Call<'_>,
+        _: Operation,
+        _: &mut Object,
+        _: Option<&Object>,
+    ) -> Result<(), Status> {
         Ok(())
     }
 
-    async fn validate(&self, _: Operation, _: Option<&Object>, _: Option<&Object>) -> Result<(), Status> {
+    async fn validate(
+        &self,
+        _: &Call<'_>,
+        _: Operation,
+        _: Option<&Object>,
+        _: Option<&Object>,
+    ) -> Result<(), Status> {
         Ok(())
     }
 
-    async fn authorize_create(&self) -> Result<(), Status> {
+    async fn authorize_create(&self, _: &Call<'_>) -> Result<(), Status> {
         Ok(())
     }
 }
 
-/// A create names its object in the body, a deletion of many in the object itself.
-fn name_of(asked: &str, object: Option<&Object>, old: Option<&Object>) -> String {
-    match asked {
+/// The name of the URL. A create names its object in the body, a deletion of a collection in each object.
+fn name_of(call: &Call<'_>, object: Option<&Object>, old: Option<&Object>) -> String {
+    match call.name {
         "" => object.or(old).map_or_else(String::new, |object| object.name().to_string()),
         name => name.to_string(),
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use ferry_admission::Annotation;
 use ferry_auth::audit::{Audit, Level, Record, RequestFacts, ResponseFacts, Stage};
 use ferry_auth::impersonate::Impersonated;
 use ferry_auth::{Decision, User};
+use ferry_registry::verbs::Annotation;
 use futures::StreamExt;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Uri};

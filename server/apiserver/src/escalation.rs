@@ -4,20 +4,21 @@
 
 use ferry_api::{GroupResource, Object, Status};
 use ferry_auth::authorize::rbac::{EscalationError, GROUP, RoleWrite};
+use ferry_registry::verbs::Call;
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::admission::Admitting;
+use crate::api::Api;
 
 /// Refuses a write of a role or binding that would give away what its writer does not have.
-pub async fn check(admitting: &Admitting<'_>, new: &Object, old: Option<&Object>) -> Result<(), Status> {
-    let kind = admitting.kind;
+pub async fn check(api: &Api, call: &Call<'_>, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let kind = call.kind;
     if kind.group != GROUP || old.is_some_and(|old| only_collection_changes(new, old)) {
         return Ok(());
     }
-    let (rbac, authorization) = (&admitting.api.rbac, &admitting.api.authorization);
-    let (user, namespace) = (admitting.user, admitting.namespace);
+    let (rbac, authorization) = (&api.rbac, &api.authorization);
+    let (user, namespace) = (call.user, call.namespace);
     let verdict = match &*kind.plural {
         "roles" | "clusterroles" => {
             let rules: Vec<PolicyRule> = read(new, "rules")?.unwrap_or_else(Vec::new);
@@ -25,7 +26,7 @@ pub async fn check(admitting: &Admitting<'_>, new: &Object, old: Option<&Object>
                 user,
                 resource: &kind.plural,
                 namespace,
-                request_name: admitting.name,
+                request_name: call.name,
                 rules: &rules,
                 aggregates: aggregates(new) || old.is_some_and(aggregates),
             };

@@ -1,13 +1,14 @@
 //! The API server: HTTP only. Filters, verbs, negotiation, discovery, OpenAPI; everything about objects
 //! is the registry's.
 //!
-//! No kind has a route or a handler here: one grammar reads the URL ([`request_info`]), one function finds
-//! the verb ([`verbs`]), and the rows of the table say what exists.
+//! No kind has a route here: one grammar reads the URL ([`request_info`]), and the rows of the table say what exists. Every
+//! verb has one action for all kinds; actions of one resource are rows of [`actions`].
 //!
 //! Start reading at [`filters::handle`], then [`verbs`], then [`respond`].
 
 pub mod access;
 mod account_keys;
+mod actions;
 pub mod admission;
 pub mod aggregation;
 mod answer_memory;

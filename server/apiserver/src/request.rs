@@ -8,17 +8,14 @@ use bytes::Bytes;
 use ferry_api::{FieldValidation, Kind, Object, Status, json};
 use ferry_auth::User;
 use ferry_registry::Resource;
-use ferry_registry::verbs::{Call, Requester};
+use ferry_registry::verbs::Annotation;
 use ferry_store::Revision;
 use http::{HeaderMap, Method};
 use hyper::upgrade::OnUpgrade;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::admission::Admitting;
 use crate::answer_memory::AnswerMemory;
-use crate::api::Api;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
 
@@ -37,7 +34,7 @@ pub struct Request {
     pub peer: Option<SocketAddr>,
     pub warnings: Mutex<Vec<String>>,
     /// Said to the audit log by admission.
-    pub annotations: Mutex<Vec<ferry_admission::Annotation>>,
+    pub annotations: Mutex<Vec<Annotation>>,
     /// Taken from by whoever makes an answer as a whole.
     pub answer_memory: AnswerMemory,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
@@ -45,6 +42,7 @@ pub struct Request {
 }
 
 /// Query parameters that all writes share.
+#[derive(Default)]
 pub struct WriteOptions {
     pub dry_run: bool,
     pub validation: FieldValidation,
@@ -108,7 +106,7 @@ impl Request {
     }
 
     /// How long the client is willing to wait: `?timeout=20s`.
-    fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         let asked =
             self.query.text("timeout").strip_suffix('s').and_then(|seconds| seconds.parse::<u64>().ok());
         asked.map_or(PATIENCE, |seconds| Duration::from_secs(seconds).min(LONGEST_WAIT))
@@ -221,58 +219,6 @@ impl BadRevision {
 impl From<BadRevision> for Status {
     fn from(bad: BadRevision) -> Status {
         Status::unexpected(bad.0)
-    }
-}
-
-/// What one write needs to hand to the registry; lives as long as the request.
-pub struct Writing<'a> {
-    pub admitting: Admitting<'a>,
-    pub options: &'a WriteOptions,
-    pub now: Timestamp,
-}
-
-impl<'a> Writing<'a> {
-    pub fn new(api: &'a Api, request: &'a Request, kind: &'a Kind, options: &'a WriteOptions) -> Writing<'a> {
-        Writing {
-            admitting: Admitting {
-                api,
-                kind,
-                namespace: namespace_of(kind, &request.info),
-                name: &request.info.name,
-                subresource: &request.info.subresource,
-                object_kind: None,
-                user: &request.user,
-                dry_run: options.dry_run,
-                options: &options.value,
-                warnings: &request.warnings,
-                annotations: &request.annotations,
-            },
-            options,
-            now: Timestamp::now(),
-        }
-    }
-
-    pub fn call<'c>(&'c self, request: &'c Request, kind: &'c Kind, resource: &'c Resource) -> Call<'c> {
-        Call {
-            resource,
-            kind,
-            namespace: namespace_of(kind, &request.info),
-            name: &request.info.name,
-            subresource: &request.info.subresource,
-            manager: &self.options.manager,
-            requester: Requester {
-                name: &request.user.name,
-                uid: &request.user.uid,
-                groups: &request.user.groups,
-                extra: &request.user.extra,
-            },
-            dry_run: self.options.dry_run,
-            include_uninitialized: request.query.flag("includeUninitialized"),
-            patience: request.patience().min(self.admitting.api.limits.request_timeout),
-            now: self.now,
-            admission: &self.admitting,
-            warnings: &request.warnings,
-        }
     }
 }
 

@@ -26,29 +26,16 @@ pub struct Served {
 #[derive(Clone)]
 pub struct Place {
     pub kind: Arc<Kind>,
-    pub backend: Backend,
-}
-
-#[derive(Clone)]
-pub enum Backend {
-    /// Objects in the store.
-    Stored(Arc<Resource>),
-    /// A question whose answer is the object; nothing is stored.
-    Review,
-    /// Made when somebody asks, from what the nodes measure.
-    Measured,
+    /// Where the objects are stored; reviews, bindings and resource metrics are not.
+    pub resource: Option<Arc<Resource>>,
 }
 
 impl Served {
     /// The built-in kinds alone.
     pub fn builtin(registry: &Registry, rows: &[Arc<Kind>]) -> Served {
         let places = rows.iter().filter_map(|row| {
-            let backend = match () {
-                () if row.is_virtual() => Backend::Review,
-                () if row.measured => Backend::Measured,
-                () => Backend::Stored(registry.resource(&row.group_resource())?),
-            };
-            Some(Place { kind: row.clone(), backend })
+            let resource = registry.resource(&row.group_resource()).filter(|_| row.is_stored());
+            (resource.is_some() || !row.is_stored()).then(|| Place { kind: row.clone(), resource })
         });
         let places: Vec<Place> = places.collect();
         Served::of(places, Vec::new(), None)

@@ -13,9 +13,9 @@ use ferry_auth::authenticate::service_account::{
 use ferry_registry::{Registry, metadata};
 use serde_json::{Value, json};
 
+use crate::admission::admit_unstored;
 use crate::api::Api;
 use crate::body::Response;
-use crate::request::Writing;
 use crate::verbs::Target;
 use crate::{respond, subresources};
 
@@ -112,8 +112,7 @@ impl Api {
         let info = &target.request.info;
         let account = lookup(&self.registry, "serviceaccounts", &info.namespace, &info.name)
             .ok_or_else(|| Status::not_found(&GroupResource::new("", "serviceaccounts"), &info.name))?;
-        let writing = Writing::new(self, target.request, target.kind, &options);
-        writing.admitting.admit_passing(&gvk, &mut request).await?;
+        admit_unstored(&target.call(&options), &gvk, &mut request).await?;
         let mut audiences = subresources::texts(request.get(&["spec", "audiences"]));
         if audiences.is_empty() {
             audiences = self.service_accounts.api_audiences().to_vec();

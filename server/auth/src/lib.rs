@@ -28,14 +28,13 @@ pub mod pki;
 #[cfg(test)]
 mod test_server;
 pub mod tls;
-pub mod user;
 
 pub use answer::Answer;
 pub use attributes::{Attributes, Forbidden, forbidden_message};
 pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Outcome};
 pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
+pub use ferry_api::user::{self, User};
 pub use outbound::{OutboundError, Retry};
-pub use user::User;
 
 /// `X509` of `ferry_auth::authenticate::x509::X509`: a member's name for people who read a trace.
 pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {

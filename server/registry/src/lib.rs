@@ -20,4 +20,4 @@ pub mod verbs;
 
 pub use registry::{Registry, Resource};
 pub use settings::Settings;
-pub use verbs::{Admission, Answer, Call, Charge, Operation};
+pub use verbs::{Admission, Annotation, Answer, Call, Operation, Reservation};

@@ -11,13 +11,12 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ferry_api::{FieldErrors, Object, Status};
+use ferry_api::{FieldErrors, Object, Status, User};
 use ferry_store::{Compare, Operation};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::columns::Column;
 use crate::registry::Registry;
-use crate::verbs::Requester;
 
 /// The rules of one kind over its typed view. Every method has the answer of a plain kind.
 pub trait Rules<T: DeserializeOwned>: Send + Sync {
@@ -27,8 +26,8 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     /// Sets what only the server may set on a new object. Status was dropped already.
     fn prepare_create(&self, _object: &mut Object) {}
 
-    /// Kinds that keep who asked for them take it from here.
-    fn stamp_requester(&self, _object: &mut Object, _requester: Requester<'_>) {}
+    /// Records who created the object, for kinds that store it.
+    fn stamp_requester(&self, _object: &mut Object, _user: &User) {}
 
     fn prepare_update(&self, _new: &mut Object, _old: &Object) {}
 
@@ -104,21 +103,21 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         None
     }
 
-    /// Keys that change in the same transaction as the object (addresses, ports). `new` is what will be
-    /// written and may be completed; a conflict on such a key makes the verb ask again.
-    fn companions(
+    /// Writes in the same transaction as the object's (allocated addresses and ports). May complete `new`, which is
+    /// about to be written; a conflict on one of the keys makes the verb call this again.
+    fn txn_parts(
         &self,
         _registry: &Registry,
         _new: Option<&mut Object>,
         _old: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status> {
+    ) -> Result<Vec<TxnPart>, Status> {
         Ok(Vec::new())
     }
 }
 
-/// A key that changes together with an object.
+/// A write in the same transaction as the object's.
 #[derive(Debug)]
-pub struct Companion {
+pub struct TxnPart {
     /// What must hold of it; nothing where any state will do.
     pub compare: Option<Compare>,
     pub operation: Operation,
@@ -167,7 +166,7 @@ pub struct Traits {
     pub generation: bool,
     /// A new object keeps the status it came with (nodes register with theirs).
     pub created_with_status: bool,
-    /// Addresses or ports are reserved together with the object: it has companions.
+    /// Addresses or ports are reserved together with the object: it has [`TxnPart`]s.
     pub reserves: bool,
     pub relaxed: Relaxed,
     /// Objects go away by themselves after this time (events).
@@ -229,7 +228,7 @@ impl Default for Traits {
 pub trait Strategy: Send + Sync {
     fn default(&self, object: &mut Object);
     fn prepare_create(&self, object: &mut Object);
-    fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>);
+    fn stamp_requester(&self, object: &mut Object, user: &User);
     fn prepare_update(&self, new: &mut Object, old: &Object);
     /// Returns what the client should hear though the object is accepted.
     /// `version` is the one that the request speaks.
@@ -263,12 +262,12 @@ pub trait Strategy: Send + Sync {
     fn is_retained(&self, object: &Object) -> bool;
     fn begin_deletion(&self, object: &mut Object);
     fn scale(&self, version: &str) -> Option<&ScalePaths>;
-    fn companions(
+    fn txn_parts(
         &self,
         registry: &Registry,
         new: Option<&mut Object>,
         old: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status>;
+    ) -> Result<Vec<TxnPart>, Status>;
 }
 
 /// A strategy of the table, or one that a definition made.
@@ -341,8 +340,8 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.prepare_create(object);
     }
 
-    fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>) {
-        self.rules.stamp_requester(object, requester);
+    fn stamp_requester(&self, object: &mut Object, user: &User) {
+        self.rules.stamp_requester(object, user);
     }
 
     fn prepare_update(&self, new: &mut Object, old: &Object) {
@@ -421,13 +420,13 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.scale()
     }
 
-    fn companions(
+    fn txn_parts(
         &self,
         registry: &Registry,
         new: Option<&mut Object>,
         old: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status> {
-        self.rules.companions(registry, new, old)
+    ) -> Result<Vec<TxnPart>, Status> {
+        self.rules.txn_parts(registry, new, old)
     }
 }
 

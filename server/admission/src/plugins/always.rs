@@ -69,9 +69,9 @@ impl Plugin for AlwaysPullImages {
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        request.kind.group.is_empty()
-            && request.kind.plural == "pods"
-            && ["", "ephemeralcontainers"].contains(&request.subresource)
+        request.call.kind.group.is_empty()
+            && request.call.kind.plural == "pods"
+            && ["", "ephemeralcontainers"].contains(&request.call.subresource)
             && request.operation != Operation::Delete
     }
 

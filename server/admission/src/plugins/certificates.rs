@@ -134,8 +134,11 @@ impl Plugin for Attest {
 async fn may(authorization: &Authorization, request: &Request<'_>, verb: &str, signer: &str) -> bool {
     let domain = format!("{}/*", signer.split('/').next().unwrap_or(""));
     for name in [signer, &domain] {
-        let question =
-            Attributes { api_group: GROUP, name, ..Attributes::resource(request.user, verb, "", "signers") };
+        let question = Attributes {
+            api_group: GROUP,
+            name,
+            ..Attributes::resource(request.call.user, verb, "", "signers")
+        };
         if authorization.authorize(&question).await.is_allowed() {
             return true;
         }

@@ -55,7 +55,7 @@ impl Plugin for EventRateLimit {
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        request.operation != Operation::Delete && !request.dry_run && &*request.kind.kind == "Event"
+        request.operation != Operation::Delete && !request.call.dry_run && &*request.call.kind.kind == "Event"
     }
 
     async fn validate(
@@ -104,8 +104,8 @@ impl Enforcer {
 
     fn refusal(&self, request: &Request<'_>, event: Option<&Object>, now: Instant) -> Option<String> {
         let key = match self.limit.r#type.as_str() {
-            "Namespace" => request.namespace.to_string(),
-            "User" => request.user.name.clone(),
+            "Namespace" => request.call.namespace.to_string(),
+            "User" => request.call.user.name.clone(),
             "SourceAndObject" => event.map_or_else(String::new, source_and_object),
             _ => String::new(),
         };

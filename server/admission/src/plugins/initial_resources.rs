@@ -86,7 +86,7 @@ impl Plugin for InitialResources {
         pod: &mut Object,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
-        let namespace = self.settings.namespace_only.then_some(request.namespace);
+        let namespace = self.settings.namespace_only.then_some(request.call.namespace);
         let now = Timestamp::now();
         set_requests(pod, |image| {
             let past = Past { image, namespace, enough: self.settings.samples_threshold };

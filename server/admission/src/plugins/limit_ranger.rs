@@ -62,10 +62,10 @@ impl Plugin for LimitRanger {
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        if request.kind.plural != "pods" || old.is_some_and(Object::is_deleting) {
+        if request.call.kind.plural != "pods" || old.is_some_and(Object::is_deleting) {
             return Ok(());
         }
-        for range in self.ranges(request.namespace)? {
+        for range in self.ranges(request.call.namespace)? {
             set_defaults(object, &range);
         }
         Ok(())
@@ -78,11 +78,11 @@ impl Plugin for LimitRanger {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let Some(object) = object.filter(|_| !old.is_some_and(Object::is_deleting)) else { return Ok(()) };
-        let ranges = self.ranges(request.namespace)?;
+        let ranges = self.ranges(request.call.namespace)?;
         if ranges.is_empty() {
             return Ok(());
         }
-        let subject = match &*request.kind.plural {
+        let subject = match &*request.call.kind.plural {
             "pods" => Subject::of_pod(&object.view().map_err(Status::internal)?),
             _ => Subject::of_claim(&object.view().map_err(Status::internal)?),
         };

@@ -25,7 +25,7 @@ impl Plugin for NamespaceExists {
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        !request.namespace.is_empty() && request.kind.is_namespaced()
+        !request.call.namespace.is_empty() && request.call.kind.is_namespaced()
     }
 
     async fn validate(
@@ -34,9 +34,9 @@ impl Plugin for NamespaceExists {
         _object: Option<&Object>,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
-        match lookup(&self.registry, "", "namespaces", "", request.namespace)? {
+        match lookup(&self.registry, "", "namespaces", "", request.call.namespace)? {
             Some(_) => Ok(()),
-            None => Err(Status::not_found(&GroupResource::new("", "namespaces"), request.namespace)),
+            None => Err(Status::not_found(&GroupResource::new("", "namespaces"), request.call.namespace)),
         }
     }
 }

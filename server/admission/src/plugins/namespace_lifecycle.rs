@@ -39,7 +39,7 @@ impl Plugin for NamespaceLifecycle {
     fn handles(&self, request: &Request<'_>) -> bool {
         match request.operation {
             Operation::Delete => request.is_for("", "namespaces"),
-            Operation::Create => request.kind.is_namespaced() && !is_review(request),
+            Operation::Create => request.call.kind.is_namespaced() && !is_review(request),
             Operation::Update | Operation::Connect => false,
         }
     }
@@ -57,21 +57,21 @@ impl Plugin for NamespaceLifecycle {
             };
         }
         let namespaces = self.namespaces()?;
-        let Some(entry) = namespaces.cache.get(request.namespace) else {
-            return Err(Status::not_found(&GroupResource::new("", "namespaces"), request.namespace));
+        let Some(entry) = namespaces.cache.get(request.call.namespace) else {
+            return Err(Status::not_found(&GroupResource::new("", "namespaces"), request.call.namespace));
         };
         if &*entry.fields[0] != "Terminating" {
             return Ok(());
         }
         let why = format!(
             "unable to create new content in namespace {} because it is being terminated",
-            request.namespace
+            request.call.namespace
         );
         let mut status = request.forbid(why);
         if let Some(Details { causes, .. }) = &mut status.details {
             causes.push(Cause {
                 reason: "NamespaceTerminating".into(),
-                message: format!("namespace {} is being terminated", request.namespace),
+                message: format!("namespace {} is being terminated", request.call.namespace),
                 field: "metadata.namespace".into(),
             });
         }
@@ -81,5 +81,5 @@ impl Plugin for NamespaceLifecycle {
 
 /// A question about access is answered in any namespace.
 fn is_review(request: &Request<'_>) -> bool {
-    request.kind.plural == "localsubjectaccessreviews"
+    request.call.kind.plural == "localsubjectaccessreviews"
 }

@@ -54,7 +54,7 @@ impl Plugin for NodeRestriction {
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        node_name(request.user).is_some()
+        node_name(request.call.user).is_some()
     }
 
     async fn validate(
@@ -63,13 +63,13 @@ impl Plugin for NodeRestriction {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let Some(node) = node_name(request.user) else { return Ok(()) };
+        let Some(node) = node_name(request.call.user) else { return Ok(()) };
         if node.is_empty() {
-            let user = &request.user.name;
+            let user = &request.call.user.name;
             return Err(request.forbid(format!("could not determine node from user {user:?}")));
         }
         let write = Write { request, node, object, old, registry: &self.registry };
-        match (&*request.kind.group, &*request.kind.plural, request.subresource) {
+        match (&*request.call.kind.group, &*request.call.kind.plural, request.call.subresource) {
             ("", "pods", "") => write.pod(),
             ("", "pods", "status") => write.pod_status(),
             ("", "pods", "eviction") => write.eviction(),
@@ -111,15 +111,15 @@ impl NodeRestriction {
         let verb = "request-serviceaccounts-token-audience";
         let question = Attributes {
             api_version: "v1",
-            namespace: request.namespace,
+            namespace: request.call.namespace,
             name: request.name,
-            ..Attributes::resource(request.user, verb, "", audience)
+            ..Attributes::resource(request.call.user, verb, "", audience)
         };
         match self.authorization.authorize(&question).await.is_allowed() {
             true => Ok(()),
             false => Err(request.forbid(format!(
                 "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
-                request.user.name
+                request.call.user.name
             ))),
         }
     }
@@ -235,7 +235,7 @@ impl Write<'_> {
     }
 
     fn eviction(&self) -> Result<(), Status> {
-        let pod = self.find("", "pods", self.request.namespace, self.request.name)?;
+        let pod = self.find("", "pods", self.request.call.namespace, self.request.name)?;
         match pod.text_at(&["spec", "nodeName"]) == self.node {
             true => Ok(()),
             false => self
@@ -311,7 +311,7 @@ impl Write<'_> {
         if text("uid").is_empty() {
             return Err(self.request.forbid("node requested token with a pod binding without a uid"));
         }
-        let pod = self.find("", "pods", self.request.namespace, text("name"))?;
+        let pod = self.find("", "pods", self.request.call.namespace, text("name"))?;
         if pod.uid() != text("uid") {
             return Err(self.request.forbid(format!(
                 "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
@@ -328,12 +328,12 @@ impl Write<'_> {
 
     fn pod_certificate_request(&self) -> Result<(), Status> {
         let (Operation::Create, "", Some(request)) =
-            (self.request.operation, self.request.subresource, self.object)
+            (self.request.operation, self.request.call.subresource, self.object)
         else {
             return self.forbid(format!("unexpected operation {:?}", word(self.request.operation)));
         };
         let text = |field: &str| request.text_at(&["spec", field]);
-        let namespace = self.request.namespace;
+        let namespace = self.request.call.namespace;
         if text("nodeName") != self.node {
             return self.forbid(format!(
                 "PodCertificateRequest.Spec.NodeName={:?}, which is not the requesting node {:?}",
@@ -382,7 +382,7 @@ impl Write<'_> {
     }
 
     fn lease(&self) -> Result<(), Status> {
-        if self.request.namespace != LEASES {
+        if self.request.call.namespace != LEASES {
             return self.forbid(format!("can only access leases in the {LEASES:?} system namespace"));
         }
         match self.request.name == self.node {

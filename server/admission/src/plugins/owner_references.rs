@@ -56,7 +56,7 @@ impl Plugin for OwnerReferences {
             api_version: "*",
             subresource: "finalizers",
             name: "*",
-            ..Attributes::resource(request.user, "update", "", "*")
+            ..Attributes::resource(request.call.user, "update", "", "*")
         };
         if self.authorization.authorize(&everything).await.is_allowed() {
             return Ok(());
@@ -71,11 +71,16 @@ impl Plugin for OwnerReferences {
 impl OwnerReferences {
     async fn check_delete(&self, request: &Request<'_>) -> Result<(), Status> {
         let question = Attributes {
-            api_group: &request.kind.group,
-            api_version: &request.kind.version,
-            subresource: request.subresource,
+            api_group: &request.call.kind.group,
+            api_version: &request.call.kind.version,
+            subresource: request.call.subresource,
             name: request.name,
-            ..Attributes::resource(request.user, "delete", request.namespace, &request.kind.plural)
+            ..Attributes::resource(
+                request.call.user,
+                "delete",
+                request.call.namespace,
+                &request.call.kind.plural,
+            )
         };
         let decision = self.authorization.authorize(&question).await;
         match decision.is_allowed() {
@@ -100,8 +105,8 @@ impl OwnerReferences {
             api_version: &row.version,
             subresource: "finalizers",
             name: text("name"),
-            namespace: if row.is_namespaced() { request.namespace } else { "" },
-            ..Attributes::resource(request.user, "update", "", &row.plural)
+            namespace: if row.is_namespaced() { request.call.namespace } else { "" },
+            ..Attributes::resource(request.call.user, "update", "", &row.plural)
         };
         let decision = self.authorization.authorize(&question).await;
         match decision.is_allowed() {

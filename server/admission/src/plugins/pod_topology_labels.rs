@@ -39,7 +39,7 @@ impl Plugin for PodTopologyLabels {
         object: &mut Object,
         _old: Option<&Object>,
     ) -> Result<(), Status> {
-        let place: &[&str] = match request.subresource {
+        let place: &[&str] = match request.call.subresource {
             "binding" => &["target", "name"],
             _ => &["spec", "nodeName"],
         };

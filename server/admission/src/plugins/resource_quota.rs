@@ -5,7 +5,7 @@
 //! Upstream writes the count first and the object afterwards, so that a failed write stays charged until the
 //! quota controller recounts, and a recount between the two admits too much; neither can happen here.
 //!
-//! Requests of one namespace take turns, so that many at once do not run into each other's comparisons;
+//! Requests of one namespace are serialized, so that many at once do not run into each other's comparisons;
 //! between several servers the comparison alone decides.
 
 use std::collections::HashMap;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ferry_api::quota::{self, Amounts, Item, Requirement};
 use ferry_api::{GroupResource, Object, Quantity, Status};
-use ferry_registry::strategy::Companion;
-use ferry_registry::verbs::{Charge, Operation};
+use ferry_registry::strategy::TxnPart;
+use ferry_registry::verbs::{Operation, Reservation};
 use ferry_registry::{Registry, Resource};
 use ferry_store::{Compare, Operation as StoreOperation, Revision};
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::BadConfiguration;
 use crate::lookup::in_namespace;
 
-/// How long a request waits for its turn.
+/// How long a request waits for the namespace's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Never stored, or never counted.
@@ -54,7 +54,7 @@ pub fn make(context: &Context) -> Result<Arc<dyn Plugin>, BadConfiguration> {
     Ok(Arc::new(ResourceQuota {
         registry: context.registry.clone(),
         limited: configuration.limited_resources,
-        turns: Arc::default(),
+        locks: Arc::default(),
     }))
 }
 
@@ -77,50 +77,50 @@ struct Limited {
 struct ResourceQuota {
     registry: Arc<Registry>,
     limited: Vec<Limited>,
-    turns: Arc<Turns>,
+    locks: Arc<NamespaceLocks>,
 }
 
 #[async_trait]
 impl Plugin for ResourceQuota {
     fn phases(&self) -> &'static [Phase] {
-        &[Phase::Charge]
+        &[Phase::Reserve]
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        let (group, plural) = (&*request.kind.group, &*request.kind.plural);
+        let (group, plural) = (&*request.call.kind.group, &*request.call.kind.plural);
         request.operation != Operation::Delete
-            && !request.namespace.is_empty()
-            && request.kind.is_namespaced()
+            && !request.call.namespace.is_empty()
+            && request.call.kind.is_namespaced()
             && !IGNORED.contains(&(group, plural))
-            && may_change_use(request.operation, group, plural, request.subresource)
-            && (!self.limited.is_empty() || self.has_quota(request.namespace))
+            && may_change_use(request.operation, group, plural, request.call.subresource)
+            && (!self.limited.is_empty() || self.has_quota(request.call.namespace))
     }
 
-    async fn charge(
+    async fn reserve(
         &self,
         request: &Request<'_>,
         object: &Object,
         old: Option<&Object>,
-    ) -> Result<Charge, Status> {
+    ) -> Result<Reservation, Status> {
         let resource = request.resource();
         let views = Views::read(&resource, object, old)?;
         let Some(write) = views.write(request, &self.limited, Timestamp::now()) else {
-            return Ok(Charge::default());
+            return Ok(Reservation::default());
         };
         let look = || -> Result<Vec<Quota>, Status> {
-            let quotas = self.quotas(request.namespace)?;
+            let quotas = self.quotas(request.call.namespace)?;
             let changes = write.check(&quotas).map_err(|why| request.forbid(why))?;
             let changed = |(quota, used): (Quota, Option<Amounts>)| Some(Quota { used: used?, ..quota });
             Ok(quotas.into_iter().zip(changes).filter_map(changed).collect())
         };
-        // Most that is refused, and all that no quota counts, needs no turn.
-        if look()?.is_empty() || request.dry_run {
-            return Ok(Charge::default());
+        // Most that is refused, and all that no quota counts, needs no lock.
+        if look()?.is_empty() || request.call.dry_run {
+            return Ok(Reservation::default());
         }
-        let turn = self.turns.clone().take(request.namespace).await?;
+        let lock = self.locks.clone().lock(request.call.namespace).await?;
         let resource = self.resource()?;
-        let companions = look()?.into_iter().map(|quota| quota.companion(&resource)).collect();
-        Ok(Charge { companions, turn: Some(Box::new(turn)) })
+        let txn_parts = look()?.into_iter().map(|quota| quota.txn_part(&resource)).collect();
+        Ok(Reservation { txn_parts, lock: Some(Box::new(lock)) })
     }
 }
 
@@ -156,31 +156,31 @@ fn may_change_use(operation: Operation, group: &str, plural: &str, subresource: 
 
 /// One request of a namespace after the other.
 #[derive(Default)]
-struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+struct NamespaceLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
-struct Turn {
-    turns: Arc<Turns>,
+struct NamespaceLock {
+    locks: Arc<NamespaceLocks>,
     namespace: String,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
-    async fn take(self: Arc<Turns>, namespace: &str) -> Result<Turn, Status> {
+impl NamespaceLocks {
+    async fn lock(self: Arc<NamespaceLocks>, namespace: &str) -> Result<NamespaceLock, Status> {
         let mutex = self.0.lock().entry(namespace.to_string()).or_default().clone();
         match tokio::time::timeout(PATIENCE, mutex.lock_owned()).await {
-            Ok(guard) => Ok(Turn { turns: self, namespace: namespace.into(), guard: Some(guard) }),
+            Ok(guard) => Ok(NamespaceLock { locks: self, namespace: namespace.into(), guard: Some(guard) }),
             Err(_) => Err(Status::internal("resource quota evaluation timed out")),
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for NamespaceLock {
     fn drop(&mut self) {
-        let mut turns = self.turns.0.lock();
+        let mut locks = self.locks.0.lock();
         drop(self.guard.take());
         // Nobody waits for it: the table keeps no namespace for longer than it is written to.
-        if turns.get(&self.namespace).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
-            turns.remove(&self.namespace);
+        if locks.get(&self.namespace).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
+            locks.remove(&self.namespace);
         }
     }
 }
@@ -212,13 +212,13 @@ impl Quota {
     }
 
     /// Writes the new count, if nobody wrote another since it was read.
-    fn companion(mut self, resource: &Resource) -> Companion {
+    fn txn_part(mut self, resource: &Resource) -> TxnPart {
         let key = resource.store_key(self.object.namespace(), self.object.name());
         let used = self.used.iter().map(|(name, amount)| (name.clone(), amount.to_string().into()));
         let used: serde_json::Map<String, Value> = used.collect();
         self.object.section_mut("status").insert("used".into(), used.into());
         self.object.remove_meta("resourceVersion");
-        Companion {
+        TxnPart {
             compare: Some(Compare::ModRevision { key: key.clone(), revision: self.revision }),
             operation: StoreOperation::Put { key, value: self.object.to_json().into(), ttl: None },
         }
@@ -277,7 +277,7 @@ impl Views {
     ) -> Option<Write<'a>> {
         // An update of a pod itself can only give it a deadline, which moves it between scopes.
         if let Views::Pod(new, Some(old)) = self
-            && request.subresource.is_empty()
+            && request.call.subresource.is_empty()
             && quota::is_terminating(new) == quota::is_terminating(old)
         {
             return None;
@@ -286,12 +286,12 @@ impl Views {
         let of_kind: Vec<&Limited> = limited
             .iter()
             .filter(|limited| {
-                limited.api_group == request.kind.group && limited.resource == request.kind.plural
+                limited.api_group == request.call.kind.group && limited.resource == request.call.kind.plural
             })
             .collect();
         let scopes = limited.iter().flat_map(|limited| &limited.match_scopes);
         let limited_scopes = scopes.filter(|scope| new.has_scope(scope)).collect();
-        let status = request.subresource == "status";
+        let status = request.call.subresource == "status";
         Some(Write { new, old, limited: of_kind, limited_scopes, status, now })
     }
 }
@@ -585,16 +585,16 @@ mod tests {
 
     #[tokio::test]
     async fn turns_of_a_namespace_leave_nothing_behind() {
-        let turns: Arc<Turns> = Arc::default();
-        let first = turns.clone().take("a").await.expect("free");
+        let locks: Arc<NamespaceLocks> = Arc::default();
+        let first = locks.clone().lock("a").await.expect("free");
         let second = tokio::spawn({
-            let turns = turns.clone();
-            async move { turns.take("a").await.map(drop) }
+            let locks = locks.clone();
+            async move { locks.lock("a").await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
         drop(first);
-        second.await.expect("runs").expect("its turn");
-        assert!(turns.0.lock().is_empty());
+        second.await.expect("runs").expect("the lock");
+        assert!(locks.0.lock().is_empty());
     }
 }

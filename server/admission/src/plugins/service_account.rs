@@ -40,20 +40,20 @@ impl ServiceAccount {
             .registry
             .resource(&GroupResource::new("", "serviceaccounts"))
             .ok_or_else(|| Status::internal("service accounts are not served"))?;
-        let key = accounts.key(request.namespace, name);
+        let key = accounts.key(request.call.namespace, name);
         if let Some(entry) = accounts.cache.get(&key) {
             return entry.shared_object();
         }
         self.registry.settle(Freshness::Current).await?;
         let patience = if name == DEFAULT { PATIENCE } else { Duration::ZERO };
-        let found = cache::until(&accounts.cache, request.namespace, name, None, |seen| match seen {
+        let found = cache::until(&accounts.cache, request.call.namespace, name, None, |seen| match seen {
             Some(Delta::Set { entry, .. }) => Some(entry.shared_object()),
             Some(Delta::Gone(_)) | None => None,
         });
         tokio::time::timeout(patience, found).await.unwrap_or_else(|_| {
             Err(request.forbid(format!(
                 "error looking up service account {}/{name}: serviceaccount {name:?} not found",
-                request.namespace
+                request.call.namespace
             )))
         })
     }
@@ -122,7 +122,7 @@ impl Plugin for ServiceAccount {
         };
         let name = pod.text_at(&["spec", "serviceAccountName"]);
         if name.is_empty() {
-            let place = format!("{}/{}", request.namespace, pod.name());
+            let place = format!("{}/{}", request.call.namespace, pod.name());
             return Err(request.forbid(format!("no service account specified for pod {place}")));
         }
         let account = self.account(request, name).await?;

@@ -35,14 +35,14 @@ impl<'a, 'v> Evaluation<'a, 'v> {
             }
             let outcome = match &variable.expression.program {
                 Ok(program) => {
-                    self.context.evaluate(program, &self.bindings, budget, self.request.user).await
+                    self.context.evaluate(program, &self.bindings, budget, self.request.call.user).await
                 }
                 Err(why) => Err(Failure::Error(why.clone())),
             };
             self.bindings.set_variable(&variable.name, outcome);
             self.done.push(&variable.name);
         }
-        let outcome = self.context.evaluate(program, &self.bindings, budget, self.request.user).await;
+        let outcome = self.context.evaluate(program, &self.bindings, budget, self.request.call.user).await;
         outcome.map_err(|failure| said(failure.to_string()))
     }
 }

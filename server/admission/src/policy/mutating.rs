@@ -138,7 +138,7 @@ impl MutatingPolicies {
             let mut bindings = context.bindings(request, &versioned, &about, &namespace);
             bindings.set("params", &invocation.params);
             if index == 0 && !policy.conditions.is_empty() {
-                match context.judge_with(&policy.conditions, &bindings, request.user).await {
+                match context.judge_with(&policy.conditions, &bindings, request.call.user).await {
                     Verdict::Holds => {}
                     Verdict::Fails { .. } => return Ok(None),
                     Verdict::Error(why) => return Ok(Some(vec![why])),

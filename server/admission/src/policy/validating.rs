@@ -142,7 +142,7 @@ async fn evaluate(
         false => Some(Denial { index, message, reason: None }),
     };
     if !policy.conditions.is_empty() {
-        match context.judge_with(&policy.conditions, &bindings, request.user).await {
+        match context.judge_with(&policy.conditions, &bindings, request.call.user).await {
             Verdict::Holds => {}
             Verdict::Fails { .. } => return Vec::new(),
             Verdict::Error(why) => return failed(0, why).into_iter().collect(),

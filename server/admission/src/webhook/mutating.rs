@@ -42,9 +42,9 @@ pub enum Failed {
 
 /// What is asked about these would decide whether they can be repaired: they are never asked about.
 pub fn is_exempt(request: &Request<'_>) -> bool {
-    request.kind.group == hooks::GROUP
+    request.call.kind.group == hooks::GROUP
         && matches!(
-            &*request.kind.kind,
+            &*request.call.kind.kind,
             "ValidatingWebhookConfiguration"
                 | "MutatingWebhookConfiguration"
                 | "ValidatingAdmissionPolicy"
@@ -183,7 +183,7 @@ pub async fn ask(
     let name = &hook.spec.name;
     let mut span = ferry_trace::span("admission.webhook");
     span.set("webhook", name.clone()).set("configuration", hook.configuration.clone());
-    if request.dry_run && !matches!(hook.spec.side_effects.as_deref(), Some("None" | "NoneOnDryRun")) {
+    if request.call.dry_run && !matches!(hook.spec.side_effects.as_deref(), Some("None" | "NoneOnDryRun")) {
         let refusal = format!("admission webhook {name:?} does not support dry run");
         span.set("verdict", "unsupported");
         return Err(refused(Status::bad_request(refusal)));

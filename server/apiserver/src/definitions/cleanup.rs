@@ -1,25 +1,24 @@
 //! A definition that is deleted takes its objects with it: they are deleted first, and the finalizer is removed when
 //! none is left. Objects that others hold by finalizers are waited for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_api::{Object, Status};
+use ferry_api::{Object, Status, User};
 use ferry_registry::cache::{Cache, Filter};
 use ferry_registry::custom_resources::{Definition, conditions};
+use ferry_registry::verbs::Call;
 use ferry_registry::verbs::delete::DeleteOptions;
-use ferry_registry::verbs::{Call, Requester};
 use ferry_registry::{Registry, Resource};
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{definitions, now, write_status};
-use crate::admission::Decided;
+use crate::admission::NoAdmission;
 
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
@@ -101,21 +100,24 @@ impl Cleanup {
     async fn delete_all(&self, resource: &Resource) -> Result<usize, Status> {
         let mut everything = Filter::default();
         everything.include_uninitialized = true;
-        let (extra, warnings) = (BTreeMap::new(), Mutex::new(Vec::new()));
+        let (user, warnings, annotations) = (User::default(), Mutex::default(), Mutex::default());
         let call = Call {
             resource,
             kind: &resource.stored,
             namespace: "",
             name: "",
             subresource: "",
+            object_kind: None,
+            user: &user,
             manager: "",
-            requester: Requester { name: "", uid: "", groups: &[], extra: &extra },
             dry_run: false,
+            options: &Value::Null,
             include_uninitialized: true,
             patience: Duration::ZERO,
             now: Timestamp::now(),
-            admission: &Decided,
+            admission: &NoAdmission,
             warnings: &warnings,
+            annotations: &annotations,
         };
         self.registry.delete_collection(&call, &everything, &DeleteOptions::default()).await?;
         Ok(self.registry.select(resource, &everything).await?.len())

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::cleanup::{Cleanup, Instances};
 use crate::api::Api;
-use crate::served::{Backend, Place};
+use crate::served::Place;
 
 /// Between two attempts at what failed; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -202,10 +202,9 @@ impl Definitions {
         span.in_scope(self.registry.log.load(&resource.prefix))
             .await
             .map_err(ferry_registry::verbs::store_failure)?;
-        let backend = Backend::Stored(resource.clone());
         // A version of a group that built-in kinds are in is theirs alone.
         let rows = served.rows.into_iter().filter(|row| !self.is_builtin(&row.group, &row.version));
-        let places = rows.map(|kind| Place { kind, backend: backend.clone() }).collect();
+        let places = rows.map(|kind| Place { kind, resource: Some(resource.clone()) }).collect();
         Ok(Serving { made_of: definition.clone(), source, resource, places })
     }
 

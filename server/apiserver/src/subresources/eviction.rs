@@ -3,14 +3,15 @@
 use ferry_api::selector::LabelSelector;
 use ferry_api::status::Cause;
 use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Status};
-use ferry_registry::Resource;
 use ferry_registry::cache::Filter;
+use ferry_registry::verbs::Call;
 use ferry_registry::verbs::delete::{DeleteOptions, Disruption};
 use ferry_registry::verbs::update::Change;
 use serde_json::Value;
 
+use crate::admission::{NoAdmission, admit_unstored};
 use crate::body::Response;
-use crate::request::{Request, Writing};
+use crate::request::Request;
 use crate::respond;
 use crate::verbs::Target;
 
@@ -23,19 +24,18 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     }
     let mut options = target.request.write_options("CreateOptions")?;
     options.dry_run |= !delete_options(&eviction)?.dry_run.is_empty();
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let mut call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&options);
     let entry = target.api.registry.get(&call, ferry_registry::verbs::list::Freshness::Current).await?;
     let pod = entry.read_object()?;
     // Before a budget is spent: an eviction that is refused costs nothing.
-    writing.admitting.admit_passing(&gvk, &mut eviction).await?;
+    admit_unstored(&call, &gvk, &mut eviction).await?;
+    let call = Call { subresource: "", admission: &NoAdmission, ..call };
     let mut delete = delete_options(&eviction)?;
     delete.disruption =
         Some(Disruption { reason: "EvictionByEvictionAPI", message: "Eviction API: evicting" });
     if !needs_no_budget(&pod) {
-        spend_budget(target, &pod, &writing).await?;
+        spend_budget(target, &pod, &call).await?;
     }
-    call.subresource = "";
     target.api.registry.delete(&call, &delete).await?;
     let mut status = Status::success();
     status.code = 201;
@@ -66,7 +66,7 @@ fn needs_no_budget(pod: &Object) -> bool {
     pod.is_deleting() || matches!(pod.text_at(&["status", "phase"]), "Succeeded" | "Failed" | "Pending")
 }
 
-async fn spend_budget(target: Target<'_>, pod: &Object, writing: &Writing<'_>) -> Result<(), Status> {
+async fn spend_budget(target: Target<'_>, pod: &Object, call: &Call<'_>) -> Result<(), Status> {
     let group_resource = GroupResource::new("policy", "poddisruptionbudgets");
     let Some(budgets) = target.api.registry.resource(&group_resource) else { return Ok(()) };
     let filter = Filter::in_namespace(pod.namespace());
@@ -81,7 +81,13 @@ async fn spend_budget(target: Target<'_>, pod: &Object, writing: &Writing<'_>) -
     }
     match matching.as_slice() {
         [] => Ok(()),
-        [budget] => spend(target, budget, pod, &budgets, writing).await,
+        [budget] => {
+            let served = target.api.served();
+            let kind =
+                served.kind("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
+            let (name, resource) = (budget.name(), &*budgets);
+            spend(target, pod, &Call { kind, resource, name, subresource: "status", ..*call }).await
+        }
         _ => Err(Status::new(
             500,
             "InternalError",
@@ -91,25 +97,14 @@ async fn spend_budget(target: Target<'_>, pod: &Object, writing: &Writing<'_>) -
 }
 
 /// Takes one disruption out of the budget, atomically with whoever else takes one.
-async fn spend(
-    target: Target<'_>,
-    budget: &Object,
-    pod: &Object,
-    budgets: &Resource,
-    writing: &Writing<'_>,
-) -> Result<(), Status> {
-    let served = target.api.served();
-    let kind = served.kind("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
-    let mut call = writing.call(target.request, kind, budgets);
-    call.name = budget.name();
-    call.subresource = "status";
-    let now = ferry_registry::metadata::timestamp(writing.now.as_second());
+async fn spend(target: Target<'_>, pod: &Object, call: &Call<'_>) -> Result<(), Status> {
+    let now = ferry_registry::metadata::timestamp(call.now.as_second());
     let transform = |live: Option<&Object>| {
         let live = live.ok_or_else(|| call.not_found())?;
         spent(live, pod, &now)
     };
     let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
-    target.api.registry.update(&call, change).await.map(|_| ())
+    target.api.registry.update(call, change).await.map(|_| ())
 }
 
 /// The budget after one more disruption. Pure.

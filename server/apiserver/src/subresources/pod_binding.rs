@@ -3,13 +3,14 @@
 use std::sync::{Arc, LazyLock};
 
 use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status};
+use ferry_registry::verbs::Call;
 use ferry_registry::verbs::update::Change;
 use serde_json::{Value, json};
 
-use crate::admission::{Admitting, Decided};
+use crate::admission::{NoAdmission, admit_unstored};
 use crate::api::Api;
 use crate::body::Response;
-use crate::request::{Request, Writing};
+use crate::request::Request;
 use crate::respond;
 use crate::verbs::Target;
 
@@ -41,9 +42,8 @@ fn read(request: &Request) -> Result<Object, Status> {
 async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, Status> {
     let wanted = target.wanted()?;
     let options = target.request.write_options("CreateOptions")?;
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let admitting = Admitting { subresource: "binding", ..writing.admitting };
-    admitting.admit_passing(&binding_kind(), &mut binding).await?;
+    let call = Call { subresource: "binding", ..target.call(&options) };
+    admit_unstored(&call, &binding_kind(), &mut binding).await?;
     let mut errors = ferry_api::FieldErrors::default();
     let node_kind = binding.text_at(&["target", "kind"]);
     if !["", "Node", "Minion"].contains(&node_kind) {
@@ -57,13 +57,9 @@ async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, S
         return Err(Status::invalid("", "Binding", binding.name(), &errors));
     }
 
-    let mut call = writing.call(target.request, target.kind, target.resource);
-    if call.name.is_empty() {
-        call.name = binding.name();
-    }
     // The pod's own update rules forbid to set the node; the binding is the one way past them.
-    call.subresource = "binding";
-    call.admission = &Decided;
+    let name = if call.name.is_empty() { binding.name() } else { call.name };
+    let call = Call { name, admission: &NoAdmission, ..call };
     let transform = |live: Option<&Object>| {
         let live = live.ok_or_else(|| call.not_found())?;
         bound(live, &binding, node)

@@ -7,6 +7,7 @@ use ferry_api::{FieldErrors, Kind, Object, Status};
 use ferry_auth::{Attributes, Decision, User};
 use serde_json::{Value, json};
 
+use crate::actions::Review;
 use crate::api::Api;
 use crate::body::Response;
 use crate::negotiate::{View, wanted};
@@ -14,32 +15,36 @@ use crate::request::Request;
 use crate::respond;
 use crate::verbs::Target;
 
-pub async fn review(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
+pub async fn review(
+    api: &Arc<Api>,
+    request: &Request,
+    kind: &Kind,
+    review: Review,
+) -> Result<Response, Status> {
     let wanted = wanted(&request.headers, &[View::Whole])?;
     let options = request.write_options("CreateOptions")?;
     let mut object = request.decode_as(kind, options.validation)?;
-    let status = match &*kind.plural {
-        "selfsubjectreviews" => json!({"userInfo": user_info(&request.user)}),
-        "selfsubjectaccessreviews" => {
+    let status = match review {
+        Review::SelfSubject => json!({"userInfo": user_info(&request.user)}),
+        Review::SelfSubjectAccess => {
             refuse(question_errors(&object))?;
             access(api, &object, &request.user).await
         }
-        "subjectaccessreviews" => {
+        Review::SubjectAccess => {
             refuse(subject_errors(&object))?;
             access(api, &object, &asked_user(&object)).await
         }
-        "localsubjectaccessreviews" => {
+        Review::LocalSubjectAccess => {
             refuse(local_errors(&object, &request.info.namespace))?;
             access(api, &object, &asked_user(&object)).await
         }
-        "selfsubjectrulesreviews" => {
+        Review::SelfSubjectRules => {
             if object.text_at(&["spec", "namespace"]).is_empty() {
                 return Err(Status::bad_request("no namespace on request"));
             }
             rules(api, &object, &request.user)
         }
-        "tokenreviews" => api.review_token(&object).await?,
-        _ => return Err(Status::method_not_allowed()),
+        Review::Token => api.review_token(&object).await?,
     };
     object.0.insert("status".into(), status);
     Ok(respond::object(201, object, wanted))

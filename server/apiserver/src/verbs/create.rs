@@ -4,7 +4,6 @@ use ferry_api::Status;
 
 use super::Target;
 use crate::body::Response;
-use crate::request::Writing;
 use crate::respond;
 
 pub async fn create(target: Target<'_>) -> Result<Response, Status> {
@@ -18,8 +17,7 @@ pub async fn create(target: Target<'_>) -> Result<Response, Status> {
     }
     let options = target.request.write_options("CreateOptions")?;
     let object = target.request.decode(target.kind, target.resource, options.validation)?;
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&options);
     let answer = target.api.registry.create(&call, object, false).await?;
     respond::answer(target, 201, &answer, wanted).await
 }

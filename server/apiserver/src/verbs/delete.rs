@@ -8,14 +8,13 @@ use serde_json::Value;
 use super::{Target, read};
 use crate::body::Response;
 use crate::negotiate::{self, Encoding};
-use crate::request::{WriteOptions, Writing};
+use crate::request::WriteOptions;
 use crate::respond;
 
 pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
     let (options, write) = delete_options(target)?;
-    let writing = Writing::new(target.api, target.request, target.kind, &write);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&write);
     match target.api.registry.delete(&call, &options).await? {
         Deleted::Gone(answer) if target.kind.returns_deleted => {
             respond::answer(target, 200, &answer, wanted).await
@@ -38,8 +37,7 @@ pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
 pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
     let (options, write) = delete_options(target)?;
-    let writing = Writing::new(target.api, target.request, target.kind, &write);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&write);
     let filter = read::filter(target)?;
     let revision = target.api.registry.settle(Freshness::Current).await?;
     let entries = target.api.registry.delete_collection(&call, &filter, &options).await?;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::Target;
 use crate::body::Response;
-use crate::request::{Request, WriteOptions, Writing, complete};
+use crate::request::{Request, WriteOptions, complete};
 use crate::respond;
 
 pub(super) const JSON_PATCH: &str = "application/json-patch+json";
@@ -28,8 +28,7 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
     let content_type =
         target.request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let content_type = content_type.split(';').next().unwrap_or("").trim();
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&options);
 
     let (answer, created) = if [APPLY_YAML, APPLY_JSON].contains(&content_type) {
         let applied = applied_configuration(target, &options)?;

@@ -8,7 +8,7 @@ use ferry_registry::verbs::list::{Continue, Freshness};
 
 use super::Target;
 use crate::body::Response;
-use crate::request::{BadRevision, Writing, namespace_of, revision};
+use crate::request::{BadRevision, namespace_of, revision};
 use crate::{continue_token, respond};
 
 pub async fn get(target: Target<'_>) -> Result<Response, Status> {
@@ -19,8 +19,7 @@ pub async fn get(target: Target<'_>) -> Result<Response, Status> {
         text => Freshness::NotOlderThan(revision(text)?),
     };
     let options = target.request.write_options("GetOptions")?;
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&options);
     let entry = target.api.registry.get(&call, freshness).await?;
     respond::answer(target, 200, &Answer::Entry(entry), wanted).await
 }

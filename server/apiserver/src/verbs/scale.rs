@@ -7,24 +7,21 @@ use ferry_patch::{json_patch, merge, strategic};
 use ferry_registry::columns;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
-use ferry_registry::verbs::{Admission, Answer, Operation};
+use ferry_registry::verbs::{Admission, Answer, Call, Operation};
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::{Target, patch};
-use crate::admission::Admitting;
 use crate::body::Response;
-use crate::request::{WriteOptions, Writing};
+use crate::request::WriteOptions;
 use crate::respond;
 
 pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     let wanted = target.wanted()?;
     let kind = if target.request.info.verb == "patch" { "PatchOptions" } else { "UpdateOptions" };
     let options = target.request.write_options(kind)?;
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let admission = ScaleAdmission { target, admitting: writing.admitting, kind: &scale_kind() };
-    let mut call = writing.call(target.request, target.kind, target.resource);
-    call.admission = &admission;
+    let (admission, kind) = (ScaleAdmission(target), scale_kind());
+    let call = Call { object_kind: Some(&kind), admission: &admission, ..target.call(&options) };
     let answer = match (target.request.info.verb, content_type(target)) {
         ("get", _) => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
         ("patch", patch::APPLY_YAML | patch::APPLY_JSON) => {
@@ -52,21 +49,13 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
 }
 
 /// Shows admission the scale of an object in its place: that is what the request is about.
-struct ScaleAdmission<'a> {
-    target: Target<'a>,
-    admitting: Admitting<'a>,
-    kind: &'a GroupVersionKind,
-}
+struct ScaleAdmission<'a>(Target<'a>);
 
-impl<'a> ScaleAdmission<'a> {
-    fn admitting(&self) -> Admitting<'a> {
-        Admitting { object_kind: Some(self.kind), ..self.admitting }
-    }
-
+impl ScaleAdmission<'_> {
     /// The scale of an object as it is stored.
     async fn scale_of(&self, object: &Object) -> Result<Object, Status> {
-        let seen = self.target.resource.seen_in(object, self.target.kind).await?;
-        scale_of(self.target, &seen)
+        let seen = self.0.resource.seen_in(object, self.0.kind).await?;
+        scale_of(self.0, &seen)
     }
 
     async fn scale(&self, object: Option<&Object>) -> Result<Option<Object>, Status> {
@@ -81,17 +70,18 @@ impl<'a> ScaleAdmission<'a> {
 impl Admission for ScaleAdmission<'_> {
     async fn mutate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let (shown, old) = (self.scale_of(object).await?, self.scale(old).await?);
         let mut changed = shown.clone();
-        self.admitting().mutate(operation, &mut changed, old.as_ref()).await?;
+        self.0.api.mutate(call, operation, &mut changed, old.as_ref()).await?;
         let replicas = |scale: &Object| scale.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
         if replicas(&changed) != replicas(&shown) {
             check_replicas(replicas(&changed), shown.name())?;
-            let resource = self.target.resource;
+            let resource = self.0.resource;
             let paths = resource.strategy.scale(&resource.stored.version).ok_or_else(Status::no_such_path)?;
             set_replicas(object, &paths.replicas, replicas(&changed));
         }
@@ -100,16 +90,17 @@ impl Admission for ScaleAdmission<'_> {
 
     async fn validate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let (object, old) = (self.scale(object).await?, self.scale(old).await?);
-        self.admitting().validate(operation, object.as_ref(), old.as_ref()).await
+        self.0.api.validate(call, operation, object.as_ref(), old.as_ref()).await
     }
 
-    async fn authorize_create(&self) -> Result<(), Status> {
-        self.admitting().authorize_create().await
+    async fn authorize_create(&self, call: &Call<'_>) -> Result<(), Status> {
+        self.0.api.authorize_create(call).await
     }
 }
 

@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 
 use super::Target;
 use crate::body::Response;
-use crate::request::Writing;
 use crate::respond;
 
 pub async fn update(target: Target<'_>) -> Result<Response, Status> {
@@ -16,8 +15,7 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
     if object.name().is_empty() {
         return Err(Status::bad_request("name must be provided"));
     }
-    let writing = Writing::new(target.api, target.request, target.kind, &options);
-    let call = writing.call(target.request, target.kind, target.resource);
+    let call = target.call(&options);
     // It is tried again only when another write came first; then the body is read again.
     let first = Mutex::new(Some(object));
     let transform = |_: Option<&Object>| match first.lock().take() {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_api::{FieldErrors, Object, Status};
+use ferry_api::{FieldErrors, Object, Status, User};
 
 use super::definition::Version;
 use super::schema::VersionSchema;
 use crate::columns::{self, Column};
 use crate::registry::Registry;
-use crate::strategy::{Companion, ScalePaths, Selectable, Strategy, Traits, UpdateScope};
-use crate::verbs::Requester;
+use crate::strategy::{ScalePaths, Selectable, Strategy, Traits, TxnPart, UpdateScope};
 
 #[derive(Default)]
 pub struct CustomStrategy {
@@ -82,7 +81,7 @@ impl Strategy for CustomStrategy {
 
     fn prepare_create(&self, _: &mut Object) {}
 
-    fn stamp_requester(&self, _: &mut Object, _: Requester<'_>) {}
+    fn stamp_requester(&self, _: &mut Object, _: &User) {}
 
     fn prepare_update(&self, new: &mut Object, old: &Object) {
         // Without a status subresource the status is a field like any other.
@@ -157,12 +156,12 @@ impl Strategy for CustomStrategy {
         self.versions.get(version)?.scale.as_ref()
     }
 
-    fn companions(
+    fn txn_parts(
         &self,
         _: &Registry,
         _: Option<&mut Object>,
         _: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status> {
+    ) -> Result<Vec<TxnPart>, Status> {
         Ok(Vec::new())
     }
 }

@@ -1,7 +1,7 @@
 //! CertificateSigningRequest: it says who asked, its spec never changes, and only `approval` decides on it.
 
 use ferry_api::certificate_request::CertificateRequest;
-use ferry_api::{FieldErrors, Object};
+use ferry_api::{FieldErrors, Object, User};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::{Value, json};
@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::columns::Column;
 use crate::metadata::timestamp;
 use crate::strategy::{Rules, Selectable, Typed};
-use crate::verbs::Requester;
 
 pub static STRATEGY: Typed<CertificateSigningRequest, RequestRules> = Typed::new(RequestRules);
 
@@ -19,20 +18,20 @@ const DECISIONS: [&str; 2] = ["Approved", "Denied"];
 const SHORTEST: i32 = 600;
 
 impl Rules<CertificateSigningRequest> for RequestRules {
-    fn stamp_requester(&self, object: &mut Object, requester: Requester<'_>) {
+    fn stamp_requester(&self, object: &mut Object, user: &User) {
         let spec = object.section_mut("spec");
         for field in ["username", "uid", "groups", "extra"] {
             spec.remove(field);
         }
-        spec.insert("username".into(), requester.name.into());
-        if !requester.uid.is_empty() {
-            spec.insert("uid".into(), requester.uid.into());
+        spec.insert("username".into(), user.name.as_str().into());
+        if !user.uid.is_empty() {
+            spec.insert("uid".into(), user.uid.as_str().into());
         }
-        if !requester.groups.is_empty() {
-            spec.insert("groups".into(), json!(requester.groups));
+        if !user.groups.is_empty() {
+            spec.insert("groups".into(), json!(user.groups));
         }
-        if !requester.extra.is_empty() {
-            spec.insert("extra".into(), json!(requester.extra));
+        if !user.extra.is_empty() {
+            spec.insert("extra".into(), json!(user.extra));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::cache::Entry;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::{Companion, Relaxed, Traits};
+use crate::strategy::{Relaxed, Traits, TxnPart};
 
 /// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
@@ -34,25 +34,25 @@ impl Registry {
             track(call, None, &mut object);
         }
         let mut object = stored_form(call, object).await?;
-        call.admission.mutate(Operation::Create, &mut object, None).await?;
+        call.admission.mutate(call, Operation::Create, &mut object, None).await?;
         if generated && object.name().is_empty() {
             metadata::generate_name(&mut object);
         }
         prepare(call, &mut object).await?;
-        call.admission.validate(Operation::Create, Some(&object), None).await?;
+        call.admission.validate(call, Operation::Create, Some(&object), None).await?;
         loop {
             draws += 1;
             match self.write_new(call, &mut object).await {
                 Ok(answer) => return Ok(answer),
-                Err(WriteFailure::Companion) if draws < TRIES => continue,
+                Err(WriteFailure::TxnPart) if draws < TRIES => continue,
                 Err(WriteFailure::Exists) if generated && draws < DRAWS => {
                     metadata::generate_name(&mut object);
-                    call.admission.validate(Operation::Create, Some(&object), None).await?;
+                    call.admission.validate(call, Operation::Create, Some(&object), None).await?;
                 }
                 Err(WriteFailure::Exists) => {
                     return Err(Status::already_exists(&call.group_resource(), object.name()));
                 }
-                Err(WriteFailure::Companion) => {
+                Err(WriteFailure::TxnPart) => {
                     return Err(Status::internal("no address, port or quota could be reserved"));
                 }
                 Err(WriteFailure::Refused(status)) => return Err(*status),
@@ -67,17 +67,16 @@ impl Registry {
         }
         // What is reserved now is not asked for when another draw is needed.
         let asked = call.resource.strategy.traits().reserves.then(|| object.clone());
-        let mut companions = call.resource.strategy.companions(self, Some(object), None)?;
-        let charge = call.admission.charge(Operation::Create, object, None).await?;
-        companions.extend(charge.companions);
+        let mut txn_parts = call.resource.strategy.txn_parts(self, Some(object), None)?;
+        let reservation = call.admission.reserve(call, Operation::Create, object, None).await?;
+        txn_parts.extend(reservation.txn_parts);
         let key = call.resource.store_key(object.namespace(), object.name());
         if call.dry_run {
             return Ok(Answer::Object(Box::new(object.clone())));
         }
-        let txn =
-            transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), companions);
+        let txn = transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), txn_parts);
         let committed = self.commit(call, object.namespace(), object.name(), txn, Some(object)).await;
-        drop(charge.turn);
+        drop(reservation.lock);
         match committed {
             Ok(committed) if initialize::pending(object).is_some() && !call.include_uninitialized => {
                 let (namespace, name) = (object.namespace(), object.name());
@@ -87,7 +86,7 @@ impl Registry {
             Err(Error::Conflict { key: taken, .. }) if taken == key => Err(WriteFailure::Exists),
             Err(Error::Conflict { .. }) => {
                 asked.into_iter().for_each(|asked| *object = asked);
-                Err(WriteFailure::Companion)
+                Err(WriteFailure::TxnPart)
             }
             Err(error) => Err(store_failure(error).into()),
         }
@@ -167,7 +166,7 @@ impl Registry {
 pub(super) enum WriteFailure {
     Exists,
     /// An address, a port or what is left of a quota was taken by another request in the meantime.
-    Companion,
+    TxnPart,
     Refused(Box<Status>),
 }
 
@@ -245,7 +244,7 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
         }
     }
     strategy.prepare_create(object);
-    strategy.stamp_requester(object, call.requester);
+    strategy.stamp_requester(object, call.user);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), &traits, &mut errors);
     let shown = judged(call, object).await?;
@@ -266,7 +265,7 @@ pub(super) fn transaction(
     call: &Call<'_>,
     compare: Compare,
     operation: StoreOperation,
-    companions: Vec<Companion>,
+    txn_parts: Vec<TxnPart>,
 ) -> Txn {
     let mut txn = Txn {
         compare: vec![compare],
@@ -276,9 +275,9 @@ pub(super) fn transaction(
             Relaxed::Never | Relaxed::Renewals => Durability::Sync,
         },
     };
-    for companion in companions {
-        txn.compare.extend(companion.compare);
-        txn.operations.push(companion.operation);
+    for part in txn_parts {
+        txn.compare.extend(part.compare);
+        txn.operations.push(part.operation);
     }
     txn
 }

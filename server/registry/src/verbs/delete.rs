@@ -101,7 +101,7 @@ impl Registry {
     ) -> Result<Option<Deleted>, Status> {
         let old = self.object_of(call, entry).await?;
         check_preconditions(call, options, &old)?;
-        call.admission.validate(Operation::Delete, None, Some(&old)).await?;
+        call.admission.validate(call, Operation::Delete, None, Some(&old)).await?;
         let strategy = &call.resource.strategy;
         match plan(&old, options, call, |object| strategy.grace_period(object, options.grace_period_seconds))
         {
@@ -130,10 +130,10 @@ impl Registry {
                 if call.dry_run {
                     return Ok(Some(Deleted::Gone(Answer::Entry(entry.clone()))));
                 }
-                let companions = strategy.companions(self, None, Some(&old))?;
+                let txn_parts = strategy.txn_parts(self, None, Some(&old))?;
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
-                let txn = transaction(call, compare, StoreOperation::Delete { key }, companions);
+                let txn = transaction(call, compare, StoreOperation::Delete { key }, txn_parts);
                 match self.commit(call, call.namespace, call.name, txn, None).await {
                     Ok(committed) => {
                         let gone = Arc::new(entry.deleted_at(committed.revision));

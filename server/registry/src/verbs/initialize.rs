@@ -69,10 +69,10 @@ impl Registry {
         if !has_failed(&old) {
             return Ok(());
         }
-        let companions = call.resource.strategy.companions(self, None, Some(&old))?;
+        let txn_parts = call.resource.strategy.txn_parts(self, None, Some(&old))?;
         let key = call.resource.store_key(entry.namespace(), entry.name());
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
-        let txn = transaction(call, compare, StoreOperation::Delete { key }, companions);
+        let txn = transaction(call, compare, StoreOperation::Delete { key }, txn_parts);
         match self.commit(call, entry.namespace(), entry.name(), txn, None).await {
             // Someone else wrote or deleted it: theirs is the last word.
             Ok(_) | Err(Error::Conflict { .. }) => Ok(()),

@@ -8,21 +8,22 @@ pub mod list;
 pub mod update;
 pub mod watch;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status, User};
 use ferry_store as store;
 use ferry_store::Revision;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::cache::Entry;
 use crate::registry::Resource;
-use crate::strategy::Companion;
+use crate::strategy::TxnPart;
 
-/// What a verb is told about its request.
+/// The facts of one request. The verbs and admission read them here; nothing copies them.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub resource: &'a Resource,
     /// The version the client speaks.
@@ -30,34 +31,41 @@ pub struct Call<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub subresource: &'a str,
-    /// Who owns the fields that this request sets.
+    /// The kind of the object that admission sees, where the subresource has its own: Scale, Binding, Eviction.
+    pub object_kind: Option<&'a GroupVersionKind>,
+    pub user: &'a User,
+    /// The field manager.
     pub manager: &'a str,
-    pub requester: Requester<'a>,
     pub dry_run: bool,
+    /// The CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, for admission.
+    pub options: &'a Value,
     /// The client wants to see objects that are not finished yet.
     pub include_uninitialized: bool,
     /// How long a create waits for others to finish the object.
     pub patience: std::time::Duration,
     pub now: Timestamp,
     pub admission: &'a dyn Admission,
-    /// Said to the client though the request is accepted.
+    /// Sent to the client as `Warning` headers.
     pub warnings: &'a Mutex<Vec<String>>,
+    /// Written to the audit log with the request.
+    pub annotations: &'a Mutex<Vec<Annotation>>,
 }
 
-/// Who asks.
-#[derive(Clone, Copy)]
-pub struct Requester<'a> {
-    pub name: &'a str,
-    pub uid: &'a str,
-    pub groups: &'a [String],
-    pub extra: &'a BTreeMap<String, Vec<String>>,
+/// An annotation of an audit event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    pub key: String,
+    pub value: String,
+    /// Quotes the object: written only where the audit policy logs bodies.
+    pub is_content: bool,
 }
 
-/// The cluster's opinion of a write: plugins, webhooks and policies stand behind it.
+/// Admission as the verbs call it: plugins, webhooks and policies.
 #[async_trait]
 pub trait Admission: Send + Sync {
     async fn mutate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: &mut Object,
         old: Option<&Object>,
@@ -66,33 +74,35 @@ pub trait Admission: Send + Sync {
     /// `object` is absent when it is being deleted.
     async fn validate(
         &self,
+        call: &Call<'_>,
         operation: Operation,
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status>;
 
-    /// Whether who asks to change an object may also create it, asked when an update finds none: the request was
-    /// authorized as an update.
-    async fn authorize_create(&self) -> Result<(), Status>;
+    /// Authorizes the create that an update of an absent object becomes: the request was authorized as an update.
+    async fn authorize_create(&self, call: &Call<'_>) -> Result<(), Status>;
 
-    /// What is written in one transaction with the object, or the cluster will not have it: the new count of a
-    /// quota. Asked last of all, right before the write; a conflict on such a key makes the verb ask again.
-    async fn charge(
+    /// Reserves quota for the write. Called last, right before the commit; a conflict on one of the reservation's keys
+    /// makes the verb reserve again.
+    async fn reserve(
         &self,
+        _call: &Call<'_>,
         _operation: Operation,
         _object: &Object,
         _old: Option<&Object>,
-    ) -> Result<Charge, Status> {
-        Ok(Charge::default())
+    ) -> Result<Reservation, Status> {
+        Ok(Reservation::default())
     }
 }
 
-/// What a write costs.
+/// Quota reserved for one write.
 #[derive(Default)]
-pub struct Charge {
-    pub companions: Vec<Companion>,
-    /// Kept until the transaction is done, so that whoever charges next sees this one.
-    pub turn: Option<Box<dyn std::any::Any + Send>>,
+pub struct Reservation {
+    /// The new usage of each quota, committed in one transaction with the object.
+    pub txn_parts: Vec<TxnPart>,
+    /// Held until the transaction is done, so that the next reservation sees this one.
+    pub lock: Option<Box<dyn std::any::Any + Send>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

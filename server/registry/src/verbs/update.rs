@@ -8,7 +8,7 @@ use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
 use super::create::{judged, put, stored_form, track, transaction};
-use super::{Answer, Call, Charge, Operation, initialize, store_failure};
+use super::{Answer, Call, Operation, Reservation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
@@ -42,7 +42,7 @@ impl Registry {
                 if !object.resource_version().is_empty() {
                     return Err(call.not_found());
                 }
-                call.admission.authorize_create().await?;
+                call.admission.authorize_create(call).await?;
                 match self.create(call, object, change.tracked).await {
                     // Someone created it in between: then it is to be changed.
                     Err(status) if status.is_already_exists() && call.current().is_some() => continue,
@@ -109,9 +109,9 @@ impl Registry {
         }
         drop(live);
         let mut new = stored_form(call, new).await?;
-        call.admission.mutate(Operation::Update, &mut new, Some(&old)).await?;
+        call.admission.mutate(call, Operation::Update, &mut new, Some(&old)).await?;
         prepare(call, &mut new, &old, scope).await?;
-        call.admission.validate(Operation::Update, Some(&new), Some(&old)).await?;
+        call.admission.validate(call, Operation::Update, Some(&new), Some(&old)).await?;
         self.write_changed(call, entry, &old, new).await
     }
 
@@ -124,9 +124,9 @@ impl Registry {
     ) -> Result<Option<Answer>, Status> {
         let strategy = &call.resource.strategy;
         let gone = new.is_deleting() && metadata::may_vanish(&new) && !strategy.is_retained(&new);
-        let mut companions = match gone {
-            true => strategy.companions(self, None, Some(old))?,
-            false => strategy.companions(self, Some(&mut new), Some(old))?,
+        let mut txn_parts = match gone {
+            true => strategy.txn_parts(self, None, Some(old))?,
+            false => strategy.txn_parts(self, Some(&mut new), Some(old))?,
         };
         let key = call.resource.store_key(call.namespace, call.name);
         // A write that changes nothing is none, but for a value that lies there in an older way: that is how keys
@@ -134,10 +134,10 @@ impl Registry {
         if new == *old && !gone && !self.store.is_outdated(&key).await.map_err(store_failure)? {
             return Ok(Some(Answer::Entry(entry.clone())));
         }
-        let mut charge = Charge::default();
+        let mut reservation = Reservation::default();
         if !gone {
-            charge = call.admission.charge(Operation::Update, &new, Some(old)).await?;
-            companions.append(&mut charge.companions);
+            reservation = call.admission.reserve(call, Operation::Update, &new, Some(old)).await?;
+            txn_parts.append(&mut reservation.txn_parts);
         }
         if call.dry_run {
             return Ok(Some(Answer::Object(Box::new(new))));
@@ -146,12 +146,12 @@ impl Registry {
         // The last finalizer of a deleted object is gone: so is the object.
         let operation =
             if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
-        let mut txn = transaction(call, compare, operation, companions);
+        let mut txn = transaction(call, compare, operation, txn_parts);
         if !gone && strategy.traits().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
             txn = txn.relaxed();
         }
         let committed = self.commit(call, call.namespace, call.name, txn, Some(&new)).await;
-        drop(charge.turn);
+        drop(reservation.lock);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
             Ok(committed) => Ok(Some(self.written(call, new, committed.revision))),

@@ -64,12 +64,12 @@ impl Plugin for PodSecurity {
     }
 
     fn handles(&self, request: &Request<'_>) -> bool {
-        let (group, plural) = (&*request.kind.group, &*request.kind.plural);
+        let (group, plural) = (&*request.call.kind.group, &*request.call.kind.plural);
         request.operation != Operation::Delete
             && match (group, plural) {
-                ("", "pods") => !HARMLESS.contains(&request.subresource),
-                ("", "namespaces") => request.subresource.is_empty(),
-                _ => request.subresource.is_empty() && template_of(group, plural).is_some(),
+                ("", "pods") => !HARMLESS.contains(&request.call.subresource),
+                ("", "namespaces") => request.call.subresource.is_empty(),
+                _ => request.call.subresource.is_empty() && template_of(group, plural).is_some(),
             }
     }
 
@@ -80,7 +80,7 @@ impl Plugin for PodSecurity {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let Some(object) = object else { return Ok(()) };
-        match (&*request.kind.group, &*request.kind.plural) {
+        match (&*request.call.kind.group, &*request.call.kind.plural) {
             ("", "namespaces") => self.namespace(request, object, old),
             ("", "pods") => self.pod(request, object, old),
             (group, plural) => {
@@ -105,8 +105,8 @@ impl PodSecurity {
     /// The user or the namespace is past judging.
     fn is_exempt(&self, request: &Request<'_>) -> bool {
         let why = match () {
-            () if self.exempt.namespaces.iter().any(|name| name == request.namespace) => "namespace",
-            () if self.exempt.usernames.contains(&request.user.name) => "user",
+            () if self.exempt.namespaces.iter().any(|name| name == request.call.namespace) => "namespace",
+            () if self.exempt.usernames.contains(&request.call.user.name) => "user",
             () => return false,
         };
         annotate(request, "exempt", why);
@@ -126,8 +126,8 @@ impl PodSecurity {
         if self.is_exempt(request) {
             return Ok(());
         }
-        let Some(namespace) = self.namespace_entry(request.namespace) else {
-            return Err(Status::internal(format!("failed to lookup namespace {:?}", request.namespace)));
+        let Some(namespace) = self.namespace_entry(request.call.namespace) else {
+            return Err(Status::internal(format!("failed to lookup namespace {:?}", request.call.namespace)));
         };
         let (policy, errors) = Policy::of(|key| namespace.label(key), self.default);
         if errors.is_empty() && policy.is_privileged() {
@@ -149,8 +149,8 @@ impl PodSecurity {
         if self.is_exempt(request) {
             return;
         }
-        let Some(namespace) = self.namespace_entry(request.namespace) else {
-            annotate(request, "error", format!("failed to lookup namespace {:?}", request.namespace));
+        let Some(namespace) = self.namespace_entry(request.call.namespace) else {
+            annotate(request, "error", format!("failed to lookup namespace {:?}", request.call.namespace));
             return;
         };
         let (policy, errors) = Policy::of(|key| namespace.label(key), self.default);

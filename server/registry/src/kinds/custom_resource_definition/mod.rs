@@ -11,14 +11,13 @@ mod spec;
 mod tests;
 mod version;
 
-use ferry_api::{FieldErrors, Object, Status};
+use ferry_api::{FieldErrors, Object, Status, User};
 use serde_json::{Value, json};
 
 use crate::columns::Column;
 use crate::custom_resources::{approval, conditions};
 use crate::registry::Registry;
-use crate::strategy::{Companion, ScalePaths, Selectable, Strategy, Traits, UpdateScope};
-use crate::verbs::Requester;
+use crate::strategy::{ScalePaths, Selectable, Strategy, Traits, TxnPart, UpdateScope};
 
 pub struct Definition;
 
@@ -59,7 +58,7 @@ impl Strategy for Definition {
         remember_storage_version(object);
     }
 
-    fn stamp_requester(&self, _: &mut Object, _: Requester<'_>) {}
+    fn stamp_requester(&self, _: &mut Object, _: &User) {}
 
     fn prepare_update(&self, new: &mut Object, _: &Object) {
         remember_storage_version(new);
@@ -138,12 +137,12 @@ impl Strategy for Definition {
         None
     }
 
-    fn companions(
+    fn txn_parts(
         &self,
         _: &Registry,
         _: Option<&mut Object>,
         _: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status> {
+    ) -> Result<Vec<TxnPart>, Status> {
         Ok(Vec::new())
     }
 }

@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use super::shape;
 use crate::registry::{ROOT, Registry};
 use crate::settings::AddressRange;
-use crate::strategy::Companion;
+use crate::strategy::TxnPart;
 
-pub fn companions(
+pub fn txn_parts(
     registry: &Registry,
     new: Option<&mut Object>,
     old: Option<&Object>,
-) -> Result<Vec<Companion>, Status> {
-    let mut companions = Vec::new();
+) -> Result<Vec<TxnPart>, Status> {
+    let mut txn_parts = Vec::new();
     let before = old.map(addresses).unwrap_or_default();
     let ports_before: HashSet<u16> = old.map(port_numbers).unwrap_or_default();
     let (after, ports_after) = match new {
@@ -32,21 +32,21 @@ pub fn companions(
             give_addresses(registry, service, &before)?;
             give_node_ports(registry, service, &ports_before)?;
             for address in addresses(service).iter().filter(|address| !before.contains(address)) {
-                companions.push(claim_address(*address, service));
+                txn_parts.push(claim_address(*address, service));
             }
             for port in port_numbers(service).difference(&ports_before) {
-                companions.push(claim_port(*port, service));
+                txn_parts.push(claim_port(*port, service));
             }
             (addresses(service), port_numbers(service))
         }
     };
     for address in before.iter().filter(|address| !after.contains(address)) {
-        companions.push(release(address_key(*address)));
+        txn_parts.push(release(address_key(*address)));
     }
     for port in ports_before.difference(&ports_after) {
-        companions.push(release(port_key(*port)));
+        txn_parts.push(release(port_key(*port)));
     }
-    Ok(companions)
+    Ok(txn_parts)
 }
 
 fn addresses(service: &Object) -> Vec<IpAddr> {
@@ -65,7 +65,7 @@ fn port_key(port: u16) -> Arc<str> {
     format!("{ROOT}ranges/ferry-nodeports/{port}").into()
 }
 
-fn claim_address(address: IpAddr, service: &Object) -> Companion {
+fn claim_address(address: IpAddr, service: &Object) -> TxnPart {
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let mut object = Object::default();
     object.set_type("networking.k8s.io/v1", "IPAddress");
@@ -85,21 +85,21 @@ fn claim_address(address: IpAddr, service: &Object) -> Companion {
     claim(address_key(address), object.to_json())
 }
 
-fn claim_port(port: u16, service: &Object) -> Companion {
+fn claim_port(port: u16, service: &Object) -> TxnPart {
     let marker = json!({"namespace": service.namespace(), "name": service.name()});
     claim(port_key(port), marker.to_string().into_bytes())
 }
 
-fn claim(key: Arc<str>, value: Vec<u8>) -> Companion {
-    Companion {
+fn claim(key: Arc<str>, value: Vec<u8>) -> TxnPart {
+    TxnPart {
         compare: Some(Compare::Absent { key: key.clone() }),
         operation: Operation::Put { key, value: value.into(), ttl: None },
     }
 }
 
 /// Deleting what is not there is no change, so nothing is compared.
-fn release(key: Arc<str>) -> Companion {
-    Companion { compare: None, operation: Operation::Delete { key } }
+fn release(key: Arc<str>) -> TxnPart {
+    TxnPart { compare: None, operation: Operation::Delete { key } }
 }
 
 fn refuse(service: &Object, path: &str, value: Value, why: &str) -> Status {

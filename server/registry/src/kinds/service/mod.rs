@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::columns::{AGE, Column};
 use crate::registry::Registry;
-use crate::strategy::{Companion, NameRule, Rules, Selectable, Traits, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, Traits, TxnPart, Typed};
 
 pub static STRATEGY: Typed<Service, ServiceRules> = Typed::new(ServiceRules);
 
@@ -41,13 +41,13 @@ impl Rules<Service> for ServiceRules {
         validation::validate_update(new, old, errors);
     }
 
-    fn companions(
+    fn txn_parts(
         &self,
         registry: &Registry,
         new: Option<&mut Object>,
         old: Option<&Object>,
-    ) -> Result<Vec<Companion>, Status> {
-        allocation::companions(registry, new, old)
+    ) -> Result<Vec<TxnPart>, Status> {
+        allocation::txn_parts(registry, new, old)
     }
 
     fn selectable(&self) -> &[Selectable] {

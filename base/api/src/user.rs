@@ -63,7 +63,7 @@ impl User {
 
     /// Adds `system:authenticated`, unless the credentials already placed the user in one of the
     /// two groups that say whether it is known.
-    pub(crate) fn mark_authenticated(&mut self) {
+    pub fn mark_authenticated(&mut self) {
         if self.name != ANONYMOUS && !self.is_in(ALL_AUTHENTICATED) && !self.is_in(ALL_UNAUTHENTICATED) {
             self.groups.push(ALL_AUTHENTICATED.to_owned());
         }
