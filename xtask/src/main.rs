@@ -2,6 +2,7 @@
 //! passes. Each step prints what it does, so that a log without a terminal can be read.
 
 mod checks;
+mod lines;
 mod links;
 mod packages;
 mod planes;
@@ -23,9 +24,10 @@ fn main() -> Result<ExitCode> {
         ["test", name] => return Ok(code(runner::run(Some(name))?)),
         ["planes"] => planes::check()?,
         ["links"] => links::check()?,
+        ["lines"] => lines::print()?,
         ["packages"] => packages::install(packages::FOR_TESTS)?,
         _ => bail!(
-            "usage: cargo xtask up [flags of ferry up] | release | test [part of a test's name] | planes | links | packages"
+            "usage: cargo xtask up [flags of ferry up] | release | test [part of a test's name] | planes | links | lines | packages"
         ),
     }
     Ok(ExitCode::SUCCESS)
@@ -38,8 +40,9 @@ fn code(passed: bool) -> ExitCode {
 /// Installs what is missing, builds, and starts a cluster in the background; `ferry down` ends it.
 fn up(flags: &[&str]) -> Result<()> {
     packages::install(packages::TO_RUN)?;
-    step::cargo(&["build", "--release", "--package", "ferry"])?;
-    let binary = step::target_directory()?.join("release/ferry");
+    println!("The first build takes about five minutes on two cores; later ones compile what changed.");
+    step::cargo(&["build", "--profile", "up", "--package", "ferry"])?;
+    let binary = step::target_directory()?.join("up/ferry");
     let mut words: Vec<&str> = vec!["up"];
     words.extend(flags);
     step::run(binary.to_str().unwrap_or("ferry"), &words)
