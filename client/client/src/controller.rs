@@ -50,6 +50,10 @@ impl Builder {
         Builder { name, workers, informers, read: Arc::default() }
     }
 
+    pub fn workers(self, workers: usize) -> Self {
+        Builder { workers, ..self }
+    }
+
     /// The informer of all objects of a kind.
     pub fn informer<K: Object<DynamicType = ()>>(&self) -> Informer<K> {
         self.selected(Selection::default())
