@@ -18,7 +18,7 @@ use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
-use crate::gathered::Gathered;
+use crate::coalesce::CoalescedWrites;
 use crate::propagate::PropagateLayer;
 use crate::servers::{self, BadServers, Resolver};
 
@@ -92,7 +92,7 @@ fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError
         .filter(at(&config.cluster_url))
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(gathering(connector)));
+        .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(coalescing(connector)));
     Ok(match config.auth_layer()? {
         Some(auth) => {
             Client::new(PropagateLayer.layer(cloneable(auth.layer(service))), config.default_namespace)
@@ -139,14 +139,17 @@ fn tls(
     Ok(builder.enable_all_versions().wrap_connector(tcp))
 }
 
-fn gathering<C, IO>(
+fn coalescing<C, IO>(
     connector: C,
-) -> impl Service<Uri, Response = TokioIo<Gathered<TokioIo<IO>>>, Error = C::Error, Future: Send + Unpin> + Clone
+) -> impl Service<Uri, Response = TokioIo<CoalescedWrites<TokioIo<IO>>>, Error = C::Error, Future: Send + Unpin>
++ Clone
 where
     C: Service<Uri, Response = IO> + Clone,
     C::Future: Send + Unpin,
 {
-    ServiceBuilder::new().map_response(|io| TokioIo::new(Gathered::new(TokioIo::new(io)))).service(connector)
+    ServiceBuilder::new()
+        .map_response(|io| TokioIo::new(CoalescedWrites::new(TokioIo::new(io))))
+        .service(connector)
 }
 
 /// kube's layers are not all made to be cloned; a buffer in front of them is.

@@ -20,7 +20,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{error, unread};
+use crate::{error, undecoded};
 use correlator::{Correlator, Decision};
 use form::Form;
 
@@ -275,12 +275,12 @@ async fn send(client: &Client, write: Write) {
             Decision::Drop => return,
             Decision::Create { namespace, name, note } => {
                 let body = entry.body(namespace, name, note);
-                unread::send(client, form::requests(namespace).create(&PostParams::default(), body)).await
+                undecoded::send(client, form::requests(namespace).create(&PostParams::default(), body)).await
             }
             Decision::Count { namespace, name, count, at } => {
                 let patch = Patch::Merge(form.count(*count, *at));
                 let request = form::requests(namespace).patch(name, &PatchParams::default(), &patch);
-                unread::send(client, request).await
+                undecoded::send(client, request).await
             }
         };
         match result {

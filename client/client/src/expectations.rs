@@ -36,13 +36,13 @@ impl<K: Eq + Hash> Expectations<K> {
     }
 
     /// A creation was seen, or failed and will not be.
-    pub fn created(&self, key: &K) {
-        self.settle(key, |pending| pending.creations = pending.creations.saturating_sub(1));
+    pub fn creation_observed(&self, key: &K) {
+        self.observe(key, |pending| pending.creations = pending.creations.saturating_sub(1));
     }
 
     /// A deletion was seen, or failed.
-    pub fn deleted(&self, key: &K, uid: &str) {
-        self.settle(key, |pending| {
+    pub fn deletion_observed(&self, key: &K, uid: &str) {
+        self.observe(key, |pending| {
             pending.deletions.remove(uid);
         });
     }
@@ -66,7 +66,7 @@ impl<K: Eq + Hash> Expectations<K> {
         add(pending);
     }
 
-    fn settle(&self, key: &K, change: impl FnOnce(&mut Pending)) {
+    fn observe(&self, key: &K, change: impl FnOnce(&mut Pending)) {
         let mut all = self.pending.lock();
         if let Some(pending) = all.get_mut(key) {
             change(pending);
@@ -98,9 +98,9 @@ mod tests {
         let expectations = Expectations::default();
         assert!(expectations.satisfied(&"set"));
         expectations.expect_creations("set", 2);
-        expectations.created(&"set");
+        expectations.creation_observed(&"set");
         assert!(!expectations.satisfied(&"set"));
-        expectations.created(&"set");
+        expectations.creation_observed(&"set");
         assert!(expectations.satisfied(&"set"));
         expectations.expect_creations("set", 1);
         tokio::time::advance(Expectations::<&str>::TIMEOUT + Duration::from_secs(1)).await;
@@ -111,10 +111,10 @@ mod tests {
     async fn a_deletion_counts_once_however_often_it_is_seen() {
         let expectations = Expectations::default();
         expectations.expect_deletions("set", ["a".to_string(), "b".to_string()]);
-        expectations.deleted(&"set", "a");
-        expectations.deleted(&"set", "a");
+        expectations.deletion_observed(&"set", "a");
+        expectations.deletion_observed(&"set", "a");
         assert!(!expectations.satisfied(&"set"));
-        expectations.deleted(&"set", "b");
+        expectations.deletion_observed(&"set", "b");
         assert!(expectations.satisfied(&"set"));
     }
 }

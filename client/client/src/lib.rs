@@ -8,29 +8,32 @@
 //!                          Queue (a key is never in two workers)
 //!                             │
 //!                             ▼
-//!                      run(…, reconcile)  → writes through Client
+//!                      Controller::run(reconcile)  → writes through Client
 //! ```
 //!
 //! - [`connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
 //!   which; their identity is configuration. Each request carries the current span.
-//!   [`gathered`]: requests of one moment are one write.
+//!   [`coalesce`]: requests of one moment are one write.
 //! - [`informer`]: shared list+watch with typed, indexed stores.
-//! - [`queue`], [`reconcile`], [`expectations`]: level-triggered work on keys.
+//! - [`controller`]: builds a controller over informers. [`queue`], [`reconcile`], [`expectations`]: level-triggered
+//!   work on keys.
 //! - [`spans`]: what a process of its own did, told to the server.
-//! - [`unread`]: writes whose answer no one needs. [`Written`]: writes that the informer does not
+//! - [`undecoded`]: writes whose response is not decoded. [`ConsistencyStore`]: writes that the informer does not
 //!   show yet.
 //! - [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
 //!
 //! This room knows no controller, no server and no node, and no kind beyond those it writes
 //! itself (Lease, Event).
 //!
-//! Start reading at [`informer`](mod@informer), then [`reconcile`](mod@reconcile).
+//! Start reading at [`informer`](mod@informer), then [`controller`](mod@controller).
 
+pub mod coalesce;
 pub mod connect;
+mod consistency;
+pub mod controller;
 pub mod error;
 pub mod events;
 pub mod expectations;
-pub mod gathered;
 pub mod informer;
 pub mod leader;
 pub mod name;
@@ -41,11 +44,11 @@ mod servers;
 pub mod spans;
 #[cfg(test)]
 mod test_server;
-pub mod unread;
+pub mod undecoded;
 pub mod unverified_tls;
-mod written;
 
 pub use connect::{ConnectError, Kubeconfig, connect, over};
+pub use consistency::ConsistencyStore;
 pub use error::{Attempt, Error};
 pub use events::{EventType, Recorder};
 pub use expectations::Expectations;
@@ -53,6 +56,5 @@ pub use informer::{Event, Index, Informer, Informers, Metadata, Selection};
 pub use kube::{self, Api, Client};
 pub use name::NamespacedName;
 pub use queue::{Backoff, Queue};
-pub use reconcile::{Outcome, Workers};
+pub use reconcile::Outcome;
 pub use tokio_util::sync::CancellationToken;
-pub use written::Written;

@@ -7,16 +7,22 @@
 //! - The revisions that had it added stay with it, up to a few: they are the causes of the
 //!   reconcile.
 
+pub mod metrics;
+
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use metrics::Metrics;
 
 /// Delays that double, from `base` up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +57,7 @@ struct Shared<K> {
     /// Wakes waiting workers: a key is ready, an earlier deadline was set, or shut down.
     changed: Notify,
     backoff: Backoff,
+    metrics: Arc<Metrics>,
 }
 
 struct State<K> {
@@ -63,6 +70,7 @@ struct State<K> {
     timers: BinaryHeap<Reverse<Timer<K>>>,
     failures: HashMap<K, u32>,
     shut_down: bool,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
@@ -83,11 +91,21 @@ pub struct Item<K: Clone + Eq + Hash> {
     pub causes: Vec<i64>,
     /// How long it was ready and no worker had time.
     pub waited: Duration,
+    taken: Instant,
     queue: Queue<K>,
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn new(backoff: Backoff) -> Self {
+        Queue::with(backoff, Arc::default())
+    }
+
+    /// A queue whose metrics have this name.
+    pub fn named(name: &'static str) -> Self {
+        Queue::with(Backoff::default(), metrics::of(name))
+    }
+
+    fn with(backoff: Backoff, metrics: Arc<Metrics>) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashMap::new(),
@@ -96,8 +114,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             timers: BinaryHeap::new(),
             failures: HashMap::new(),
             shut_down: false,
+            metrics: metrics.clone(),
         };
-        Queue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), backoff }) }
+        let shared = Shared { state: Mutex::new(state), changed: Notify::new(), backoff, metrics };
+        Queue { shared: Arc::new(shared) }
     }
 
     pub fn add(&self, key: K) {
@@ -129,6 +149,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds a key after a delay that doubles with each failure in a row.
     pub fn add_failed(&self, key: K) {
+        self.shared.metrics.retries.fetch_add(1, Relaxed);
         let delay = {
             let mut state = self.shared.state.lock();
             let failures = state.failures.entry(key.clone()).or_insert(0);
@@ -172,14 +193,16 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 if state.shut_down {
                     return None;
                 }
-                state.ripen(Instant::now());
+                state.add_due(Instant::now());
                 if let Some((key, waiting)) = state.take() {
                     if !state.ready.is_empty() {
                         // One notification may have stood for several keys.
                         self.shared.changed.notify_one();
                     }
-                    let waited = waiting.since.elapsed();
-                    return Some(Item { key, causes: waiting.causes, waited, queue: self.clone() });
+                    let (taken, causes) = (Instant::now(), waiting.causes);
+                    let waited = taken - waiting.since;
+                    self.shared.metrics.taken(waited, taken);
+                    return Some(Item { key, causes, waited, taken, queue: self.clone() });
                 }
                 state.next_deadline()
             };
@@ -195,7 +218,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Ends every wait; what is queued is dropped, since a restart lists everything again.
     pub fn shut_down(&self) {
-        self.shared.state.lock().shut_down = true;
+        {
+            let mut state = self.shared.state.lock();
+            state.shut_down = true;
+            let dropped = std::mem::take(&mut state.ready);
+            self.shared.metrics.depth.fetch_sub(dropped.len() as u64, Relaxed);
+        }
         self.shared.changed.notify_waiters();
         self.shared.changed.notify_one();
     }
@@ -203,8 +231,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     fn done(&self, key: &K) {
         let mut state = self.shared.state.lock();
         state.working.remove(key);
-        if state.dirty.contains_key(key) {
+        if state.dirty.contains_key(key) && !state.shut_down {
             state.ready.push_back(key.clone());
+            state.metrics.depth.fetch_add(1, Relaxed);
             drop(state);
             self.shared.changed.notify_one();
         }
@@ -228,12 +257,17 @@ impl<K: Clone + Eq + Hash> State<K> {
         if self.shut_down {
             return;
         }
-        let waiting = self.dirty.entry(key.clone()).or_insert_with(|| {
-            if !self.working.contains(&key) {
-                self.ready.push_back(key);
+        let waiting = match self.dirty.entry(key) {
+            Entry::Occupied(waiting) => waiting.into_mut(),
+            Entry::Vacant(new) => {
+                self.metrics.adds.fetch_add(1, Relaxed);
+                if !self.working.contains(new.key()) {
+                    self.ready.push_back(new.key().clone());
+                    self.metrics.depth.fetch_add(1, Relaxed);
+                }
+                new.insert(Waiting { since: Instant::now(), causes: Vec::new() })
             }
-            Waiting { since: Instant::now(), causes: Vec::new() }
-        });
+        };
         if let Some(cause) = cause
             && !waiting.causes.contains(&cause)
         {
@@ -245,7 +279,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// Adds the keys whose time has come.
-    fn ripen(&mut self, now: Instant) {
+    fn add_due(&mut self, now: Instant) {
         while self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
             if let Some(Reverse(timer)) = self.timers.pop()
                 && self.deadlines.get(&timer.key) == Some(&timer.at)
@@ -258,6 +292,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     fn take(&mut self) -> Option<(K, Waiting)> {
         let key = self.ready.pop_front()?;
+        self.metrics.depth.fetch_sub(1, Relaxed);
         let waiting = self.dirty.remove(&key).expect("every ready key is dirty");
         self.working.insert(key.clone());
         Some((key, waiting))
@@ -270,6 +305,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
 impl<K: Clone + Eq + Hash> Drop for Item<K> {
     fn drop(&mut self) {
+        self.queue.shared.metrics.done(self.taken);
         self.queue.done(&self.key);
     }
 }

@@ -15,12 +15,12 @@ use crate::queue::Item;
 use crate::{Error, NamespacedName, Queue};
 
 /// How a control loop is run.
-#[derive(Clone, Copy, Debug)]
-pub struct Workers {
+#[derive(Debug)]
+pub(crate) struct Workers {
     /// Its name in logs and traces: `replicaset`.
     pub controller: &'static str,
     /// The resource its keys name, as the trace writes it: `replicasets.apps`.
-    pub resource: &'static str,
+    pub resource: String,
     /// How many keys are worked on at a time.
     pub count: usize,
 }
@@ -39,19 +39,24 @@ pub enum Outcome {
 ///
 /// A reconcile that is under way at shutdown is finished: half a write is worse than a late
 /// stop. Callers bound the time with their own deadline on requests.
-pub async fn run<K, F, Fut>(workers: Workers, queue: Queue<K>, shutdown: CancellationToken, reconcile: F)
-where
+pub(crate) async fn run<K, F, Fut>(
+    workers: Workers,
+    queue: Queue<K>,
+    shutdown: CancellationToken,
+    reconcile: F,
+) where
     K: Key,
     F: Fn(K) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Outcome, Error>> + Send,
 {
-    let reconcile = Arc::new(reconcile);
+    let shared = Arc::new((workers, reconcile));
     let mut tasks = JoinSet::new();
-    for _ in 0..workers.count.max(1) {
-        let (queue, reconcile) = (queue.clone(), reconcile.clone());
+    for _ in 0..shared.0.count.max(1) {
+        let (queue, shared) = (queue.clone(), shared.clone());
         tasks.spawn(async move {
+            let (workers, reconcile) = &*shared;
             while let Some(item) = queue.next().await {
-                work(workers, &queue, item, &*reconcile).await;
+                work(workers, &queue, item, reconcile).await;
             }
         });
     }
@@ -77,7 +82,7 @@ impl Key for String {
     }
 }
 
-async fn work<K, F, Fut>(workers: Workers, queue: &Queue<K>, item: Item<K>, reconcile: &F)
+async fn work<K, F, Fut>(workers: &Workers, queue: &Queue<K>, item: Item<K>, reconcile: &F)
 where
     K: Key,
     F: Fn(K) -> Fut,
@@ -86,8 +91,8 @@ where
     let mut span = ferry_trace::Span::root("reconcile", None);
     span.set("controller", workers.controller).set("waitMicros", item.waited.as_micros());
     match item.key.object() {
-        Some(key) => span.object(workers.resource, &key.namespace, &key.name),
-        None => span.object(workers.resource, "", &item.key.to_string()),
+        Some(key) => span.object(&workers.resource, &key.namespace, &key.name),
+        None => span.object(&workers.resource, "", &item.key.to_string()),
     };
     for revision in &item.causes {
         span.caused_by(*revision);
@@ -131,7 +136,9 @@ mod tests {
     use crate::Backoff;
     use crate::test_server::until;
 
-    const WORKERS: Workers = Workers { controller: "test", resource: "configmaps", count: 2 };
+    fn workers() -> Workers {
+        Workers { controller: "test", resource: "configmaps".into(), count: 2 }
+    }
 
     fn refused() -> Error {
         Error::new("create pod", kube::Error::Api(kube::core::Status::failure("no", "Forbidden").boxed()))
@@ -145,7 +152,7 @@ mod tests {
         let log: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
         let (seen, start) = (log.clone(), tokio::time::Instant::now());
         let running =
-            tokio::spawn(run(WORKERS, queue.clone(), shutdown.clone(), move |key: NamespacedName| {
+            tokio::spawn(run(workers(), queue.clone(), shutdown.clone(), move |key: NamespacedName| {
                 seen.lock().push((key.name.clone(), start.elapsed().as_secs()));
                 let attempt = seen.lock().iter().filter(|(name, _)| *name == key.name).count();
                 async move {
@@ -178,7 +185,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let context = Arc::new(Mutex::new(None));
         let seen = context.clone();
-        let running = tokio::spawn(run(WORKERS, queue.clone(), shutdown.clone(), move |_| {
+        let running = tokio::spawn(run(workers(), queue.clone(), shutdown.clone(), move |_| {
             *seen.lock() = ferry_trace::current();
             async { Err(refused()) }
         }));

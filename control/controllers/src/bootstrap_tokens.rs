@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ferry_client::{Attempt, Event, NamespacedName, Outcome, Queue, Selection, error};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Selection, error};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use ring::hmac;
 use serde_json::json;
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 const CLUSTER_INFO: &str = "cluster-info";
@@ -66,74 +66,69 @@ fn token_secrets() -> Selection {
     Selection { fields: Some(format!("type={SECRET_TYPE}")), labels: None }
 }
 
+struct Signer {
+    client: Client,
+    infos: Informer<ConfigMap>,
+    secrets: Informer<Secret>,
+}
+
 pub fn start_signer(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
+    let builder = context.controller("bootstrap-signer-controller");
     let by_name = Selection { fields: Some(format!("metadata.name={CLUSTER_INFO}")), labels: None };
-    let infos = context.informers.in_namespace::<ConfigMap>("kube-public", by_name);
-    let secrets = context.informers.in_namespace::<Secret>("kube-system", token_secrets());
-    enqueue_own(&infos, &queue);
-    let wakes = queue.clone();
-    let key = NamespacedName::new("kube-public", CLUSTER_INFO);
-    secrets.handle(move |event: &Event<Secret>| wakes.add_caused(key.clone(), event.revision()));
-    let (ready, also) = (infos.clone(), secrets.clone());
-    let synced = async move {
-        ready.synced().await;
-        also.synced().await;
-    };
-    let (client, stores) = (context.client.clone(), Arc::new((infos, secrets)));
-    context.reconcile("bootstrap-signer-controller", "configmaps", queue, synced, move |key| {
-        let (client, stores) = (client.clone(), stores.clone());
-        async move {
-            let (infos, secrets) = &*stores;
-            let Some(info) = infos.get(&key) else { return Ok(Outcome::Done) };
-            let now = Timestamp::now();
-            let tokens: Vec<(String, String)> =
-                secrets.list().iter().filter_map(|secret| signing_token(secret, now)).collect();
-            if let Some(next) = plan(&info, &tokens) {
-                let api: Api<ConfigMap> = Api::namespaced(client, &key.namespace);
-                error::ignore_not_found(api.replace(&key.name, &PostParams::default(), &next).await)
-                    .attempting("sign cluster info")?;
-            }
-            let next_end = secrets
-                .list()
-                .iter()
-                .filter_map(|secret| expires_in(secret, now))
-                .filter(|left| !left.is_zero())
-                .min();
-            Ok(next_end.map_or(Outcome::Done, Outcome::After))
+    let infos = builder.in_namespace::<ConfigMap>("kube-public", by_name);
+    let secrets = builder.in_namespace::<Secret>("kube-system", token_secrets());
+    let signer = Signer { client: context.client.clone(), infos: infos.clone(), secrets: secrets.clone() };
+    builder
+        .of(&infos, Arc::new(signer))
+        .watches(&secrets, |_, _| vec![NamespacedName::new("kube-public", CLUSTER_INFO)])
+        .run(Signer::reconcile)
+}
+
+impl Signer {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(info) = self.infos.get(&key) else { return Ok(Outcome::Done) };
+        let (secrets, now) = (self.secrets.list(), Timestamp::now());
+        let tokens: Vec<(String, String)> =
+            secrets.iter().filter_map(|secret| signing_token(secret, now)).collect();
+        if let Some(next) = plan(&info, &tokens) {
+            let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
+            error::ignore_not_found(api.replace(&key.name, &PostParams::default(), &next).await)
+                .attempting("sign cluster info")?;
         }
-    })
+        let lifetimes = secrets.iter().filter_map(|secret| expires_in(secret, now));
+        let next_end = lifetimes.filter(|left| !left.is_zero()).min();
+        Ok(next_end.map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+struct Cleaner {
+    client: Client,
+    secrets: Informer<Secret>,
 }
 
 pub fn start_cleaner(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let secrets = context.informers.in_namespace::<Secret>("kube-system", token_secrets());
-    enqueue_own(&secrets, &queue);
-    let (ready, client) = (secrets.clone(), context.client.clone());
-    context.reconcile(
-        "token-cleaner-controller",
-        "secrets",
-        queue,
-        async move { ready.synced().await },
-        move |key| {
-            let (secrets, client) = (secrets.clone(), client.clone());
-            async move {
-                let Some(secret) = secrets.get(&key) else { return Ok(Outcome::Done) };
-                match expires_in(&secret, Timestamp::now()) {
-                    None => Ok(Outcome::Done),
-                    Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
-                    Some(_) => {
-                        let api: Api<Secret> = Api::namespaced(client, &key.namespace);
-                        let only_this = DeleteParams::default()
-                            .preconditions(Preconditions { uid: secret.uid(), resource_version: None });
-                        error::ignore_not_found(api.delete(&key.name, &only_this).await)
-                            .attempting("remove expired token")?;
-                        Ok(Outcome::Done)
-                    }
-                }
+    let builder = context.controller("token-cleaner-controller");
+    let secrets = builder.in_namespace::<Secret>("kube-system", token_secrets());
+    let cleaner = Cleaner { client: context.client.clone(), secrets: secrets.clone() };
+    builder.of(&secrets, Arc::new(cleaner)).run(Cleaner::reconcile)
+}
+
+impl Cleaner {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(secret) = self.secrets.get(&key) else { return Ok(Outcome::Done) };
+        match expires_in(&secret, Timestamp::now()) {
+            None => Ok(Outcome::Done),
+            Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
+            Some(_) => {
+                let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
+                let only_this = DeleteParams::default()
+                    .preconditions(Preconditions { uid: secret.uid(), resource_version: None });
+                error::ignore_not_found(api.delete(&key.name, &only_this).await)
+                    .attempting("remove expired token")?;
+                Ok(Outcome::Done)
             }
-        },
-    )
+        }
+    }
 }
 
 #[cfg(test)]

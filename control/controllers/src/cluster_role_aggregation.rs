@@ -1,7 +1,9 @@
 //! ClusterRoles that are the sum of others: `admin`, `edit`, `view` grow with every role that
 //! carries their label.
 
-use ferry_client::{Attempt, Event, NamespacedName, Outcome, Queue, error};
+use std::sync::Arc;
+
+use ferry_client::{Attempt, Client, Error, Event, Informer, NamespacedName, Outcome, error};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
@@ -33,40 +35,38 @@ fn plan(role: &ClusterRole, all: &[impl AsRef<ClusterRole>]) -> Option<Vec<Polic
     (role.rules.as_ref().unwrap_or(&Vec::new()) != &rules).then_some(rules)
 }
 
+struct Controller {
+    client: Client,
+    roles: Informer<ClusterRole>,
+}
+
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let roles = context.informers.of::<ClusterRole>();
-    let (all, wakes) = (roles.clone(), queue.clone());
-    roles.handle(move |event: &Event<ClusterRole>| {
-        // Any role may be part of any aggregate; there are few of these.
-        if event.object().aggregation_rule.is_some() {
-            wakes.add_caused(event.key(), event.revision());
+    let builder = context.controller(CONTROLLER);
+    let roles = builder.informer::<ClusterRole>();
+    let controller = Controller { client: context.client.clone(), roles: roles.clone() };
+    let controller = builder.keys_of::<ClusterRole, _>(Arc::new(controller));
+    controller.watches(&roles, Controller::role_changed).run(Controller::reconcile)
+}
+
+impl Controller {
+    /// Any role may be part of any aggregate; there are few of these.
+    fn role_changed(&self, _: &Event<ClusterRole>) -> Vec<NamespacedName> {
+        let mut roles = self.roles.list();
+        roles.retain(|role| role.aggregation_rule.is_some());
+        roles.iter().map(|role| NamespacedName::of(&**role)).collect()
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(role) = self.roles.get(&key) else { return Ok(Outcome::Done) };
+        if let Some(rules) = plan(&role, &self.roles.list()) {
+            let mut next = (*role).clone();
+            next.rules = Some(rules);
+            let api: Api<ClusterRole> = Api::all(self.client.clone());
+            error::ignore_not_found(api.replace(&key.name, &PostParams::default(), &next).await)
+                .attempting("write aggregated rules")?;
         }
-        for role in all.list().iter().filter(|role| role.aggregation_rule.is_some()) {
-            wakes.add_caused(NamespacedName::of(&**role), event.revision());
-        }
-    });
-    let (ready, client) = (roles.clone(), context.client.clone());
-    context.reconcile(
-        CONTROLLER,
-        "clusterroles.rbac.authorization.k8s.io",
-        queue,
-        async move { ready.synced().await },
-        move |key| {
-            let (roles, client) = (roles.clone(), client.clone());
-            async move {
-                let Some(role) = roles.get(&key) else { return Ok(Outcome::Done) };
-                if let Some(rules) = plan(&role, &roles.list()) {
-                    let mut next = (*role).clone();
-                    next.rules = Some(rules);
-                    let api: Api<ClusterRole> = Api::all(client);
-                    error::ignore_not_found(api.replace(&key.name, &PostParams::default(), &next).await)
-                        .attempting("write aggregated rules")?;
-                }
-                Ok(Outcome::Done)
-            }
-        },
-    )
+        Ok(Outcome::Done)
+    }
 }
 
 #[cfg(test)]

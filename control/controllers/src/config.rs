@@ -46,6 +46,35 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// How many keys each controller works on at a time.
     pub workers: usize,
+    pub horizontal_pod_autoscaler: HorizontalPodAutoscaling,
+}
+
+/// `--horizontal-pod-autoscaler-*`
+#[derive(Clone, Copy, Debug)]
+pub struct HorizontalPodAutoscaling {
+    pub sync_period: Duration,
+    /// How long a target is held at the highest of its recommendations.
+    pub downscale_stabilization: Duration,
+    /// How far from 1 a metric's ratio to its target must be to change anything.
+    pub tolerance: f64,
+    /// How long after a pod's start its CPU may say nothing of the load.
+    pub cpu_initialization_period: Duration,
+    /// How long after a pod's start a change of readiness is its first.
+    pub initial_readiness_delay: Duration,
+    pub concurrent_syncs: usize,
+}
+
+impl Default for HorizontalPodAutoscaling {
+    fn default() -> Self {
+        HorizontalPodAutoscaling {
+            sync_period: Duration::from_secs(15),
+            downscale_stabilization: Duration::from_secs(300),
+            tolerance: 0.1,
+            cpu_initialization_period: Duration::from_secs(300),
+            initial_readiness_delay: Duration::from_secs(30),
+            concurrent_syncs: 5,
+        }
+    }
 }
 
 /// Names and addresses of the API server's certificate, as they are now: a host's address may change.
@@ -99,6 +128,7 @@ impl Default for Config {
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_threshold: 12_500,
             workers: 5,
+            horizontal_pod_autoscaler: HorizontalPodAutoscaling::default(),
         }
     }
 }
@@ -109,6 +139,8 @@ pub enum ConfigError {
     UnknownController(String, String),
     #[error("invalid CIDR {0:?}")]
     InvalidCidr(String),
+    #[error("the sync period of the horizontal pod autoscaler must be greater than 0")]
+    NoSyncPeriod,
     #[error("the service account key is neither an ECDSA P-256 nor an RSA key in PEM")]
     InvalidServiceAccountKey,
 }
@@ -118,6 +150,9 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         for text in self.cluster_cidrs.iter().chain(&self.service_cidrs) {
             text.parse::<Cidr>().map_err(|_| ConfigError::InvalidCidr(text.clone()))?;
+        }
+        if self.horizontal_pod_autoscaler.sync_period.is_zero() {
+            return Err(ConfigError::NoSyncPeriod);
         }
         if let Some(pem) = &self.service_account_key {
             SigningKey::parse(pem)?;

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
+use ferry_client::controller::Builder;
 use ferry_client::events::Events;
-use ferry_client::informer::Object;
-use ferry_client::reconcile::Key;
-use ferry_client::{
-    CancellationToken, Client, Error, Informer, Informers, NamespacedName, Outcome, Queue, Recorder, Workers,
-};
+use ferry_client::{CancellationToken, Client, Informers, Recorder};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -36,37 +33,10 @@ impl Context {
         self.events.recorder(controller)
     }
 
-    /// Runs a reconcile function over a queue, once `synced` says its informers are complete:
-    /// a decision on half a list could delete the other half.
-    pub fn reconcile<K, F, Fut>(
-        &self,
-        controller: &'static str,
-        resource: &'static str,
-        queue: Queue<K>,
-        synced: impl Future<Output = ()> + Send + 'static,
-        reconcile: F,
-    ) -> Running
-    where
-        K: Key,
-        F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Outcome, Error>> + Send,
-    {
-        let workers = Workers { controller, resource, count: self.config.workers };
-        let shutdown = self.shutdown.clone();
-        Box::pin(async move {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = synced => {}
-            }
-            ferry_client::reconcile::run(workers, queue, shutdown, reconcile).await;
-        })
+    /// Begins a controller. Its informers come from the builder, so that it waits for them.
+    pub fn controller(&self, name: &'static str) -> Builder {
+        Builder::new(name, self.informers.clone(), self.config.workers)
     }
-}
-
-/// Puts the key of every changed object into the queue, with the revision that changed it.
-pub fn enqueue_own<K: Object>(informer: &Informer<K>, queue: &Queue<NamespacedName>) {
-    let queue = queue.clone();
-    informer.handle(move |event| queue.add_caused(event.key(), event.revision()));
 }
 
 /// Runs controllers until `shutdown`, and waits for all they have started. They share what they
@@ -79,8 +49,8 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let informers = Informers::new(client.clone(), shutdown.clone());
-    informers.keep::<Pod>(&pods::KEPT);
-    informers.trim(pods::trim);
+    informers.project::<Pod>(&pods::KEPT);
+    informers.transform(pods::trim);
     let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
     let context = Context { client, informers, config: Arc::new(config), shutdown, events };
     let started: Vec<Running> = rows

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_client::informer::controller_uid;
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    error, unread,
+    Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Recorder, error, undecoded,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -15,9 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::cron_schedule::Schedule;
-use crate::ownership::{controller_of, controller_ref};
+use crate::ownership::controller_ref;
 
 const CONTROLLER: &str = "cronjob-controller";
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -245,38 +245,19 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let crons = context.informers.of::<CronJob>();
-    let jobs = context.informers.of::<Job>();
+    let builder = context.controller(CONTROLLER);
+    let (crons, jobs) = (builder.informer::<CronJob>(), builder.informer::<Job>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         crons: crons.clone(),
-        jobs: jobs.index("controller", ferry_client::informer::controller_uid),
+        jobs: jobs.index("controller", controller_uid),
         recorder: context.recorder(CONTROLLER),
     });
-    enqueue_own(&crons, &queue);
-    let wakes = queue.clone();
-    jobs.handle(move |event: &Event<Job>| {
-        let job = event.object();
-        if let Some(owner) = controller_of(&**job).filter(|owner| owner.kind == "CronJob") {
-            wakes.add_caused(
-                NamespacedName::new(job.namespace().unwrap_or_default(), owner.name.clone()),
-                event.revision(),
-            );
-        }
-    });
-    let synced = async move {
-        crons.synced().await;
-        jobs.synced().await;
-    };
-    context.reconcile(CONTROLLER, "cronjobs.batch", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder.of(&crons, controller).owns(&jobs).run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(cron) = self.crons.get(&key) else { return Ok(Outcome::Done) };
         let jobs = self.jobs.get(&cron.uid().unwrap_or_default());
         let mut plan = plan(&cron, &jobs, Timestamp::now());
@@ -286,9 +267,12 @@ impl Controller {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         for job in &plan.delete {
             let only_this = Preconditions { uid: job.uid(), resource_version: None };
-            let deleted =
-                unread::delete(&api, &job.name_any(), &DeleteParams::background().preconditions(only_this))
-                    .await;
+            let deleted = undecoded::delete(
+                &api,
+                &job.name_any(),
+                &DeleteParams::background().preconditions(only_this),
+            )
+            .await;
             if error::ignore_not_found(deleted).attempting("delete job")?.is_some() {
                 let note = format!("Deleted job {}", job.name_any());
                 self.recorder.event(&*cron, EventType::Normal, "SuccessfulDelete", "Delete", note);

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_client::informer::Object;
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Queue, Recorder, error,
+    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Recorder, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -17,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::deployment::share;
 use crate::ownership::{self, controller_of, selects};
 use crate::pods::{is_deleting, is_ready};
@@ -109,59 +110,27 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
+    let builder = context.controller(CONTROLLER);
+    let (budgets, pods) = (builder.informer(), builder.informer());
+    let (deployments, replica_sets, stateful_sets) =
+        (builder.informer(), builder.informer(), builder.informer());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
-        budgets: context.informers.of(),
-        pods: context.informers.of(),
-        deployments: context.informers.of(),
-        replica_sets: context.informers.of(),
-        replication_controllers: context.informers.of(),
-        stateful_sets: context.informers.of(),
+        budgets: budgets.clone(),
+        pods: pods.clone(),
+        deployments: deployments.clone(),
+        replica_sets: replica_sets.clone(),
+        replication_controllers: builder.informer(),
+        stateful_sets: stateful_sets.clone(),
         recorder: context.recorder("controllermanager"),
     });
-    enqueue_own(&controller.budgets, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    controller.pods.handle(move |event: &Event<Pod>| watching.hear_of_pod(event, &wakes));
-    // A resize changes what is expected without any pod having changed yet.
-    wake_namespace(&controller.deployments, &controller.budgets, &queue, |it: &Deployment| {
-        it.spec.as_ref().and_then(|spec| spec.replicas)
-    });
-    wake_namespace(&controller.stateful_sets, &controller.budgets, &queue, |it: &StatefulSet| {
-        it.spec.as_ref().and_then(|spec| spec.replicas)
-    });
-    wake_namespace(&controller.replica_sets, &controller.budgets, &queue, |it: &ReplicaSet| {
-        it.spec.as_ref().and_then(|spec| spec.replicas)
-    });
-    let ready = controller.clone();
-    let synced = async move {
-        ready.budgets.synced().await;
-        ready.pods.synced().await;
-        ready.deployments.synced().await;
-        ready.replica_sets.synced().await;
-        ready.replication_controllers.synced().await;
-        ready.stateful_sets.synced().await;
-    };
-    context.reconcile(CONTROLLER, "poddisruptionbudgets.policy", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-}
-
-fn wake_namespace<K: ferry_client::informer::Object>(
-    owners: &Informer<K>,
-    budgets: &Informer<PodDisruptionBudget>,
-    queue: &Queue<NamespacedName>,
-    size: fn(&K) -> Option<i32>,
-) {
-    let (budgets, queue) = (budgets.clone(), queue.clone());
-    owners.handle(move |event: &Event<K>| {
-        if event.old().is_some_and(|old| size(old) != size(event.object())) {
-            for budget in budgets.list_namespace(&event.key().namespace) {
-                queue.add_caused(NamespacedName::of(&*budget), event.revision());
-            }
-        }
-    });
+    builder
+        .of(&budgets, controller)
+        .watches(&pods, Controller::pod_changed)
+        .watches(&deployments, |it, event| it.owner_changed(event, |owner| owner.spec.as_ref()?.replicas))
+        .watches(&replica_sets, |it, event| it.owner_changed(event, |owner| owner.spec.as_ref()?.replicas))
+        .watches(&stateful_sets, |it, event| it.owner_changed(event, |owner| owner.spec.as_ref()?.replicas))
+        .run(Controller::reconcile)
 }
 
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
@@ -170,7 +139,16 @@ fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 }
 
 impl Controller {
-    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+    /// A resize changes what is expected without any pod having changed yet.
+    fn owner_changed<K: Object>(&self, event: &Event<K>, size: fn(&K) -> Option<i32>) -> Vec<NamespacedName> {
+        if event.old().is_none_or(|old| size(old) == size(event.object())) {
+            return Vec::new();
+        }
+        let budgets = self.budgets.list_namespace(&event.key().namespace);
+        budgets.iter().map(|budget| NamespacedName::of(&**budget)).collect()
+    }
+
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
         let seen = |pod: &Pod| {
             (
                 pod.metadata.labels.clone(),
@@ -180,16 +158,16 @@ impl Controller {
             )
         };
         if event.old().is_some_and(|old| seen(old) == seen(event.object())) {
-            return;
+            return Vec::new();
         }
-        for budget in self.budgets.list_namespace(&event.key().namespace) {
-            if covers(&budget, event.object()) || event.old().is_some_and(|old| covers(&budget, old)) {
-                queue.add_caused(NamespacedName::of(&*budget), event.revision());
-            }
-        }
+        let mut budgets = self.budgets.list_namespace(&event.key().namespace);
+        budgets.retain(|budget| {
+            covers(budget, event.object()) || event.old().is_some_and(|old| covers(budget, old))
+        });
+        budgets.iter().map(|budget| NamespacedName::of(&**budget)).collect()
     }
 
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(budget) = self.budgets.get(&key) else { return Ok(Outcome::Done) };
         let mut pods = self.pods.list_namespace(&key.namespace);
         pods.retain(|pod| covers(&budget, pod));

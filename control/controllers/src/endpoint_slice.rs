@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue};
+use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
 };
 use kube::ResourceExt;
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::pods::{is_deleting, is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::{self, HEADLESS, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
@@ -155,11 +155,9 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let services = context.informers.of::<Service>();
-    let pods = context.informers.of::<Pod>();
-    let nodes = context.informers.of::<Node>();
-    let slices = context.informers.of::<EndpointSlice>();
+    let builder = context.controller(CONTROLLER);
+    let (services, pods) = (builder.informer::<Service>(), builder.informer::<Pod>());
+    let (nodes, slices) = (builder.informer::<Node>(), builder.informer::<EndpointSlice>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         services: services.clone(),
@@ -170,29 +168,12 @@ pub fn start(context: &Context) -> Running {
         }),
         expectations: Expectations::default(),
     });
-    enqueue_own(&services, &queue);
-    services::hear_of_pods(&pods, &services, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    slices.handle(move |event| watching.hear_of_slice(event, &wakes));
-    let (all, wakes) = (services.clone(), queue.clone());
-    nodes.handle(move |event: &Event<Node>| {
-        let zone = |node: &Node| node.labels().get(ZONE).cloned();
-        if event.old().is_some_and(|old| zone(old) != zone(event.object())) {
-            all.list()
-                .iter()
-                .for_each(|service| wakes.add_caused(NamespacedName::of(&**service), event.revision()));
-        }
-    });
-    let synced = async move {
-        services.synced().await;
-        pods.synced().await;
-        nodes.synced().await;
-        slices.synced().await;
-    };
-    context.reconcile(CONTROLLER, "services", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .of(&services, controller)
+        .watches(&pods, |it, event| services::services_of(&it.services, event))
+        .watches(&slices, Controller::slice_changed)
+        .watches(&nodes, Controller::node_changed)
+        .run(Controller::reconcile)
 }
 
 /// The service a slice of ours belongs to.
@@ -204,17 +185,25 @@ fn owner(slice: &EndpointSlice) -> Option<NamespacedName> {
 }
 
 impl Controller {
-    fn hear_of_slice(&self, event: &Event<EndpointSlice>, queue: &Queue<NamespacedName>) {
+    fn slice_changed(&self, event: &Event<EndpointSlice>) -> Vec<NamespacedName> {
         let (before, now) = (event.old().and_then(|old| owner(old)), owner(event.object()));
         if let (Event::Added(_), Some(key)) = (event, &now) {
-            self.expectations.created(key);
+            self.expectations.creation_observed(key);
         }
-        for key in before.into_iter().chain(now).collect::<std::collections::BTreeSet<_>>() {
-            queue.add_caused(key, event.revision());
+        before.into_iter().chain(now).collect()
+    }
+
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
+        let zone = |node: &Node| node.labels().get(ZONE).cloned();
+        match event.old() {
+            Some(old) if zone(old) != zone(event.object()) => {
+                self.services.list().iter().map(|service| NamespacedName::of(&**service)).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let service = self.services.get(&key).filter(|service| service.metadata.deletion_timestamp.is_none());
         let Some(service) = service.filter(|service| services::has_own_endpoints(service)) else {
             self.expectations.forget(&key);

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome, Queue};
+use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome};
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
 use kube::ResourceExt;
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::slices::{self, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
 
 const CONTROLLER: &str = "endpointslice-mirroring-controller";
@@ -88,10 +88,10 @@ fn owner(slice: &EndpointSlice) -> Option<NamespacedName> {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let endpoints = context.informers.of::<Endpoints>();
-    let services = context.informers.of::<Service>();
-    let slices = context.informers.of::<EndpointSlice>();
+    let builder = context.controller(CONTROLLER);
+    let endpoints = builder.informer::<Endpoints>();
+    let services = builder.informer::<Service>();
+    let slices = builder.informer::<EndpointSlice>();
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         endpoints: endpoints.clone(),
@@ -101,30 +101,23 @@ pub fn start(context: &Context) -> Running {
         }),
         expectations: Expectations::default(),
     });
-    enqueue_own(&endpoints, &queue);
-    enqueue_own(&services, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    slices.handle(move |event: &Event<EndpointSlice>| {
-        if let Some(key) = owner(event.object()) {
-            if matches!(event, Event::Added(_)) {
-                watching.expectations.created(&key);
-            }
-            wakes.add_caused(key, event.revision());
-        }
-    });
-    let synced = async move {
-        endpoints.synced().await;
-        services.synced().await;
-        slices.synced().await;
-    };
-    context.reconcile(CONTROLLER, "endpoints", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .of(&endpoints, controller)
+        .watches(&services, |_, event| vec![event.key()])
+        .watches(&slices, Controller::slice_changed)
+        .run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn slice_changed(&self, event: &Event<EndpointSlice>) -> Vec<NamespacedName> {
+        let key = owner(event.object());
+        if let (Event::Added(_), Some(key)) = (event, &key) {
+            self.expectations.creation_observed(key);
+        }
+        key.into_iter().collect()
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         if !self.expectations.satisfied(&key) {
             return Ok(Outcome::Done);
         }

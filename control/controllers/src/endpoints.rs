@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error, unread};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, error, undecoded};
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
 };
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::pods::{is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::HEADLESS;
@@ -143,32 +143,24 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let services = context.informers.of::<Service>();
-    let pods = context.informers.of::<Pod>();
-    let endpoints = context.informers.of::<Endpoints>();
+    let builder = context.controller(CONTROLLER);
+    let services = builder.informer::<Service>();
+    let (pods, endpoints) = (builder.informer::<Pod>(), builder.informer::<Endpoints>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         services: services.clone(),
         pods: pods.clone(),
         endpoints: endpoints.clone(),
     });
-    enqueue_own(&services, &queue);
-    enqueue_own(&endpoints, &queue);
-    services::hear_of_pods(&pods, &services, &queue);
-    let synced = async move {
-        services.synced().await;
-        pods.synced().await;
-        endpoints.synced().await;
-    };
-    context.reconcile(CONTROLLER, "services", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .of(&services, controller)
+        .watches(&endpoints, |_, event| vec![event.key()])
+        .watches(&pods, |it, event| services::services_of(&it.services, event))
+        .run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let api: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
         let current = self.endpoints.get(&key);
         let Some(service) = self.services.get(&key) else {
@@ -177,7 +169,7 @@ impl Controller {
             if let Some(left) = current.filter(|current| current.labels().contains_key(MANAGED_BY)) {
                 let only_this = DeleteParams::default()
                     .preconditions(Preconditions { uid: left.uid(), resource_version: None });
-                error::ignore_not_found(unread::delete(&api, &key.name, &only_this).await)
+                error::ignore_not_found(undecoded::delete(&api, &key.name, &only_this).await)
                     .attempting("delete endpoints")?;
             }
             return Ok(Outcome::Done);

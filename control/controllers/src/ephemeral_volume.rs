@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Event, EventType, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Recorder};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, ObjectMeta, PostParams};
@@ -10,6 +10,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use crate::context::{Context, Running};
 use crate::ownership::{controller_ref, is_controlled_by};
 use crate::pods::is_deleting;
+use crate::service_account::created_or_exists;
 
 const CONTROLLER: &str = "ephemeral-volume-controller";
 
@@ -36,65 +37,60 @@ fn claims(pod: &Pod) -> Vec<PersistentVolumeClaim> {
         .collect()
 }
 
+struct Controller {
+    client: Client,
+    pods: Informer<Pod>,
+    known: Informer<PersistentVolumeClaim>,
+    recorder: Recorder,
+}
+
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let pods = context.informers.of::<Pod>();
-    let known = context.informers.of::<PersistentVolumeClaim>();
-    let wakes = queue.clone();
-    pods.handle(move |event: &Event<Pod>| {
-        if !event.is_deleted() && event.old().is_none() && !claims(event.object()).is_empty() {
-            wakes.add_caused(event.key(), event.revision());
-        }
+    let builder = context.controller(CONTROLLER);
+    let (pods, known) = (builder.informer::<Pod>(), builder.informer::<PersistentVolumeClaim>());
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        pods: pods.clone(),
+        known: known.clone(),
+        recorder: context.recorder("ephemeral_volume"),
     });
-    let wakes = queue.clone();
-    known.handle(move |event: &Event<PersistentVolumeClaim>| {
-        // A claim that was deleted under its pod is made again.
-        let owner = event
-            .object()
-            .owner_references()
-            .iter()
-            .find(|owner| owner.kind == "Pod")
-            .map(|owner| owner.name.clone());
-        if let Some(pod) = owner.filter(|_| event.is_deleted()) {
-            wakes.add_caused(NamespacedName::new(event.key().namespace, pod), event.revision());
-        }
-    });
-    let (ready, also) = (pods.clone(), known.clone());
-    let synced = async move {
-        ready.synced().await;
-        also.synced().await;
-    };
-    let recorder = context.recorder("ephemeral_volume");
-    let (client, stores) = (context.client.clone(), Arc::new((pods, known)));
-    context.reconcile(CONTROLLER, "pods", queue, synced, move |key| {
-        let (client, stores, recorder) = (client.clone(), stores.clone(), recorder.clone());
-        async move {
-            let (pods, known) = &*stores;
-            let Some(pod) = pods.get(&key).filter(|pod| !is_deleting(pod)) else { return Ok(Outcome::Done) };
-            let api: Api<PersistentVolumeClaim> = Api::namespaced(client, &key.namespace);
-            for claim in claims(&pod) {
-                match known.get(&NamespacedName::of(&claim)) {
-                    Some(existing) if is_controlled_by(&*existing, &pod.uid().unwrap_or_default()) => {}
-                    Some(existing) => {
-                        let note = format!(
-                            "ephemeral volume claim {:?} exists and belongs to something else",
-                            existing.name_any()
-                        );
-                        recorder.event(&*pod, EventType::Warning, "EphemeralVolumeConflict", "Create", note);
-                    }
-                    None => match api.create(&PostParams::default(), &claim).await {
-                        Err(refused)
-                            if error::is_already_exists(&refused)
-                                || error::is_namespace_terminating(&refused) => {}
-                        created => {
-                            created.attempting("create claim of ephemeral volume")?;
-                        }
-                    },
+    builder
+        .keys_of::<Pod, _>(controller)
+        .watches(&pods, |_, event| {
+            let asks = matches!(event, Event::Added(pod) if !claims(pod).is_empty());
+            if asks { vec![event.key()] } else { vec![] }
+        })
+        .watches(&known, |_, event| {
+            // A claim that was deleted under its pod is made again.
+            let owners = event.object().owner_references().iter();
+            let pod = owners.filter(|owner| event.is_deleted() && owner.kind == "Pod").take(1);
+            pod.map(|pod| NamespacedName::new(event.key().namespace, pod.name.clone())).collect()
+        })
+        .run(Controller::reconcile)
+}
+
+impl Controller {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(pod) = self.pods.get(&key).filter(|pod| !is_deleting(pod)) else {
+            return Ok(Outcome::Done);
+        };
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        for claim in claims(&pod) {
+            match self.known.get(&NamespacedName::of(&claim)) {
+                Some(existing) if is_controlled_by(&*existing, &pod.uid().unwrap_or_default()) => {}
+                Some(existing) => {
+                    let note = format!(
+                        "ephemeral volume claim {:?} exists and belongs to something else",
+                        existing.name_any()
+                    );
+                    self.recorder.event(&*pod, EventType::Warning, "EphemeralVolumeConflict", "Create", note);
+                }
+                None => {
+                    created_or_exists(api.create(&PostParams::default(), &claim).await)?;
                 }
             }
-            Ok(Outcome::Done)
         }
-    })
+        Ok(Outcome::Done)
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, error, unread};
+use ferry_client::{Attempt, Client, Error, error, undecoded};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -135,7 +135,7 @@ pub fn surplus(
 pub async fn delete(client: &Client, namespace: &str, names: Vec<String>) -> Result<(), Error> {
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
     for name in names {
-        error::ignore_not_found(unread::delete(&api, &name, &DeleteParams::default()).await)
+        error::ignore_not_found(undecoded::delete(&api, &name, &DeleteParams::default()).await)
             .attempting("delete revision")?;
     }
     Ok(())

@@ -30,6 +30,7 @@ pub mod endpoints;
 pub mod ephemeral_volume;
 pub mod garbage_collector;
 pub mod history;
+pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod namespace;
 pub mod node_affinity;

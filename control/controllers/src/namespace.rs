@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, Informer, Metadata, NamespacedName, Outcome, Queue, error, unread,
+    Attempt, Client, Error, Event, Informer, Metadata, NamespacedName, Outcome, error, undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::discovery::{Discovered, Resource, discover};
 
 const CONTROLLER: &str = "namespace-controller";
@@ -130,30 +130,23 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let namespaces = context.informers.of::<Namespace>();
-    let pods = context.informers.of::<Pod>();
-    enqueue_own(&namespaces, &queue);
-    // The last pod's end is what most namespaces wait for; nobody has to ask for it.
-    let (known, wakes) = (namespaces.clone(), queue.clone());
-    pods.handle(move |event: &Event<Pod>| {
-        let key = NamespacedName::cluster(event.key().namespace);
-        if event.is_deleted()
-            && known.get(&key).is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
-        {
-            wakes.add_caused(key, event.revision());
-        }
-    });
+    let builder = context.controller(CONTROLLER);
+    let namespaces = builder.informer::<Namespace>();
     let controller = Arc::new(Controller { client: context.client.clone(), namespaces: namespaces.clone() });
-    let synced = async move { namespaces.synced().await };
-    context.reconcile(CONTROLLER, "namespaces", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    // The last pod's end is what most namespaces wait for; nobody has to ask for it.
+    let pods = builder.informer::<Pod>();
+    builder.of(&namespaces, controller).watches(&pods, Controller::pod_changed).run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
+        let key = NamespacedName::cluster(event.key().namespace);
+        let is_terminating = |namespace: Arc<Namespace>| namespace.metadata.deletion_timestamp.is_some();
+        let waits = event.is_deleted() && self.namespaces.get(&key).is_some_and(is_terminating);
+        if waits { vec![key] } else { vec![] }
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(namespace) = self.namespaces.get(&key) else { return Ok(Outcome::Done) };
         let finalizers =
             namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_deref()).unwrap_or_default();
@@ -276,7 +269,7 @@ async fn remove_all(api: &Api<Metadata>, resource: &Resource) -> Result<Vec<Meta
         api.delete_collection(&delete, &ListParams::default()).await?;
     } else {
         for object in &present {
-            error::ignore_not_found(unread::delete(api, &object.name_any(), &delete).await)?;
+            error::ignore_not_found(undecoded::delete(api, &object.name_any(), &delete).await)?;
         }
     }
     Ok(api.list(&ListParams::default()).await?.items)

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Error, EventType, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Attempt, Client, Error, EventType, Informer, NamespacedName, Outcome, Recorder, error};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::cidr::Cidr;
 use crate::config::{Config, ConfigError};
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 
 const CONTROLLER: &str = "node-ipam-controller";
 
@@ -86,50 +86,61 @@ pub fn start(context: &Context) -> Running {
         return Box::pin(std::future::ready(()));
     }
     let allocator = match Allocator::new(&context.config) {
-        Ok(allocator) => Arc::new(Mutex::new(allocator)),
+        Ok(allocator) => Mutex::new(allocator),
         Err(error) => {
             tracing::error!(%error, "no pod subnets are given to nodes");
             return Box::pin(std::future::ready(()));
         }
     };
-    let queue: Queue<NamespacedName> = Queue::default();
-    let nodes = context.informers.of::<Node>();
-    enqueue_own(&nodes, &queue);
-    let (client, recorder) = (context.client.clone(), context.recorder("cidrAllocator"));
-    let (ready, known, all) = (nodes.clone(), nodes.clone(), allocator.clone());
-    let synced = async move {
-        ready.synced().await;
-        // Before the first subnet is given, all that are taken must be known.
-        for node in ready.list() {
-            all.lock().note(&node.name_any(), &pod_cidrs(&node));
+    let builder = context.controller(CONTROLLER);
+    let nodes = builder.informer::<Node>();
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        nodes: nodes.clone(),
+        allocator,
+        recorder: context.recorder("cidrAllocator"),
+    });
+    let known = controller.clone();
+    // Before the first subnet is given, all that are taken must be known.
+    let note_taken = async move {
+        for node in known.nodes.list() {
+            known.allocator.lock().note(&node.name_any(), &pod_cidrs(&node));
         }
     };
-    context.reconcile(CONTROLLER, "nodes", queue, synced, move |key| {
-        let (client, recorder, nodes, allocator) =
-            (client.clone(), recorder.clone(), known.clone(), allocator.clone());
-        async move {
-            let Some(node) = nodes.get(&key) else {
-                allocator.lock().free(&key.name);
-                return Ok(Outcome::Done);
-            };
-            let has = pod_cidrs(&node);
-            if !has.is_empty() {
-                allocator.lock().note(&key.name, &has);
-                return Ok(Outcome::Done);
-            }
-            let Some(cidrs) = allocator.lock().allocate(&key.name) else {
-                let note = format!("Node {} status is now: CIDRNotAvailable", key.name);
-                recorder.event(&*node, EventType::Normal, "CIDRNotAvailable", "Allocate", note);
-                return Ok(Outcome::After(std::time::Duration::from_secs(60)));
-            };
-            let cidrs: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
-            let patch = json!({"spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
-            let api: Api<Node> = Api::all(client);
-            let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-            error::ignore_not_found(patched).attempting("give pod subnets")?;
-            Ok::<_, Error>(Outcome::Done)
+    builder.of(&nodes, controller).after(note_taken).run(Controller::reconcile)
+}
+
+struct Controller {
+    client: Client,
+    nodes: Informer<Node>,
+    allocator: Mutex<Allocator>,
+    recorder: Recorder,
+}
+
+impl Controller {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(node) = self.nodes.get(&key) else {
+            self.allocator.lock().free(&key.name);
+            return Ok(Outcome::Done);
+        };
+        let has = pod_cidrs(&node);
+        if !has.is_empty() {
+            self.allocator.lock().note(&key.name, &has);
+            return Ok(Outcome::Done);
         }
-    })
+        let allocated = self.allocator.lock().allocate(&key.name);
+        let Some(cidrs) = allocated else {
+            let note = format!("Node {} status is now: CIDRNotAvailable", key.name);
+            self.recorder.event(&*node, EventType::Normal, "CIDRNotAvailable", "Allocate", note);
+            return Ok(Outcome::After(std::time::Duration::from_secs(60)));
+        };
+        let cidrs: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
+        let patch = json!({"spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
+        let api: Api<Node> = Api::all(self.client.clone());
+        let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        error::ignore_not_found(patched).attempting("give pod subnets")?;
+        Ok(Outcome::Done)
+    }
 }
 
 #[cfg(test)]

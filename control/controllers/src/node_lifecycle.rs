@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Selection, error,
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder, Selection,
+    error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::pods::{by_node, is_ready};
 use crate::taints::{NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 
@@ -173,82 +173,72 @@ struct Controller {
     config: Arc<Config>,
     nodes: Informer<Node>,
     pods: Index<Pod>,
-    /// When each node was last heard of, by our clock.
-    heard: Mutex<HashMap<String, Instant>>,
+    /// When each node last renewed its lease or its status, by our clock.
+    last_heartbeat: Mutex<HashMap<String, Instant>>,
     /// When the next node of a zone may be emptied.
     next_eviction: Mutex<HashMap<String, Instant>>,
     recorder: Recorder,
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let nodes = context.informers.of::<Node>();
-    let pods = context.informers.of::<Pod>();
-    let leases = context.informers.in_namespace::<Lease>(LEASES, Selection::default());
+    let builder = context.controller(CONTROLLER);
+    let nodes = builder.informer::<Node>();
+    let leases = builder.in_namespace::<Lease>(LEASES, Selection::default());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         config: context.config.clone(),
         nodes: nodes.clone(),
-        pods: by_node(&pods),
-        heard: Mutex::default(),
+        pods: by_node(&builder.informer()),
+        last_heartbeat: Mutex::default(),
         next_eviction: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
     });
-    let hearing = controller.clone();
-    leases.handle(move |event: &Event<Lease>| {
-        if !event.is_deleted() {
-            hearing.heard.lock().insert(event.object().name_any(), Instant::now());
-        }
-    });
-    let (hearing, wakes) = (controller.clone(), queue.clone());
-    nodes.handle(move |event| hearing.hear_of_node(event, &wakes));
-    enqueue_own(&nodes, &queue);
-    let synced = async move {
-        nodes.synced().await;
-        pods.synced().await;
-        leases.synced().await;
-    };
-    context.reconcile(CONTROLLER, "nodes", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .of(&nodes, controller)
+        .watches(&leases, |it, event| {
+            if !event.is_deleted() {
+                it.last_heartbeat.lock().insert(event.key().name, Instant::now());
+            }
+            Vec::new()
+        })
+        .watches(&nodes, Controller::node_changed)
+        .run(Controller::reconcile)
 }
 
 impl Controller {
-    fn hear_of_node(&self, event: &Event<Node>, queue: &Queue<NamespacedName>) {
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
         let node = event.object();
         let name = node.name_any();
         let heartbeat =
             |node: &Node| condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.clone());
         match event {
             Event::Added(_) => {
-                self.heard.lock().entry(name.clone()).or_insert_with(Instant::now);
+                self.last_heartbeat.lock().entry(name.clone()).or_insert_with(Instant::now);
                 let note = format!("Node {name} event: Registered Node {name} in Controller");
                 self.recorder.event(&**node, EventType::Normal, "RegisteredNode", "Register", note);
             }
             Event::Modified { old, new } => {
                 if heartbeat(old) != heartbeat(new) {
-                    self.heard.lock().insert(name, Instant::now());
+                    self.last_heartbeat.lock().insert(name, Instant::now());
                 }
                 if ready_status(old) != ready_status(new) {
                     // Whether nodes may be emptied depends on how many others are well.
-                    self.nodes
-                        .list()
-                        .iter()
-                        .for_each(|node| queue.add_caused(NamespacedName::of(&**node), event.revision()));
+                    return self.nodes.list().iter().map(|node| NamespacedName::of(&**node)).collect();
                 }
             }
             Event::Deleted { .. } => {
-                self.heard.lock().remove(&name);
+                self.last_heartbeat.lock().remove(&name);
                 let note = format!("Node {name} event: Removing Node {name} from Controller");
                 self.recorder.event(&**node, EventType::Normal, "RemovingNode", "Remove", note);
             }
         }
+        Vec::new()
     }
 
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
-        let silent_for = self.heard.lock().entry(key.name.clone()).or_insert_with(Instant::now).elapsed();
+        let silent_for =
+            self.last_heartbeat.lock().entry(key.name.clone()).or_insert_with(Instant::now).elapsed();
         let patience = patience(&node, &self.config);
         let now = Timestamp::now();
         let mut node = (*node).clone();

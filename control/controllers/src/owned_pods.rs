@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
+use ferry_client::controller::{owner, owners};
 use ferry_client::{
-    Client, Error, Event, EventType, Expectations, NamespacedName, Queue, Recorder, error, unread,
+    Client, Error, Event, EventType, Expectations, NamespacedName, Recorder, error, undecoded,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Resource, ResourceExt};
 
-use crate::ownership::{Namespaced, controller_of};
+use crate::ownership::Namespaced;
 use crate::pods::is_deleting;
 use crate::slow_start::{slow_start, together};
 
@@ -20,13 +21,6 @@ pub struct OwnedPods {
     client: Client,
     recorder: Recorder,
     expectations: Expectations<NamespacedName>,
-}
-
-/// The owner of kind `O` that controls a pod.
-pub fn owner<O: Resource<DynamicType = ()>>(pod: &Pod) -> Option<NamespacedName> {
-    let owner = controller_of(pod)
-        .filter(|owner| owner.kind == O::kind(&()) && owner.api_version == O::api_version(&()))?;
-    Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
 fn pods_in(namespace: &str) -> Request {
@@ -39,7 +33,7 @@ impl OwnedPods {
     }
 
     /// Has all that was done for this owner shown up? Until then its pods cannot be counted.
-    pub fn are_seen(&self, key: &NamespacedName) -> bool {
+    pub fn satisfied_expectations(&self, key: &NamespacedName) -> bool {
         self.expectations.satisfied(key)
     }
 
@@ -47,24 +41,17 @@ impl OwnedPods {
         self.expectations.forget(key);
     }
 
-    /// Wakes the owner a pod has, and the one it had.
-    pub fn hear<O: Resource<DynamicType = ()>>(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+    /// Notes what was expected, and returns the owner a pod has and the one it had.
+    pub fn observe<O: Resource<DynamicType = ()>>(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
         let pod = event.object();
-        let now = owner::<O>(pod);
-        if let Some(before) =
-            event.old().and_then(|old| owner::<O>(old)).filter(|before| Some(before) != now.as_ref())
-        {
-            queue.add_caused(before, event.revision());
-        }
-        let Some(key) = now else { return };
-        match event {
-            Event::Added(_) => self.expectations.created(&key),
-            _ if event.is_deleted() || is_deleting(pod) => {
-                self.expectations.deleted(&key, pod.metadata.uid.as_deref().unwrap_or(""));
+        match (event, owner::<O>(&**pod)) {
+            (Event::Added(_), Some(key)) => self.expectations.creation_observed(&key),
+            (_, Some(key)) if event.is_deleted() || is_deleting(pod) => {
+                self.expectations.deletion_observed(&key, pod.metadata.uid.as_deref().unwrap_or(""));
             }
             _ => {}
         }
-        queue.add_caused(key, event.revision());
+        owners::<O, Pod>(event)
     }
 
     /// Makes `count` pods, slowly at first; `make` gives the one at a position.
@@ -84,7 +71,7 @@ impl OwnedPods {
         let (created, failed) =
             span.in_scope(slow_start(count, |position| self.create_one(owner, &key, make(position)))).await;
         for _ in created..count {
-            self.expectations.created(&key);
+            self.expectations.creation_observed(&key);
         }
         match failed {
             None => Ok(()),
@@ -105,7 +92,7 @@ impl OwnedPods {
         let text = serde_json::to_vec(&pod).expect("a pod is JSON");
         drop(pod);
         let request = pods_in(&key.namespace).create(&PostParams::default(), text);
-        match unread::create(&self.client, request).await {
+        match undecoded::create(&self.client, request).await {
             Ok(name) => {
                 let note = format!("Created pod: {name}");
                 self.recorder.event(owner, EventType::Normal, "SuccessfulCreate", "Create", note);
@@ -113,7 +100,7 @@ impl OwnedPods {
             }
             // Nothing can be made here any more, and soon nothing will want to.
             Err(refused) if error::is_namespace_terminating(&refused) => {
-                self.expectations.created(key);
+                self.expectations.creation_observed(key);
                 Ok(())
             }
             Err(failed) => {
@@ -147,7 +134,7 @@ impl OwnedPods {
         let only_this = Preconditions { uid: uid.clone(), resource_version: None };
         let request =
             pods_in(&key.namespace).delete(&name, &DeleteParams::default().preconditions(only_this));
-        match unread::send(&self.client, request).await {
+        match undecoded::send(&self.client, request).await {
             Ok(()) => {
                 self.recorder.event(
                     owner,
@@ -159,7 +146,7 @@ impl OwnedPods {
                 Ok(())
             }
             Err(failed) => {
-                self.expectations.deleted(key, uid.as_deref().unwrap_or(""));
+                self.expectations.deletion_observed(key, uid.as_deref().unwrap_or(""));
                 if error::is_not_found(&failed) || error::is_conflict(&failed) {
                     return Ok(());
                 }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use ferry_api::quantity::Quantity;
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Queue, Recorder, error,
-    events,
+    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Recorder, error, events,
 };
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::ownership::{selector, selects};
 
 const CONTROLLER: &str = "persistentvolume-controller";
@@ -205,75 +204,50 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let claim_queue: Queue<NamespacedName> = Queue::default();
-    let volume_queue: Queue<NamespacedName> = Queue::default();
+    let builder = context.controller(CONTROLLER);
+    let (claims, volumes, classes) = (builder.informer(), builder.informer(), builder.informer());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
-        claims: context.informers.of(),
-        volumes: context.informers.of(),
-        classes: context.informers.of(),
+        claims: claims.clone(),
+        volumes: volumes.clone(),
+        classes: classes.clone(),
         recorder: context.recorder(CONTROLLER),
     });
-    enqueue_own(&controller.claims, &claim_queue);
-    enqueue_own(&controller.volumes, &volume_queue);
-    let wakes = volume_queue.clone();
-    controller.claims.handle(move |event: &Event<PersistentVolumeClaim>| {
-        if let Some(volume) = event.object().spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
-            wakes.add_caused(NamespacedName::cluster(volume), event.revision());
-        }
-    });
-    let (all, wakes) = (controller.claims.clone(), claim_queue.clone());
-    let wake_unbound = move |revision: Option<i64>| {
-        for claim in all.list().iter().filter(|claim| !claim.annotations().contains_key(BIND_COMPLETED)) {
-            wakes.add_caused(NamespacedName::of(&**claim), revision);
-        }
-    };
-    let wake_unbound = Arc::new(wake_unbound);
-    let wake = wake_unbound.clone();
-    let bound_claims = claim_queue.clone();
-    controller.volumes.handle(move |event: &Event<PersistentVolume>| {
-        if let Some(reference) = event.object().spec.as_ref().and_then(|spec| spec.claim_ref.clone()) {
-            let key = NamespacedName::new(
-                reference.namespace.unwrap_or_default(),
-                reference.name.unwrap_or_default(),
-            );
-            bound_claims.add_caused(key, event.revision());
-        } else {
-            wake(event.revision());
-        }
-    });
-    controller.classes.handle(move |event: &Event<StorageClass>| wake_unbound(event.revision()));
-    let synced = |controller: &Arc<Controller>| {
-        let ready = controller.clone();
-        async move {
-            ready.claims.synced().await;
-            ready.volumes.synced().await;
-            ready.classes.synced().await;
-        }
-    };
-    let (for_claims, for_volumes) = (controller.clone(), controller.clone());
-    let claims = context.reconcile(
-        CONTROLLER,
-        "persistentvolumeclaims",
-        claim_queue,
-        synced(&controller),
-        move |key| {
-            let controller = for_claims.clone();
-            async move { controller.reconcile_claim(key).await }
-        },
-    );
-    let volumes =
-        context.reconcile(CONTROLLER, "persistentvolumes", volume_queue, synced(&controller), move |key| {
-            let controller = for_volumes.clone();
-            async move { controller.reconcile_volume(key).await }
-        });
+    let of_claims = builder
+        .of(&claims, controller.clone())
+        .watches(&volumes, Controller::claims_of)
+        .watches(&classes, |it, _| it.unbound_claims())
+        .run(Controller::reconcile_claim);
+    let of_volumes = builder
+        .of(&volumes, controller)
+        .watches(&claims, |_, event| {
+            let volume = event.object().spec.as_ref().and_then(|spec| spec.volume_name.clone());
+            volume.map(NamespacedName::cluster).into_iter().collect()
+        })
+        .run(Controller::reconcile_volume);
     Box::pin(async move {
-        futures::join!(claims, volumes);
+        futures::join!(of_claims, of_volumes);
     })
 }
 
 impl Controller {
-    async fn reconcile_claim(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn claims_of(&self, event: &Event<PersistentVolume>) -> Vec<NamespacedName> {
+        let reference = event.object().spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        match reference {
+            None => self.unbound_claims(),
+            Some(claim) => {
+                vec![NamespacedName::new(claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default())]
+            }
+        }
+    }
+
+    fn unbound_claims(&self) -> Vec<NamespacedName> {
+        let mut claims = self.claims.list();
+        claims.retain(|claim| !claim.annotations().contains_key(BIND_COMPLETED));
+        claims.iter().map(|claim| NamespacedName::of(&**claim)).collect()
+    }
+
+    async fn reconcile_claim(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(claim) = self.claims.get(&key).filter(|claim| claim.metadata.deletion_timestamp.is_none())
         else {
             return Ok(Outcome::Done);
@@ -407,7 +381,7 @@ impl Controller {
         Ok(())
     }
 
-    async fn reconcile_volume(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile_volume(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(volume) = self.volumes.get(&key) else { return Ok(Outcome::Done) };
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).unwrap_or_default();
         let claim_key =

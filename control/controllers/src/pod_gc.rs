@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, error, unread,
+    Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, error, undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -73,6 +73,7 @@ fn surplus(mut finished: Vec<Arc<Pod>>, threshold: usize) -> Vec<Arc<Pod>> {
 struct Controller {
     client: Client,
     pods: Informer<Pod>,
+    by_node: Index<Pod>,
     nodes: Informer<Node>,
     finished: Index<Pod>,
     threshold: usize,
@@ -81,46 +82,41 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let pods = context.informers.of::<Pod>();
-    let nodes = context.informers.of::<Node>();
+    let builder = context.controller(CONTROLLER);
+    let (pods, nodes) = (builder.informer::<Pod>(), builder.informer::<Node>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         pods: pods.clone(),
+        by_node: by_node(&pods),
         nodes: nodes.clone(),
         finished: pods
             .index("finished", |pod: &Pod| if is_finished(pod) { vec!["yes".into()] } else { vec![] }),
         threshold: context.config.terminated_pod_threshold,
         missing: Default::default(),
     });
-    let (on_node, wakes) = (by_node(&pods), queue.clone());
-    nodes.handle(move |event: &Event<Node>| {
-        let tainted = |node: &Node| is_out_of_service(node);
-        if event.is_deleted() || event.old().is_some_and(|old| tainted(old) != tainted(event.object())) {
-            for pod in on_node.get(&event.object().name_any()) {
-                wakes.add_caused(NamespacedName::of(&*pod), event.revision());
-            }
-        }
-    });
-    let wakes = queue.clone();
-    pods.handle(move |event: &Event<Pod>| {
-        let seen = |pod: &Pod| (node_name(pod).to_owned(), is_deleting(pod), is_finished(pod));
-        if !event.is_deleted() && event.old().is_none_or(|old| seen(old) != seen(event.object())) {
-            wakes.add_caused(event.key(), event.revision());
-        }
-    });
-    let synced = async move {
-        pods.synced().await;
-        nodes.synced().await;
-    };
-    context.reconcile(CONTROLLER, "pods", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .keys_of::<Pod, _>(controller)
+        .watches(&nodes, Controller::node_changed)
+        .watches(&pods, |_, event| if pod_matters(event) { vec![event.key()] } else { vec![] })
+        .run(Controller::reconcile)
+}
+
+fn pod_matters(event: &Event<Pod>) -> bool {
+    let seen = |pod: &Pod| (node_name(pod).to_owned(), is_deleting(pod), is_finished(pod));
+    !event.is_deleted() && event.old().is_none_or(|old| seen(old) != seen(event.object()))
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
+        let node = event.object();
+        let tainted = event.old().is_some_and(|old| is_out_of_service(old) != is_out_of_service(node));
+        if !event.is_deleted() && !tainted {
+            return Vec::new();
+        }
+        self.by_node.get(&event.key().name).iter().map(|pod| NamespacedName::of(&**pod)).collect()
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Outcome::Done) };
         if is_finished(&pod) {
             for old in surplus(self.finished.get("yes"), self.threshold) {
@@ -165,7 +161,7 @@ impl Controller {
             }
             let only_this = Preconditions { uid: pod.uid(), resource_version: None };
             let now = DeleteParams::default().grace_period(0).preconditions(only_this);
-            error::ignore_not_found(unread::delete(&api, &pod.name_any(), &now).await)
+            error::ignore_not_found(undecoded::delete(&api, &pod.name_any(), &now).await)
         };
         span.in_scope(remove).await.attempting("remove pod")?;
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::informer::Keep;
+use ferry_client::informer::Projection;
 use ferry_client::{Index, Informer, error};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodTemplateSpec};
@@ -134,43 +134,46 @@ pub async fn mark_disrupted(
 
 /// What is read of a pod: of containers the requests that quotas count and the ports that services name, of volumes the
 /// claims.
-pub static KEPT: Keep = Keep::Except(&[
-    ("metadata", Keep::METADATA),
+pub static KEPT: Projection = Projection::Except(&[
+    ("metadata", Projection::METADATA),
     (
         "spec",
-        Keep::Except(&[
+        Projection::Except(&[
             ("containers", CONTAINER),
-            ("ephemeralContainers", Keep::Nothing),
+            ("ephemeralContainers", Projection::None),
             ("initContainers", CONTAINER),
             ("volumes", VOLUME),
         ]),
     ),
     (
         "status",
-        Keep::Except(&[
+        Projection::Except(&[
             ("containerStatuses", CONTAINER_STATUS),
-            ("ephemeralContainerStatuses", Keep::Nothing),
+            ("ephemeralContainerStatuses", Projection::None),
             ("initContainerStatuses", CONTAINER_STATUS),
         ]),
     ),
 ]);
 
-const CONTAINER: Keep = Keep::Only(&[
-    ("name", Keep::Whole),
-    ("ports", Keep::Whole),
-    ("resources", Keep::Whole),
-    ("restartPolicy", Keep::Whole),
+const CONTAINER: Projection = Projection::Only(&[
+    ("name", Projection::All),
+    ("ports", Projection::All),
+    ("resources", Projection::All),
+    ("restartPolicy", Projection::All),
 ]);
 
-const VOLUME: Keep =
-    Keep::Only(&[("ephemeral", Keep::Whole), ("name", Keep::Whole), ("persistentVolumeClaim", Keep::Whole)]);
+const VOLUME: Projection = Projection::Only(&[
+    ("ephemeral", Projection::All),
+    ("name", Projection::All),
+    ("persistentVolumeClaim", Projection::All),
+]);
 
-const CONTAINER_STATUS: Keep = Keep::Except(&[
-    ("containerID", Keep::Nothing),
-    ("image", Keep::Nothing),
-    ("imageID", Keep::Nothing),
-    ("user", Keep::Nothing),
-    ("volumeMounts", Keep::Nothing),
+const CONTAINER_STATUS: Projection = Projection::Except(&[
+    ("containerID", Projection::None),
+    ("image", Projection::None),
+    ("imageID", Projection::None),
+    ("user", Projection::None),
+    ("volumeMounts", Projection::None),
 ]);
 
 /// Takes out of a pod what was read and says nothing to a controller. A container or volume is some three kilobytes as

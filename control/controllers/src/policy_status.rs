@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use ferry_api::{GroupVersionKind, Schema, kinds};
 use ferry_cel::{Environment, Type};
-use ferry_client::{Attempt, Event, NamespacedName, Outcome, Queue, error};
+use std::sync::Arc;
+
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, error};
 use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec,
 };
@@ -97,41 +99,37 @@ fn is_exact(rule: &NamedRuleWithOperations) -> bool {
         .all(|list| list.iter().flatten().all(|name| !name.contains('*')))
 }
 
+struct Controller {
+    client: Client,
+    policies: Informer<ValidatingAdmissionPolicy>,
+}
+
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let policies = context.informers.of::<ValidatingAdmissionPolicy>();
-    let wakes = queue.clone();
-    policies.handle(move |event: &Event<ValidatingAdmissionPolicy>| {
-        wakes.add_caused(event.key(), event.revision());
-    });
-    let (ready, client) = (policies.clone(), context.client.clone());
-    context.reconcile(
-        CONTROLLER,
-        "validatingadmissionpolicies.admissionregistration.k8s.io",
-        queue,
-        async move { ready.synced().await },
-        move |key| {
-            let (policies, client) = (policies.clone(), client.clone());
-            async move {
-                let Some(policy) = policies.get(&key) else { return Ok(Outcome::Done) };
-                let Some(warnings) = plan(&policy) else { return Ok(Outcome::Done) };
-                let mut checking = json!({});
-                if !warnings.is_empty() {
-                    checking["expressionWarnings"] = json!(warnings);
-                }
-                let status = json!({
-                    "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-                    "metadata": {"name": key.name},
-                    "status": {"observedGeneration": policy.metadata.generation, "typeChecking": checking},
-                });
-                let api: Api<ValidatingAdmissionPolicy> = Api::all(client);
-                let params = PatchParams::apply(MANAGER).force();
-                error::ignore_not_found(api.patch_status(&key.name, &params, &Patch::Apply(&status)).await)
-                    .attempting("write the status of a policy")?;
-                Ok(Outcome::Done)
-            }
-        },
-    )
+    let builder = context.controller(CONTROLLER);
+    let policies = builder.informer::<ValidatingAdmissionPolicy>();
+    let controller = Controller { client: context.client.clone(), policies: policies.clone() };
+    builder.of(&policies, Arc::new(controller)).run(Controller::reconcile)
+}
+
+impl Controller {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(policy) = self.policies.get(&key) else { return Ok(Outcome::Done) };
+        let Some(warnings) = plan(&policy) else { return Ok(Outcome::Done) };
+        let mut checking = json!({});
+        if !warnings.is_empty() {
+            checking["expressionWarnings"] = json!(warnings);
+        }
+        let status = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": key.name},
+            "status": {"observedGeneration": policy.metadata.generation, "typeChecking": checking},
+        });
+        let api: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
+        let params = PatchParams::apply(MANAGER).force();
+        error::ignore_not_found(api.patch_status(&key.name, &params, &Patch::Apply(&status)).await)
+            .attempting("write the status of a policy")?;
+        Ok(Outcome::Done)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ferry_client::informer::controller_uid;
 use ferry_client::{
-    Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, Queue, Written, error,
+    Attempt, Client, ConsistencyStore, Error, Event, Index, Informer, NamespacedName, Outcome, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition};
@@ -21,7 +21,7 @@ use kube::api::{Api, PostParams};
 use kube::core::{Selector, SelectorExt};
 use serde::Serialize;
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::owned_pods::OwnedPods;
 use crate::ownership::{self, Namespaced, claim_all, controller_of, controller_ref, selects};
 use crate::pods::{self, by_controller, from_template, is_active, is_available, is_ready, orphans_of};
@@ -40,7 +40,6 @@ const BURST: usize = 500;
 /// What the two kinds have in common.
 pub(crate) trait Replicated: Namespaced + Serialize {
     const CONTROLLER: &'static str;
-    const RESOURCE: &'static str;
     /// Does its status have a place for pods that are on their way out?
     const COUNTS_TERMINATING: bool;
 
@@ -151,62 +150,49 @@ struct Controller<R> {
     siblings: Index<R>,
     pods: Index<Pod>,
     owned: OwnedPods,
-    written: Written,
+    consistency: ConsistencyStore,
 }
 
 fn start<R: Replicated>(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let sets = context.informers.of::<R>();
-    let pods = context.informers.of::<Pod>();
+    let builder = context.controller(R::CONTROLLER);
+    let (sets, pods) = (builder.informer::<R>(), builder.informer::<Pod>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         sets: sets.clone(),
         siblings: sets.index("controller", controller_uid),
         pods: by_controller(&pods),
         owned: OwnedPods::new(context.client.clone(), context.recorder(R::CONTROLLER)),
-        written: Written::default(),
+        consistency: ConsistencyStore::default(),
     });
-    enqueue_own(&sets, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.hear_of_pod(event, &wakes));
-    let synced = {
-        let (sets, pods) = (sets.clone(), pods.clone());
-        async move {
-            sets.synced().await;
-            pods.synced().await;
-        }
-    };
-    context.reconcile(R::CONTROLLER, R::RESOURCE, queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder.of(&sets, controller).watches(&pods, Controller::pod_changed).run(Controller::reconcile)
 }
 
 impl<R: Replicated> Controller<R> {
-    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
-        self.owned.hear::<R>(event, queue);
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
+        let mut keys = self.owned.observe::<R>(event);
         let pod = event.object();
         if controller_of(&**pod).is_some() || event.is_deleted() {
-            return;
+            return keys;
         }
         // An orphan: whoever fits may want it.
         let is_new = event
             .old()
             .is_none_or(|old| old.metadata.labels != pod.metadata.labels || controller_of(&**old).is_some());
-        for set in self.sets.list_namespace(&event.key().namespace) {
-            if is_new && set.selector().is_some_and(|selector| selects(&selector, &**pod)) {
-                queue.add_caused(NamespacedName::of(&*set), event.revision());
-            }
+        if is_new {
+            let mut sets = self.sets.list_namespace(&event.key().namespace);
+            sets.retain(|set| set.selector().is_some_and(|selector| selects(&selector, &**pod)));
+            keys.extend(sets.iter().map(|set| NamespacedName::of(&**set)));
         }
+        keys
     }
 
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.owned.forget(&key);
-            self.written.forget(&key);
+            self.consistency.forget(&key);
             return Ok(Outcome::Done);
         };
-        if self.written.is_ahead_of(&*set) {
+        if self.consistency.is_stale(&*set) {
             return Ok(Outcome::Done);
         }
         let Some(selector) = set.selector() else { return Ok(Outcome::Done) };
@@ -217,7 +203,7 @@ impl<R: Replicated> Controller<R> {
         candidates.retain(|pod| is_active(pod));
         let active = claim_all(&self.client, &*set, &selector, candidates).await?;
         let now = Timestamp::now();
-        let result = match self.owned.are_seen(&key) {
+        let result = match self.owned.satisfied_expectations(&key) {
             true => self.apply(&set, plan(&*set, &active, || self.related(&set), now)).await,
             false => Ok(()),
         };
@@ -263,7 +249,7 @@ impl<R: Replicated> Controller<R> {
         let api: Api<R> = Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
         let written = api.replace_status(&set.name_any(), &PostParams::default(), &set).await;
         if let Some(written) = error::unless_superseded(written).attempting("write status")? {
-            self.written.note(&written);
+            self.consistency.wrote(&written);
         }
         Ok(())
     }
@@ -327,7 +313,6 @@ macro_rules! same_fields {
 
 impl Replicated for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
-    const RESOURCE: &'static str = "replicasets.apps";
     const COUNTS_TERMINATING: bool = true;
 
     same_fields!(ReplicaSetCondition, terminating_replicas);
@@ -339,7 +324,6 @@ impl Replicated for ReplicaSet {
 
 impl Replicated for ReplicationController {
     const CONTROLLER: &'static str = "replication-controller";
-    const RESOURCE: &'static str = "replicationcontrollers";
     const COUNTS_TERMINATING: bool = false;
 
     same_fields!(ReplicationControllerCondition);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ferry_api::quantity::{Format, Quantity};
 use ferry_api::quota::{self, Amounts, Item, counted_resource};
+use ferry_client::informer::Object;
 use ferry_client::{
     Attempt, CancellationToken, Client, Error, Event, Informer, Informers, Metadata, NamespacedName, Outcome,
     Queue, error,
@@ -103,54 +104,35 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
+    let builder = context.controller(CONTROLLER);
+    let queue = builder.queue();
+    let (quotas, pods, services, claims) =
+        (builder.informer(), builder.informer(), builder.informer(), builder.informer());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         informers: context.informers.clone(),
-        quotas: context.informers.of(),
-        pods: context.informers.of(),
-        services: context.informers.of(),
-        claims: context.informers.of(),
+        quotas: quotas.clone(),
+        pods: pods.clone(),
+        services: services.clone(),
+        claims: claims.clone(),
         counted: Mutex::default(),
         queue: queue.clone(),
         shutdown: context.shutdown.clone(),
     });
-    let own = queue.clone();
-    controller.quotas.handle(move |event: &Event<ResourceQuota>| {
-        if quota_matters(event) {
-            own.add_caused(event.key(), event.revision());
-        }
-    });
-    let waking = controller.clone();
-    controller.pods.handle(move |event: &Event<Pod>| {
-        if pod_matters(event, Timestamp::now()) {
-            waking.wake(event);
-        }
-    });
-    let waking = controller.clone();
-    controller
-        .services
-        .handle(move |event: &Event<Service>| waking.wake_where_spec_changed(event, |s| &s.spec));
-    let waking = controller.clone();
-    controller.claims.handle(move |event: &Event<PersistentVolumeClaim>| {
-        let seen = |claim: &PersistentVolumeClaim| {
-            (claim.spec.clone(), claim.status.as_ref().and_then(|status| status.allocated_resources.clone()))
-        };
-        if ends_or(event, |old, new| seen(old) != seen(new)) {
-            waking.wake(event);
-        }
-    });
-    let ready = controller.clone();
-    let synced = async move {
-        ready.quotas.synced().await;
-        ready.pods.synced().await;
-        ready.services.synced().await;
-        ready.claims.synced().await;
+    builder
+        .over("resourcequotas", queue, controller)
+        .watches(&quotas, |_, event| if quota_matters(event) { vec![event.key()] } else { vec![] })
+        .watches(&pods, |it, event| it.quotas_if(pod_matters(event, Timestamp::now()), event))
+        .watches(&services, |it, event| it.quotas_if(ends_or(event, |old, new| old.spec != new.spec), event))
+        .watches(&claims, |it, event| it.quotas_if(ends_or(event, claim_matters), event))
+        .run(Controller::reconcile)
+}
+
+fn claim_matters(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    let allocated = |claim: &PersistentVolumeClaim| {
+        claim.status.as_ref().and_then(|status| status.allocated_resources.clone())
     };
-    context.reconcile(CONTROLLER, "resourcequotas", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    old.spec != new.spec || allocated(old) != allocated(new)
 }
 
 /// Use that changed was written by admission or from here, and needs no recount; limits in the status that are
@@ -163,7 +145,7 @@ fn quota_matters(event: &Event<ResourceQuota>) -> bool {
 }
 
 /// The object went, or changed in a way that matters. What is made anew was charged already.
-fn ends_or<K: ferry_client::informer::Object>(event: &Event<K>, matters: impl Fn(&K, &K) -> bool) -> bool {
+fn ends_or<K: Object>(event: &Event<K>, matters: impl Fn(&K, &K) -> bool) -> bool {
     match event {
         Event::Added(_) => false,
         Event::Modified { old, new } => matters(old, new),
@@ -193,20 +175,13 @@ fn pod_matters(event: &Event<Pod>, now: Timestamp) -> bool {
 }
 
 impl Controller {
-    fn wake<K: ferry_client::informer::Object>(&self, event: &Event<K>) {
-        for quota in self.quotas.list_namespace(&event.key().namespace) {
-            self.queue.add_caused(NamespacedName::of(&*quota), event.revision());
+    /// The quotas of an object's namespace, if its change matters to them.
+    fn quotas_if<K: Object>(&self, matters: bool, event: &Event<K>) -> Vec<NamespacedName> {
+        if !matters {
+            return Vec::new();
         }
-    }
-
-    fn wake_where_spec_changed<K: ferry_client::informer::Object, S: PartialEq>(
-        &self,
-        event: &Event<K>,
-        spec: impl Fn(&K) -> &S,
-    ) {
-        if ends_or(event, |old, new| spec(old) != spec(new)) {
-            self.wake(event);
-        }
+        let quotas = self.quotas.list_namespace(&event.key().namespace);
+        quotas.iter().map(|quota| NamespacedName::of(&**quota)).collect()
     }
 
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
@@ -313,10 +288,9 @@ impl Controller {
                 let informer = self.informers.metadata(&found.api, &self.shutdown);
                 let waking = Arc::downgrade(&self);
                 informer.handle(move |event: &Event<Metadata>| {
-                    if ends_or(event, |_, _| false)
-                        && let Some(controller) = waking.upgrade()
-                    {
-                        controller.wake(event);
+                    let Some(controller) = waking.upgrade() else { return };
+                    for key in controller.quotas_if(ends_or(event, |_, _| false), event) {
+                        controller.queue.add_caused(key, event.revision());
                     }
                 });
                 (found.api.clone(), informer)
@@ -330,7 +304,7 @@ impl Controller {
 
 async fn list<K>(client: &Client, namespace: &str) -> Result<Vec<Arc<K>>, Error>
 where
-    K: ferry_client::informer::Object + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K: Object + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     <K as kube::Resource>::DynamicType: Default,
 {
     let api: Api<K> = Api::namespaced(client.clone(), namespace);

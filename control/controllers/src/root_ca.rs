@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Event, NamespacedName, Outcome, Queue};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, ObjectMeta, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
-use crate::service_account::{is_active, settled};
+use crate::context::{Context, Running};
+use crate::service_account::{created_or_exists, is_active};
 
 const CONTROLLER: &str = "root-ca-certificate-publisher-controller";
 const NAME: &str = "kube-root-ca.crt";
@@ -38,47 +38,45 @@ pub fn start(context: &Context) -> Running {
         tracing::info!("no root CA is configured; it is not published");
         return Box::pin(std::future::ready(()));
     };
-    let queue: Queue<NamespacedName> = Queue::default();
-    let namespaces = context.informers.of::<Namespace>();
-    let maps = context.informers.selected::<ConfigMap>(ferry_client::Selection {
-        fields: Some(format!("metadata.name={NAME}")),
-        labels: None,
+    let builder = context.controller(CONTROLLER);
+    let by_name = Selection { fields: Some(format!("metadata.name={NAME}")), labels: None };
+    let (namespaces, maps) = (builder.informer::<Namespace>(), builder.selected::<ConfigMap>(by_name));
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        namespaces: namespaces.clone(),
+        maps: maps.clone(),
+        bundle,
     });
-    enqueue_own(&namespaces, &queue);
-    let wakes = queue.clone();
-    maps.handle(move |event: &Event<ConfigMap>| {
-        let key = event.key();
-        if key.name == NAME {
-            wakes.add_caused(NamespacedName::cluster(key.namespace), event.revision());
+    builder
+        .of(&namespaces, controller)
+        .watches(&maps, |_, event| vec![NamespacedName::cluster(event.key().namespace)])
+        .run(Controller::reconcile)
+}
+
+struct Controller {
+    client: Client,
+    namespaces: Informer<Namespace>,
+    maps: Informer<ConfigMap>,
+    bundle: String,
+}
+
+impl Controller {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        if !self.namespaces.get(&key).is_some_and(|namespace| is_active(&namespace)) {
+            return Ok(Outcome::Done);
         }
-    });
-    let (ready, also) = (namespaces.clone(), maps.clone());
-    let synced = async move {
-        ready.synced().await;
-        also.synced().await;
-    };
-    let client = context.client.clone();
-    let known = Arc::new((namespaces, maps, bundle));
-    context.reconcile(CONTROLLER, "namespaces", queue, synced, move |key| {
-        let (client, known) = (client.clone(), known.clone());
-        async move {
-            let (namespaces, maps, bundle) = &*known;
-            if !namespaces.get(&key).is_some_and(|namespace| is_active(&namespace)) {
-                return Ok(Outcome::Done);
-            }
-            let current = maps.get(&NamespacedName::new(key.name.clone(), NAME));
-            let Some(next) = plan(bundle, current.as_deref()) else { return Ok(Outcome::Done) };
-            let api: Api<ConfigMap> = Api::namespaced(client, &key.name);
-            match current {
-                None => settled(api.create(&PostParams::default(), &next).await),
-                Some(_) => api
-                    .replace(NAME, &PostParams::default(), &next)
-                    .await
-                    .attempting("write root CA")
-                    .map(|_| Outcome::Done),
-            }
+        let current = self.maps.get(&NamespacedName::new(key.name.clone(), NAME));
+        let Some(next) = plan(&self.bundle, current.as_deref()) else { return Ok(Outcome::Done) };
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.name);
+        match current {
+            None => created_or_exists(api.create(&PostParams::default(), &next).await),
+            Some(_) => api
+                .replace(NAME, &PostParams::default(), &next)
+                .await
+                .attempting("write root CA")
+                .map(|_| Outcome::Done),
         }
-    })
+    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ferry_client::{
-    Attempt, Client, Error, Event, Informer, NamespacedName, Outcome, Queue, Selection, error,
-};
+use ferry_client::{Attempt, Client, Error, Event, Informer, NamespacedName, Outcome, Selection, error};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::ResourceExt;
@@ -19,7 +17,7 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 
 use crate::config::ConfigError;
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 
 const CONTROLLER: &str = "serviceaccount-token-controller";
 const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
@@ -133,38 +131,29 @@ pub fn start(context: &Context) -> Running {
         tracing::info!("no service account key is configured; no long-lived tokens are made");
         return Box::pin(std::future::ready(()));
     };
-    let queue: Queue<NamespacedName> = Queue::default();
+    let builder = context.controller(CONTROLLER);
     let only_tokens = Selection { fields: Some(format!("type={SECRET_TYPE}")), labels: None };
+    let (secrets, accounts) = (builder.selected(only_tokens), builder.informer());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
-        secrets: context.informers.selected(only_tokens),
-        accounts: context.informers.of(),
+        secrets: secrets.clone(),
+        accounts: accounts.clone(),
         key,
         root_ca: context.config.root_ca.clone(),
     });
-    enqueue_own(&controller.secrets, &queue);
-    let (secrets, wakes) = (controller.secrets.clone(), queue.clone());
-    controller.accounts.handle(move |event: &Event<ServiceAccount>| {
-        let account = event.key();
-        for secret in secrets.list_namespace(&account.namespace) {
-            if secret.annotations().get(ACCOUNT_NAME) == Some(&account.name) {
-                wakes.add_caused(NamespacedName::of(&*secret), event.revision());
-            }
-        }
-    });
-    let ready = controller.clone();
-    let synced = async move {
-        ready.secrets.synced().await;
-        ready.accounts.synced().await;
-    };
-    context.reconcile(CONTROLLER, "secrets", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    let controller = builder.of(&secrets, controller).watches(&accounts, Controller::account_changed);
+    controller.run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn account_changed(&self, event: &Event<ServiceAccount>) -> Vec<NamespacedName> {
+        let account = event.key();
+        let mut secrets = self.secrets.list_namespace(&account.namespace);
+        secrets.retain(|secret| secret.annotations().get(ACCOUNT_NAME) == Some(&account.name));
+        secrets.iter().map(|secret| NamespacedName::of(&**secret)).collect()
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(secret) = self.secrets.get(&key) else { return Ok(Outcome::Done) };
         let account = NamespacedName::new(
             key.namespace.clone(),

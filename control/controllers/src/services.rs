@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Event, Informer, NamespacedName, Queue};
+use ferry_client::{Event, Informer, NamespacedName};
 use k8s_openapi::api::core::v1::{Container, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -88,20 +88,16 @@ pub fn hostname(service: &Service, pod: &Pod) -> Option<String> {
     spec.hostname.clone().filter(|hostname| subdomain.is_some() && !hostname.is_empty())
 }
 
-/// Wakes every service that selected a changed pod before or does now.
-pub fn hear_of_pods(pods: &Informer<Pod>, services: &Informer<Service>, queue: &Queue<NamespacedName>) {
-    let (services, queue) = (services.clone(), queue.clone());
-    pods.handle(move |event: &Event<Pod>| {
-        if event.old().is_some_and(|old| !matters(old, event.object())) {
-            return;
-        }
-        let namespace = event.object().namespace().unwrap_or_default();
-        for service in services.list_namespace(&namespace) {
-            if selects(&service, event.object()) || event.old().is_some_and(|old| selects(&service, old)) {
-                queue.add_caused(NamespacedName::of(&*service), event.revision());
-            }
-        }
+/// Every service that selected a changed pod before or does now.
+pub fn services_of(services: &Informer<Service>, event: &Event<Pod>) -> Vec<NamespacedName> {
+    if event.old().is_some_and(|old| !matters(old, event.object())) {
+        return Vec::new();
+    }
+    let mut services = services.list_namespace(&event.key().namespace);
+    services.retain(|service| {
+        selects(service, event.object()) || event.old().is_some_and(|old| selects(service, old))
     });
+    services.iter().map(|service| NamespacedName::of(&**service)).collect()
 }
 
 /// Could this change of a pod change an endpoint? Most status writes could not.

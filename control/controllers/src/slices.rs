@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Expectations, NamespacedName, error, unread};
+use ferry_client::{Attempt, Client, Error, Expectations, NamespacedName, error, undecoded};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
@@ -93,7 +93,7 @@ pub async fn apply(
     for slice in plan.create {
         expectations.expect_creations(key.clone(), 1);
         if let Err(failed) = api.create(&PostParams::default(), &slice).await {
-            expectations.created(key);
+            expectations.creation_observed(key);
             if error::is_namespace_terminating(&failed) {
                 return Ok(());
             }
@@ -106,7 +106,7 @@ pub async fn apply(
             .attempting("write endpoint slice")?;
     }
     for name in plan.delete {
-        error::ignore_not_found(unread::delete(&api, &name, &DeleteParams::default()).await)
+        error::ignore_not_found(undecoded::delete(&api, &name, &DeleteParams::default()).await)
             .attempting("delete endpoint slice")?;
     }
     Ok(())

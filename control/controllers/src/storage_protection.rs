@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Event, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Attempt, Client, Error, Index, Informer, NamespacedName, Outcome, error};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::ownership::controller_of;
 use crate::pods::is_finished;
 
@@ -68,49 +68,41 @@ where
     Ok(Outcome::Done)
 }
 
+struct Claims {
+    client: Client,
+    claims: Informer<PersistentVolumeClaim>,
+    by_claim: Index<Pod>,
+}
+
 pub fn start_claims(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let claims = context.informers.of::<PersistentVolumeClaim>();
-    let pods = context.informers.of::<Pod>();
-    let by_claim = pods.index("claim", |pod: &Pod| {
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        claims_of(pod).into_iter().map(|claim| format!("{namespace}/{claim}")).collect()
-    });
-    enqueue_own(&claims, &queue);
-    let wakes = queue.clone();
-    pods.handle(move |event: &Event<Pod>| {
-        if event.is_deleted() || is_finished(event.object()) {
-            let namespace = event.key().namespace;
-            for claim in claims_of(event.object()) {
-                wakes.add_caused(NamespacedName::new(namespace.clone(), claim), event.revision());
-            }
+    let builder = context.controller("persistentvolumeclaim-protection-controller");
+    let (claims, pods) = (builder.informer::<PersistentVolumeClaim>(), builder.informer::<Pod>());
+    let by_claim = pods.index("claim", |pod| claim_keys(pod).iter().map(ToString::to_string).collect());
+    let state = Claims { client: context.client.clone(), claims: claims.clone(), by_claim };
+    builder
+        .of(&claims, Arc::new(state))
+        .watches(&pods, |_, event| {
+            let released = event.is_deleted() || is_finished(event.object());
+            if released { claim_keys(event.object()) } else { vec![] }
+        })
+        .run(Claims::reconcile)
+}
+
+fn claim_keys(pod: &Pod) -> Vec<NamespacedName> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    claims_of(pod).into_iter().map(|claim| NamespacedName::new(namespace.clone(), claim)).collect()
+}
+
+impl Claims {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(claim) = self.claims.get(&key) else { return Ok(Outcome::Done) };
+        let used = self.by_claim.get(&key.to_string()).iter().any(|pod| uses(pod, &claim));
+        let step = step(claim.finalizers(), CLAIM, claim.metadata.deletion_timestamp.is_some(), used);
+        if step == Step::Remove && is_used_live(&self.client, &claim).await? {
+            return Ok(Outcome::Done);
         }
-    });
-    let (ready, also) = (claims.clone(), pods.clone());
-    let synced = async move {
-        ready.synced().await;
-        also.synced().await;
-    };
-    let (client, stores) = (context.client.clone(), Arc::new((claims, by_claim)));
-    context.reconcile(
-        "persistentvolumeclaim-protection-controller",
-        "persistentvolumeclaims",
-        queue,
-        synced,
-        move |key| {
-            let (client, stores) = (client.clone(), stores.clone());
-            async move {
-                let (claims, by_claim) = &*stores;
-                let Some(claim) = claims.get(&key) else { return Ok(Outcome::Done) };
-                let used = by_claim.get(&key.to_string()).iter().any(|pod| uses(pod, &claim));
-                let step = step(claim.finalizers(), CLAIM, claim.metadata.deletion_timestamp.is_some(), used);
-                if step == Step::Remove && is_used_live(&client, &claim).await? {
-                    return Ok(Outcome::Done);
-                }
-                write(&Api::namespaced(client, &key.namespace), &*claim, CLAIM, step).await
-            }
-        },
-    )
+        write(&Api::namespaced(self.client.clone(), &key.namespace), &*claim, CLAIM, step).await
+    }
 }
 
 /// The informer may not show a pod that was just made; the server does.
@@ -120,27 +112,25 @@ async fn is_used_live(client: &Client, claim: &PersistentVolumeClaim) -> Result<
     Ok(all.items.iter().any(|pod| uses(pod, claim)))
 }
 
+struct Volumes {
+    client: Client,
+    volumes: Informer<PersistentVolume>,
+}
+
 pub fn start_volumes(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let volumes = context.informers.of::<PersistentVolume>();
-    enqueue_own(&volumes, &queue);
-    let (ready, client) = (volumes.clone(), context.client.clone());
-    context.reconcile(
-        "persistentvolume-protection-controller",
-        "persistentvolumes",
-        queue,
-        async move { ready.synced().await },
-        move |key| {
-            let (volumes, client) = (volumes.clone(), client.clone());
-            async move {
-                let Some(volume) = volumes.get(&key) else { return Ok(Outcome::Done) };
-                let used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-                let step =
-                    step(volume.finalizers(), VOLUME, volume.metadata.deletion_timestamp.is_some(), used);
-                write(&Api::all(client), &*volume, VOLUME, step).await
-            }
-        },
-    )
+    let builder = context.controller("persistentvolume-protection-controller");
+    let volumes = builder.informer::<PersistentVolume>();
+    let state = Volumes { client: context.client.clone(), volumes: volumes.clone() };
+    builder.of(&volumes, Arc::new(state)).run(Volumes::reconcile)
+}
+
+impl Volumes {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(volume) = self.volumes.get(&key) else { return Ok(Outcome::Done) };
+        let used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        let step = step(volume.finalizers(), VOLUME, volume.metadata.deletion_timestamp.is_some(), used);
+        write(&Api::all(self.client.clone()), &*volume, VOLUME, step).await
+    }
 }
 
 #[cfg(test)]

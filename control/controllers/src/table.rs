@@ -3,10 +3,10 @@
 use crate::context::{Context, Running};
 use crate::{
     bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector, job, namespace,
-    node_ipam, node_lifecycle, persistent_volume, pod_gc, policy_status, replica_set, resource_quota,
-    root_ca, service_account, service_account_token, stateful_set, storage_protection, taint_eviction, ttl,
-    ttl_after_finished,
+    endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector,
+    horizontal_pod_autoscaler, job, namespace, node_ipam, node_lifecycle, persistent_volume, pod_gc,
+    policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
+    stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
 };
 
 pub struct Row {
@@ -83,6 +83,12 @@ pub static ROWS: &[Row] = &[
     row("cronjob-controller", "cronjob", "cronjob-controller", cron_job::start),
     row("daemonset-controller", "daemonset", "daemon-set-controller", daemon_set::start),
     row("statefulset-controller", "statefulset", "statefulset-controller", stateful_set::start),
+    row(
+        "horizontal-pod-autoscaler-controller",
+        "horizontalpodautoscaling",
+        "horizontal-pod-autoscaler",
+        horizontal_pod_autoscaler::start,
+    ),
     row("disruption-controller", "disruption", "disruption-controller", disruption::start),
     row("resourcequota-controller", "resourcequota", "resourcequota-controller", resource_quota::start),
     row(

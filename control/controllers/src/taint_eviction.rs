@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Queue, Recorder, error,
-    unread,
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder, error,
+    undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -51,6 +51,7 @@ fn no_execute(node: &Node) -> Vec<Taint> {
 struct Controller {
     client: Client,
     pods: Informer<Pod>,
+    by_node: Index<Pod>,
     nodes: Informer<Node>,
     /// Pods that wait for their end, since when, and under which taints.
     waiting: Mutex<HashMap<NamespacedName, (Timestamp, Vec<Taint>)>>,
@@ -58,46 +59,38 @@ struct Controller {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let pods = context.informers.of::<Pod>();
-    let nodes = context.informers.of::<Node>();
-    let by_node = pods::by_node(&pods);
+    let builder = context.controller(CONTROLLER);
+    let (pods, nodes) = (builder.informer::<Pod>(), builder.informer::<Node>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
+        by_node: pods::by_node(&pods),
         pods: pods.clone(),
         nodes: nodes.clone(),
         waiting: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
     });
-    let wakes = queue.clone();
-    nodes.handle(move |event: &Event<Node>| {
-        let before = event.old().map(|old| no_execute(old)).unwrap_or_default();
-        if before != no_execute(event.object()) {
-            for pod in by_node.get(&event.object().name_any()) {
-                wakes.add_caused(NamespacedName::of(&*pod), event.revision());
-            }
-        }
-    });
-    let wakes = queue.clone();
-    pods.handle(move |event: &Event<Pod>| {
-        let seen =
-            |pod: &Pod| pod.spec.as_ref().map(|spec| (spec.node_name.clone(), spec.tolerations.clone()));
-        if event.is_deleted() || event.old().is_none_or(|old| seen(old) != seen(event.object())) {
-            wakes.add_caused(event.key(), event.revision());
-        }
-    });
-    let synced = async move {
-        pods.synced().await;
-        nodes.synced().await;
-    };
-    context.reconcile(CONTROLLER, "pods", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .keys_of::<Pod, _>(controller)
+        .watches(&nodes, Controller::node_changed)
+        .watches(&pods, |_, event| if pod_matters(event) { vec![event.key()] } else { vec![] })
+        .run(Controller::reconcile)
+}
+
+fn pod_matters(event: &Event<Pod>) -> bool {
+    let seen = |pod: &Pod| pod.spec.as_ref().map(|spec| (spec.node_name.clone(), spec.tolerations.clone()));
+    event.is_deleted() || event.old().is_none_or(|old| seen(old) != seen(event.object()))
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
+        let before = event.old().map(|old| no_execute(old)).unwrap_or_default();
+        if before == no_execute(event.object()) {
+            return Vec::new();
+        }
+        self.by_node.get(&event.key().name).iter().map(|pod| NamespacedName::of(&**pod)).collect()
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let pod = self.pods.get(&key).filter(|pod| !node_name(pod).is_empty());
         let Some(pod) = pod else {
             self.waiting.lock().remove(&key);
@@ -155,7 +148,7 @@ impl Controller {
             mark_disrupted(&api, pod, because, false).await?;
             let only_this = Preconditions { uid: pod.uid(), resource_version: None };
             error::ignore_not_found(
-                unread::delete(&api, &key.name, &DeleteParams::default().preconditions(only_this)).await,
+                undecoded::delete(&api, &key.name, &DeleteParams::default().preconditions(only_this)).await,
             )
         };
         span.in_scope(evict).await.attempting("evict pod")?;

@@ -1,7 +1,9 @@
 //! Tells kubelets how long they may keep Secrets and ConfigMaps before asking again: longer in
 //! larger clusters.
 
-use ferry_client::{Attempt, Event, NamespacedName, Outcome, Queue, error};
+use std::sync::Arc;
+
+use ferry_client::{Attempt, Client, Error, Event, Informer, NamespacedName, Outcome, error};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
@@ -23,36 +25,43 @@ fn ttl(nodes: usize) -> u32 {
     }
 }
 
+struct Controller {
+    client: Client,
+    nodes: Informer<Node>,
+}
+
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let nodes = context.informers.of::<Node>();
-    let (all, wakes) = (nodes.clone(), queue.clone());
-    nodes.handle(move |event: &Event<Node>| {
-        if event.old().is_none() {
-            wakes.add_caused(event.key(), event.revision());
+    let builder = context.controller(CONTROLLER);
+    let nodes = builder.informer::<Node>();
+    let controller = Controller { client: context.client.clone(), nodes: nodes.clone() };
+    let controller = builder.keys_of::<Node, _>(Arc::new(controller));
+    controller.watches(&nodes, Controller::node_changed).run(Controller::reconcile)
+}
+
+impl Controller {
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
+        let count = self.nodes.len();
+        if event.old().is_some() {
+            Vec::new()
+        } else if ttl(count) == ttl(count.saturating_sub(1)) {
+            vec![event.key()]
+        } else {
             // The one that crosses a bound changes it for all.
-            if ttl(all.len()) != ttl(all.len().saturating_sub(1)) {
-                all.list()
-                    .iter()
-                    .for_each(|node| wakes.add_caused(NamespacedName::of(&**node), event.revision()));
-            }
+            self.nodes.list().iter().map(|node| NamespacedName::of(&**node)).collect()
         }
-    });
-    let (ready, client) = (nodes.clone(), context.client.clone());
-    context.reconcile(CONTROLLER, "nodes", queue, async move { ready.synced().await }, move |key| {
-        let (nodes, client) = (nodes.clone(), client.clone());
-        async move {
-            let wanted = ttl(nodes.len()).to_string();
-            let Some(node) = nodes.get(&key) else { return Ok(Outcome::Done) };
-            if node.annotations().get(ANNOTATION) != Some(&wanted) {
-                let patch = json!({"metadata": {"annotations": {ANNOTATION: wanted}}});
-                let api: Api<Node> = Api::all(client);
-                let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-                error::ignore_not_found(patched).attempting("set time to live")?;
-            }
-            Ok(Outcome::Done)
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let wanted = ttl(self.nodes.len()).to_string();
+        let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
+        if node.annotations().get(ANNOTATION) != Some(&wanted) {
+            let patch = json!({"metadata": {"annotations": {ANNOTATION: wanted}}});
+            let api: Api<Node> = Api::all(self.client.clone());
+            let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            error::ignore_not_found(patched).attempting("set time to live")?;
         }
-    })
+        Ok(Outcome::Done)
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Removes finished Jobs that asked for it, after the time they asked for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::{Attempt, Client, Error, NamespacedName, Outcome, Queue, error};
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, error};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Preconditions};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 
 const CONTROLLER: &str = "ttl-after-finished-controller";
 
@@ -26,23 +27,26 @@ fn expires_in(job: &Job, now: Timestamp) -> Option<Duration> {
     Some(Duration::from_secs(ttl.max(0) as u64).saturating_sub(passed))
 }
 
+struct Controller {
+    client: Client,
+    jobs: Informer<Job>,
+}
+
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let jobs = context.informers.of::<Job>();
-    enqueue_own(&jobs, &queue);
-    let (client, ready) = (context.client.clone(), jobs.clone());
-    let synced = async move { ready.synced().await };
-    context.reconcile(CONTROLLER, "jobs.batch", queue, synced, move |key| {
-        let (client, jobs) = (client.clone(), jobs.clone());
-        async move {
-            let left = jobs.get(&key).and_then(|job| expires_in(&job, Timestamp::now()));
-            match left {
-                None => Ok(Outcome::Done),
-                Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
-                Some(_) => remove(&client, &key).await,
-            }
+    let builder = context.controller(CONTROLLER);
+    let jobs = builder.informer::<Job>();
+    let controller = Controller { client: context.client.clone(), jobs: jobs.clone() };
+    builder.of(&jobs, Arc::new(controller)).run(Controller::reconcile)
+}
+
+impl Controller {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        match self.jobs.get(&key).and_then(|job| expires_in(&job, Timestamp::now())) {
+            None => Ok(Outcome::Done),
+            Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
+            Some(_) => remove(&self.client, &key).await,
         }
-    })
+    }
 }
 
 /// The Job is read once more: its TTL may just have been raised.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ferry_client::NamespacedName;
-use ferry_client::informer::Keep;
+use ferry_client::informer::Projection;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, Volume};
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -102,58 +102,64 @@ impl PodTerm {
 }
 
 /// What is read of a pod; extenders are given whole ones, so with them all is.
-pub static KEPT: Keep = Keep::Except(&[
-    ("metadata", Keep::Except(&[("annotations", Keep::Nothing), ("managedFields", Keep::Nothing)])),
+pub static KEPT: Projection = Projection::Except(&[
+    (
+        "metadata",
+        Projection::Except(&[("annotations", Projection::None), ("managedFields", Projection::None)]),
+    ),
     (
         "spec",
-        Keep::Except(&[
+        Projection::Except(&[
             ("containers", CONTAINER),
-            ("dnsConfig", Keep::Nothing),
-            ("dnsPolicy", Keep::Nothing),
-            ("enableServiceLinks", Keep::Nothing),
-            ("ephemeralContainers", Keep::Nothing),
-            ("hostAliases", Keep::Nothing),
-            ("imagePullSecrets", Keep::Nothing),
+            ("dnsConfig", Projection::None),
+            ("dnsPolicy", Projection::None),
+            ("enableServiceLinks", Projection::None),
+            ("ephemeralContainers", Projection::None),
+            ("hostAliases", Projection::None),
+            ("imagePullSecrets", Projection::None),
             ("initContainers", CONTAINER),
-            ("restartPolicy", Keep::Nothing),
-            ("securityContext", Keep::Nothing),
-            ("serviceAccount", Keep::Nothing),
-            ("serviceAccountName", Keep::Nothing),
-            ("terminationGracePeriodSeconds", Keep::Nothing),
+            ("restartPolicy", Projection::None),
+            ("securityContext", Projection::None),
+            ("serviceAccount", Projection::None),
+            ("serviceAccountName", Projection::None),
+            ("terminationGracePeriodSeconds", Projection::None),
             ("volumes", VOLUME),
         ]),
     ),
     (
         "status",
-        Keep::Only(&[
-            ("conditions", Keep::Whole),
+        Projection::Only(&[
+            ("conditions", Projection::All),
             ("containerStatuses", CONTAINER_STATUS),
             ("initContainerStatuses", CONTAINER_STATUS),
-            ("nominatedNodeName", Keep::Whole),
-            ("phase", Keep::Whole),
+            ("nominatedNodeName", Projection::All),
+            ("phase", Projection::All),
         ]),
     ),
 ]);
 
-const CONTAINER: Keep = Keep::Only(&[
-    ("image", Keep::Whole),
-    ("name", Keep::Whole),
-    ("ports", Keep::Whole),
-    ("resources", Keep::Except(&[("limits", Keep::Nothing)])),
-    ("restartPolicy", Keep::Whole),
+const CONTAINER: Projection = Projection::Only(&[
+    ("image", Projection::All),
+    ("name", Projection::All),
+    ("ports", Projection::All),
+    ("resources", Projection::Except(&[("limits", Projection::None)])),
+    ("restartPolicy", Projection::All),
 ]);
 
-const CONTAINER_STATUS: Keep =
-    Keep::Only(&[("allocatedResources", Keep::Whole), ("name", Keep::Whole), ("resources", Keep::Whole)]);
+const CONTAINER_STATUS: Projection = Projection::Only(&[
+    ("allocatedResources", Projection::All),
+    ("name", Projection::All),
+    ("resources", Projection::All),
+]);
 
-const VOLUME: Keep = Keep::Only(&[
-    ("awsElasticBlockStore", Keep::Whole),
-    ("ephemeral", Keep::Only(&[])),
-    ("gcePersistentDisk", Keep::Whole),
-    ("iscsi", Keep::Whole),
-    ("name", Keep::Whole),
-    ("persistentVolumeClaim", Keep::Whole),
-    ("rbd", Keep::Whole),
+const VOLUME: Projection = Projection::Only(&[
+    ("awsElasticBlockStore", Projection::All),
+    ("ephemeral", Projection::Only(&[])),
+    ("gcePersistentDisk", Projection::All),
+    ("iscsi", Projection::All),
+    ("name", Projection::All),
+    ("persistentVolumeClaim", Projection::All),
+    ("rbd", Projection::All),
 ]);
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();

@@ -35,10 +35,10 @@ pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, 
     let informers = Informers::new(client.clone(), shutdown.clone());
     let events = Events::start(client.clone(), config.instance.clone(), shutdown.clone());
     if extenders.is_empty() {
-        informers.keep::<PodInfo>(&pod_info::KEPT);
-        informers.keep::<Node>(&watched::NODE);
-        informers.trim(PodInfo::trim);
-        informers.trim(watched::trim_node);
+        informers.project::<PodInfo>(&pod_info::KEPT);
+        informers.project::<Node>(&watched::NODE);
+        informers.transform(PodInfo::trim);
+        informers.transform(watched::trim_node);
     }
     let inbox = Arc::new(Inbox::default());
     let watched = Watched::start(&informers, &inbox);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ferry_client::informer::{Keep, Object};
+use ferry_client::informer::{Object, Projection};
 use ferry_client::{Index, Informer, Informers, NamespacedName};
 use indexmap::IndexSet;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
@@ -122,11 +122,18 @@ impl Watched {
 }
 
 /// What is read of a node; extenders are given whole ones, so with them all is.
-pub static NODE: Keep = Keep::Except(&[
-    ("metadata", Keep::Except(&[("annotations", Keep::Nothing), ("managedFields", Keep::Nothing)])),
+pub static NODE: Projection = Projection::Except(&[
+    (
+        "metadata",
+        Projection::Except(&[("annotations", Projection::None), ("managedFields", Projection::None)]),
+    ),
     (
         "status",
-        Keep::Only(&[("allocatable", Keep::Whole), ("capacity", Keep::Whole), ("images", Keep::Whole)]),
+        Projection::Only(&[
+            ("allocatable", Projection::All),
+            ("capacity", Projection::All),
+            ("images", Projection::All),
+        ]),
     ),
 ]);
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ferry_client::error::ignore_not_found;
-use ferry_client::{Attempt, Client, Error, unread};
+use ferry_client::{Attempt, Client, Error, undecoded};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
@@ -35,7 +35,7 @@ pub async fn bind(client: &Client, pod: &PodInfo, node: &str) -> Result<(), Erro
     };
     let body = serde_json::to_vec(&binding).expect("a binding is JSON");
     let request = pods(pod).create_subresource("binding", &pod.key.name, &PostParams::default(), body);
-    unread::send(client, request).await.attempting(attempt("bind", pod))
+    undecoded::send(client, request).await.attempting(attempt("bind", pod))
 }
 
 /// Writes what VolumeBinding chose. The volume controller and provisioners do the rest; the pod
@@ -128,7 +128,7 @@ pub async fn status(
     }
     let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
     let request = pods(pod).patch_subresource("status", &pod.key.name, &PatchParams::default(), &patch);
-    let patched = unread::send(client, request).await;
+    let patched = undecoded::send(client, request).await;
     ignore_not_found(patched).attempting(attempt("write the status of", pod))?;
     Ok(())
 }
@@ -147,7 +147,7 @@ pub async fn preempt(client: &Client, victim: &Arc<PodInfo>, scheduler: &str) ->
     status(client, victim, Some(&condition), None).await?;
     let this_one = Preconditions { uid: Some(victim.uid.clone()), resource_version: None };
     let delete = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
-    let deleted = unread::send(client, pods(victim).delete(&victim.key.name, &delete)).await;
+    let deleted = undecoded::send(client, pods(victim).delete(&victim.key.name, &delete)).await;
     ignore_not_found(deleted).attempting(attempt("preempt", victim))?;
     Ok(())
 }

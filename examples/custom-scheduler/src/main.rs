@@ -6,11 +6,12 @@
 //! control loop on `ferry-client` is made of: informers that know the cluster, a queue of keys, a function
 //! from a key to a write. A failed write backs off and is tried again; a missed event costs nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::reconcile::{self, Workers};
-use ferry_client::{Attempt, CancellationToken, Error, Index, Informer, Informers, Kubeconfig};
-use ferry_client::{NamespacedName, Outcome, Queue, Selection};
+use ferry_client::controller::Builder;
+use ferry_client::{Attempt, CancellationToken, Client, Error, Index, Informer, Informers, Kubeconfig};
+use ferry_client::{NamespacedName, Outcome, Selection};
 use k8s_openapi::api::core::v1::{Binding, Node, Pod};
 use kube::Api;
 use kube::api::PostParams;
@@ -25,41 +26,46 @@ async fn main() -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let informers = Informers::new(client.clone(), shutdown.clone());
 
-    let nodes: Informer<Node> = informers.of();
-    let pods: Informer<Pod> = informers.of();
-    let placed: Index<Pod> = pods.index("node", |pod| node_name(pod).into_iter().collect());
+    let builder = Builder::new(NAME, informers.clone(), 1);
     let fields = format!("spec.schedulerName={NAME},spec.nodeName=");
-    let waiting: Informer<Pod> = informers.selected(Selection { fields: Some(fields), labels: None });
+    let waiting: Informer<Pod> = builder.selected(Selection { fields: Some(fields), labels: None });
+    let scheduler = Arc::new(Scheduler {
+        client,
+        nodes: builder.informer(),
+        placed: builder.informer().index("node", |pod| node_name(pod).into_iter().collect()),
+        waiting: waiting.clone(),
+    });
 
-    let queue: Queue<NamespacedName> = Queue::default();
-    let keys = queue.clone();
-    waiting.handle(move |event| keys.add_caused(event.key(), event.revision()));
-    tokio::join!(nodes.synced(), pods.synced(), waiting.synced());
-
-    let stop = shutdown.clone();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
+            shutdown.cancel();
         }
     });
-    let workers = Workers { controller: NAME, resource: "pods", count: 1 };
-    reconcile::run(workers, queue, shutdown, move |key| {
-        let (pod, node) = (waiting.get(&key), emptiest(&nodes.list(), &placed));
-        let client = client.clone();
-        async move {
-            let Some(pod) = pod else { return Ok(Outcome::Done) };
-            let Some(node) = node else { return Ok(Outcome::After(Duration::from_secs(1))) };
-            bind(&client, &pod, &node).await?;
-            Ok(Outcome::Done)
-        }
-    })
-    .await;
+    builder.of(&waiting, scheduler).run(Scheduler::reconcile).await;
     informers.stopped().await;
     Ok(())
 }
 
+struct Scheduler {
+    client: Client,
+    nodes: Informer<Node>,
+    placed: Index<Pod>,
+    waiting: Informer<Pod>,
+}
+
+impl Scheduler {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(pod) = self.waiting.get(&key) else { return Ok(Outcome::Done) };
+        let Some(node) = emptiest(&self.nodes.list(), &self.placed) else {
+            return Ok(Outcome::After(Duration::from_secs(1)));
+        };
+        bind(&self.client, &pod, &node).await?;
+        Ok(Outcome::Done)
+    }
+}
+
 /// The whole policy: of the nodes that take pods, the one that has the fewest.
-fn emptiest(nodes: &[std::sync::Arc<Node>], placed: &Index<Pod>) -> Option<String> {
+fn emptiest(nodes: &[Arc<Node>], placed: &Index<Pod>) -> Option<String> {
     let open = nodes.iter().filter(|node| {
         node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true) && spec.taints.is_none())
     });
@@ -67,7 +73,7 @@ fn emptiest(nodes: &[std::sync::Arc<Node>], placed: &Index<Pod>) -> Option<Strin
     names.min_by_key(|name| placed.count(name))
 }
 
-async fn bind(client: &kube::Client, pod: &Pod, node: &str) -> Result<(), Error> {
+async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), Error> {
     let key = NamespacedName::of(pod);
     let binding: Binding = serde_json::from_value(json!({
         "metadata": {"name": key.name, "namespace": key.namespace, "uid": pod.metadata.uid},

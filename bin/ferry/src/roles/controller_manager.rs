@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ferry_controllers::Config;
-use ferry_controllers::config::SigningCa;
+use ferry_controllers::config::{HorizontalPodAutoscaling, SigningCa};
 
 use super::component::{self, Connection, LeaderFlags};
 
@@ -32,6 +32,24 @@ pub struct Flags {
     /// How long a node may be silent before it counts as gone
     #[arg(long, default_value = "50s", value_parser = component::duration)]
     node_monitor_grace_period: Duration,
+    /// How often each HorizontalPodAutoscaler looks at its metrics, e.g. 30s
+    #[arg(long, default_value = "15s", value_parser = component::duration)]
+    horizontal_pod_autoscaler_sync_period: Duration,
+    /// How long a target is held at the highest size that was recommended for it, e.g. 1m
+    #[arg(long, default_value = "5m", value_parser = component::duration)]
+    horizontal_pod_autoscaler_downscale_stabilization: Duration,
+    /// How far a metric's ratio to its target must be from 1 to change the size; 0.1 is ten percent
+    #[arg(long, default_value_t = 0.1)]
+    horizontal_pod_autoscaler_tolerance: f64,
+    /// How long after a pod's start samples of its CPU may be left out
+    #[arg(long, default_value = "5m", value_parser = component::duration)]
+    horizontal_pod_autoscaler_cpu_initialization_period: Duration,
+    /// How long after a pod's start a change of its readiness counts as the first
+    #[arg(long, default_value = "30s", value_parser = component::duration)]
+    horizontal_pod_autoscaler_initial_readiness_delay: Duration,
+    /// How many HorizontalPodAutoscalers are worked on at a time
+    #[arg(long, default_value_t = 5)]
+    concurrent_horizontal_pod_autoscaler_syncs: usize,
     #[command(flatten)]
     leader: LeaderFlags,
 }
@@ -60,6 +78,14 @@ impl Flags {
             config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
         }
         config.node_monitor_grace_period = self.node_monitor_grace_period;
+        config.horizontal_pod_autoscaler = HorizontalPodAutoscaling {
+            sync_period: self.horizontal_pod_autoscaler_sync_period,
+            downscale_stabilization: self.horizontal_pod_autoscaler_downscale_stabilization,
+            tolerance: self.horizontal_pod_autoscaler_tolerance,
+            cpu_initialization_period: self.horizontal_pod_autoscaler_cpu_initialization_period,
+            initial_readiness_delay: self.horizontal_pod_autoscaler_initial_readiness_delay,
+            concurrent_syncs: self.concurrent_horizontal_pod_autoscaler_syncs,
+        };
         config.leader_election = self.leader.election("kube-controller-manager", &host);
         Ok(config)
     }

@@ -1,4 +1,4 @@
-//! Lists and watch events as loops want them: without what [`Keep`] leaves out.
+//! Lists and watch events as loops want them: without what [`Projection`] leaves out.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,12 +10,15 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::keep::{self, Keep};
+use super::projection::{self, Projection};
 
-/// A list, and its revision. What does not fit the type is read once more with patience.
-pub fn list<K: DeserializeOwned>(text: String, keep: &Keep) -> Result<(ListMeta, Vec<K>), serde_json::Error> {
+/// A list, and its revision. What does not fit the type is read once more leniently.
+pub fn list<K: DeserializeOwned>(
+    text: String,
+    projection: &Projection,
+) -> Result<(ListMeta, Vec<K>), serde_json::Error> {
     let mut text = text.into_bytes();
-    keep::cut_list(&mut text, keep);
+    projection::cut_list(&mut text, projection);
     let text = as_text(&text)?;
     match serde_json::from_str::<List<K>>(text) {
         Ok(list) => Ok((list.metadata, list.items.unwrap_or_default())),
@@ -26,12 +29,12 @@ pub fn list<K: DeserializeOwned>(text: String, keep: &Keep) -> Result<(ListMeta,
 /// One line of a watch, which is cut on the way.
 pub fn event<K: DeserializeOwned>(
     line: &mut Vec<u8>,
-    keep: &Keep,
+    projection: &Projection,
 ) -> Result<WatchEvent<K>, serde_json::Error> {
-    keep::cut_event(line, keep);
+    projection::cut_event(line, projection);
     let text = as_text(line)?;
     let mut json = serde_json::Deserializer::from_str(text);
-    Event(PhantomData).deserialize(&mut json).or_else(|error| patiently(text).ok_or(error))
+    Event(PhantomData).deserialize(&mut json).or_else(|error| leniently(text).ok_or(error))
 }
 
 /// UTF-8 is checked once, and not string by string.
@@ -56,7 +59,7 @@ fn list_one_by_one<K: DeserializeOwned>(text: &str) -> Result<(ListMeta, Vec<K>)
 }
 
 /// A line that is not quite what the type says, or a Status where an event was due.
-fn patiently<K: DeserializeOwned>(line: &str) -> Option<WatchEvent<K>> {
+fn leniently<K: DeserializeOwned>(line: &str) -> Option<WatchEvent<K>> {
     let mut line: Map<String, Value> = serde_json::from_str(line).ok()?;
     if line.get("kind").is_some_and(|kind| kind == "Status") {
         return serde_json::from_value(Value::Object(line)).ok().map(WatchEvent::Error);
@@ -147,8 +150,11 @@ mod tests {
     use super::super::Metadata;
     use super::*;
 
-    fn read<K: DeserializeOwned>(line: &str, keep: &Keep) -> Result<WatchEvent<K>, serde_json::Error> {
-        event(&mut line.as_bytes().to_vec(), keep)
+    fn read<K: DeserializeOwned>(
+        line: &str,
+        projection: &Projection,
+    ) -> Result<WatchEvent<K>, serde_json::Error> {
+        event(&mut line.as_bytes().to_vec(), projection)
     }
 
     fn pod() -> Value {
@@ -169,8 +175,8 @@ mod tests {
         expected.metadata.managed_fields = None;
         let line = json!({"type": "MODIFIED", "object": pod()}).to_string();
         let line = line.replace(r#""object""#, r#" "object" "#);
-        // serde_json sorts keys: the object comes first, and is read patiently
-        match read::<Pod>(&line, &Keep::OBJECT).unwrap() {
+        // serde_json sorts keys: the object comes first, and is read leniently
+        match read::<Pod>(&line, &Projection::OBJECT).unwrap() {
             WatchEvent::Modified(mut pod) => {
                 pod.metadata.managed_fields = None;
                 assert_eq!(pod, expected);
@@ -178,20 +184,20 @@ mod tests {
             other => panic!("{other:?}"),
         }
         let line = format!(r#"{{"type":"ADDED","object":{}}}"#, pod());
-        match read::<Pod>(&line, &Keep::OBJECT).unwrap() {
+        match read::<Pod>(&line, &Projection::OBJECT).unwrap() {
             WatchEvent::Added(pod) => assert_eq!(pod, expected),
             other => panic!("{other:?}"),
         }
         let text =
             format!(r#"{{"kind":"PodList","metadata":{{"resourceVersion":"7"}},"items":[{}]}}"#, pod());
-        let (metadata, items) = list::<Pod>(text, &Keep::OBJECT).unwrap();
+        let (metadata, items) = list::<Pod>(text, &Projection::OBJECT).unwrap();
         assert_eq!((metadata.resource_version.as_deref(), items), (Some("7"), vec![expected]));
     }
 
     #[test]
     fn an_identity_is_who_it_is_and_no_more() {
         let line = format!(r#"{{"type":"DELETED","object":{}}}"#, pod());
-        let WatchEvent::Deleted(read) = read::<Metadata>(&line, &Keep::IDENTITY).unwrap() else {
+        let WatchEvent::Deleted(read) = read::<Metadata>(&line, &Projection::IDENTITY).unwrap() else {
             panic!("a deletion");
         };
         assert_eq!(read.metadata.uid.as_deref(), Some("u"));
@@ -205,25 +211,27 @@ mod tests {
             json!({"type": "T", "status": "True", "reason": "r", "message": "", "lastTransitionTime": null});
         let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
         let line = format!(r#"{{"type":"ADDED","object":{service}}}"#);
-        assert!(matches!(read::<Service>(&line, &Keep::OBJECT), Ok(WatchEvent::Added(_))));
+        assert!(matches!(read::<Service>(&line, &Projection::OBJECT), Ok(WatchEvent::Added(_))));
         let text = format!(r#"{{"metadata":{{}},"items":[{service},{{"metadata":{{"name":7}}}}]}}"#);
-        assert_eq!(list::<Service>(text, &Keep::OBJECT).unwrap().1.len(), 1, "the second has no name");
+        assert_eq!(list::<Service>(text, &Projection::OBJECT).unwrap().1.len(), 1, "the second has no name");
     }
 
     #[test]
     fn what_is_not_an_event_is_told_apart() {
         let gone = r#"{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":410,"message":"","reason":"Expired"}}"#;
-        assert!(matches!(read::<Pod>(gone, &Keep::OBJECT), Ok(WatchEvent::Error(s)) if s.code == 410));
+        assert!(matches!(read::<Pod>(gone, &Projection::OBJECT), Ok(WatchEvent::Error(s)) if s.code == 410));
         let plain = r#"{"kind":"Status","status":"Failure","code":500,"message":"m","reason":"r"}"#;
-        assert!(matches!(read::<Pod>(plain, &Keep::OBJECT), Ok(WatchEvent::Error(s)) if s.code == 500));
+        assert!(matches!(read::<Pod>(plain, &Projection::OBJECT), Ok(WatchEvent::Error(s)) if s.code == 500));
         for broken in
             ["", "{", r#"{"type":"ADDED","object":{"metadata"#, r#"{"type":"HUH","object":{}}"#, "[]"]
         {
-            assert!(read::<Pod>(broken, &Keep::OBJECT).is_err(), "{broken}");
+            assert!(read::<Pod>(broken, &Projection::OBJECT).is_err(), "{broken}");
         }
         for broken in ["{}", r#"{"metadata":{}}"#, "null"] {
-            assert!(list::<Pod>(broken.into(), &Keep::OBJECT).is_err(), "{broken}");
+            assert!(list::<Pod>(broken.into(), &Projection::OBJECT).is_err(), "{broken}");
         }
-        assert!(list::<Pod>(r#"{"metadata":{},"items":null}"#.into(), &Keep::OBJECT).unwrap().1.is_empty());
+        assert!(
+            list::<Pod>(r#"{"metadata":{},"items":null}"#.into(), &Projection::OBJECT).unwrap().1.is_empty()
+        );
     }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Followed, Informer, Keep, Metadata, Object, Trim, reflector};
+use super::{AnyInformer, Informer, Metadata, Object, Projection, Transform, reflector};
 
 /// Which objects of a kind. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,8 +30,8 @@ struct Shared {
     shutdown: CancellationToken,
     tasks: TaskTracker,
     known: Mutex<HashMap<Wanted, Known>>,
-    trims: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
-    keeps: Mutex<HashMap<TypeId, &'static Keep>>,
+    transforms: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
+    projections: Mutex<HashMap<TypeId, &'static Projection>>,
 }
 
 /// Kind, namespace if not all, and selection.
@@ -40,7 +40,7 @@ type Wanted = (TypeId, Option<String>, Selection);
 /// An informer, as its kind and as any kind.
 struct Known {
     typed: Box<dyn Any + Send + Sync>,
-    followed: Arc<dyn Followed>,
+    any: Arc<dyn AnyInformer>,
     group: String,
     plural: String,
 }
@@ -53,8 +53,8 @@ impl Informers {
             shutdown,
             tasks: TaskTracker::new(),
             known: Mutex::default(),
-            trims: Mutex::default(),
-            keeps: Mutex::default(),
+            transforms: Mutex::default(),
+            projections: Mutex::default(),
         };
         Informers { shared: Arc::new(shared) }
     }
@@ -63,16 +63,20 @@ impl Informers {
         &self.shared.client
     }
 
-    /// Has informers of a kind that are started from now on read only a part of each object, which must not be
-    /// written back whole. Cheaper than [`Informers::trim`], which is for what is read once and then not kept.
-    pub fn keep<K: Object>(&self, keep: &'static Keep) {
-        self.shared.keeps.lock().insert(TypeId::of::<K>(), keep);
+    pub fn shutdown(&self) -> &CancellationToken {
+        &self.shared.shutdown
     }
 
-    /// Has informers of a kind that are started from now on keep only what `trim` leaves of each object. What
+    /// Has informers of a kind that are started from now on read only a part of each object, which must not be
+    /// written back whole. Cheaper than [`Informers::transform`], which is for what is read once and then not kept.
+    pub fn project<K: Object>(&self, projection: &'static Projection) {
+        self.shared.projections.lock().insert(TypeId::of::<K>(), projection);
+    }
+
+    /// Has informers of a kind that are started from now on keep only what `transform` leaves of each object. What
     /// is trimmed must not be written back whole.
-    pub fn trim<K: Object>(&self, trim: Trim<K>) {
-        self.shared.trims.lock().insert(TypeId::of::<K>(), Box::new(trim));
+    pub fn transform<K: Object>(&self, transform: Transform<K>) {
+        self.shared.transforms.lock().insert(TypeId::of::<K>(), Box::new(transform));
     }
 
     /// The informer of all objects of a kind; started when first asked for.
@@ -104,12 +108,17 @@ impl Informers {
             let informer: Informer<K> = self.start(
                 api(self.shared.client.clone()),
                 selection,
-                self.shared.keeps.lock().get(&TypeId::of::<K>()).copied().unwrap_or(&Keep::OBJECT),
+                self.shared
+                    .projections
+                    .lock()
+                    .get(&TypeId::of::<K>())
+                    .copied()
+                    .unwrap_or(&Projection::OBJECT),
                 self.shared.shutdown.child_token(),
             );
             Known {
                 typed: Box::new(informer.clone()),
-                followed: Arc::new(informer),
+                any: Arc::new(informer),
                 group: K::group(&()).into_owned(),
                 plural: K::plural(&()).into_owned(),
             }
@@ -119,14 +128,14 @@ impl Informers {
 
     /// Follows any resource from discovery by metadata: by the informer of its kind if someone has asked for
     /// one, or by one of its own until `stop`.
-    pub fn followed(&self, resource: &ApiResource, stop: &CancellationToken) -> Arc<dyn Followed> {
+    pub fn of_resource(&self, resource: &ApiResource, stop: &CancellationToken) -> Arc<dyn AnyInformer> {
         let known = self.shared.known.lock();
         let whole = known.iter().find(|((_, namespace, selection), known)| {
             let all = namespace.is_none() && *selection == Selection::default();
             all && (&known.group, &known.plural) == (&resource.group, &resource.plural)
         });
         match whole {
-            Some((_, known)) => known.followed.clone(),
+            Some((_, known)) => known.any.clone(),
             None => Arc::new(self.metadata(resource, stop)),
         }
     }
@@ -143,7 +152,7 @@ impl Informers {
                 () = either.cancelled() => {}
             }
         });
-        self.start(api, Selection::default(), &Keep::IDENTITY, both)
+        self.start(api, Selection::default(), &Projection::IDENTITY, both)
     }
 
     /// Waits until every list has ended; call after `shutdown` was cancelled.
@@ -156,16 +165,14 @@ impl Informers {
         &self,
         api: Api<K>,
         selection: Selection,
-        keep: &'static Keep,
+        projection: &'static Projection,
         stop: CancellationToken,
     ) -> Informer<K> {
-        let trim = self
-            .shared
-            .trims
-            .lock()
-            .get(&TypeId::of::<K>())
-            .map(|trim| *trim.downcast_ref::<Trim<K>>().expect("is kept under its own type"));
-        let informer = Informer::new(keep, trim);
+        let transform =
+            self.shared.transforms.lock().get(&TypeId::of::<K>()).map(|transform| {
+                *transform.downcast_ref::<Transform<K>>().expect("is kept under its own type")
+            });
+        let informer = Informer::new(projection, transform);
         self.shared.tasks.spawn(reflector::run(api, selection, informer.clone(), stop));
         informer
     }
@@ -186,14 +193,14 @@ mod tests {
         let informers = Informers::new(server.client(), shutdown.clone());
         let resource = ApiResource::erase::<ConfigMap>(&());
         let typed = informers.of::<ConfigMap>();
-        let followed = informers.followed(&resource, &CancellationToken::new());
+        let followed = informers.of_resource(&resource, &CancellationToken::new());
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = told.clone();
-        followed.handle_changes(Box::new(move |changed| {
-            let name = changed.object.described().name.clone().unwrap_or_default();
+        followed.handle_metadata(Box::new(move |changed| {
+            let name = changed.object.metadata().name.clone().unwrap_or_default();
             log.lock().push(format!("{name} {} {:?}", changed.deleted, changed.revision));
         }));
-        followed.has_all().await;
+        followed.synced().await;
         assert_eq!((typed.len(), server.lists()), (1, 1));
         server.delete("a");
         until(|| typed.is_empty()).await;
@@ -201,7 +208,7 @@ mod tests {
 
         // of a kind that no one has asked for, metadata is enough
         let alone = Informers::new(server.client(), shutdown.clone());
-        alone.followed(&resource, &CancellationToken::new()).has_all().await;
+        alone.of_resource(&resource, &CancellationToken::new()).synced().await;
         assert_eq!(server.lists(), 2);
         shutdown.cancel();
         informers.stopped().await;

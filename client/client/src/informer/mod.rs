@@ -12,13 +12,14 @@
 //! - `has_synced` is true once everything from the first list has reached every handler.
 //! - A list that failed changes nothing: it is not an empty list.
 //!
-//! `store` decides what changed, `reflector` talks to the server, `keep` leaves out what no one reads of
-//! what it says and `decode` reads the rest, `factory` shares, `described` is for those who follow every kind.
+//! `store` decides what changed, `reflector` talks to the server, `projection` leaves out what no one reads of
+//! what it says and `decode` reads the rest, `factory` shares, `any_kind` is for those who follow every kind.
 
+mod any_kind;
 mod decode;
-mod described;
 mod factory;
-mod keep;
+mod projection;
+
 mod reflector;
 mod store;
 
@@ -31,9 +32,9 @@ use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-pub use described::{Changed, Described, Followed};
+pub use any_kind::{AnyInformer, HasMetadata, MetadataEvent};
 pub use factory::{Informers, Selection};
-pub use keep::Keep;
+pub use projection::Projection;
 pub use store::Event;
 
 use crate::NamespacedName;
@@ -58,23 +59,23 @@ struct Shared<K> {
     /// between two changes. The store's own lock is free again by then: handlers read it.
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
-    keep: &'static Keep,
-    trim: Option<Trim<K>>,
+    projection: &'static Projection,
+    transform: Option<Transform<K>>,
 }
 
 /// Takes out of an object what nobody in this process reads, before it is kept.
-pub type Trim<K> = fn(&mut K);
+pub type Transform<K> = fn(&mut K);
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 
 impl<K: Object> Informer<K> {
-    fn new(keep: &'static Keep, trim: Option<Trim<K>>) -> Self {
+    fn new(projection: &'static Projection, transform: Option<Transform<K>>) -> Self {
         let shared = Shared {
             store: RwLock::new(Store::default()),
             handlers: Mutex::default(),
             synced: watch::Sender::new(false),
-            keep,
-            trim,
+            projection,
+            transform,
         };
         Informer { shared: Arc::new(shared) }
     }
@@ -148,13 +149,13 @@ impl<K: Object> Informer<K> {
         }
     }
 
-    fn keep(&self) -> &'static Keep {
-        self.shared.keep
+    fn projection(&self) -> &'static Projection {
+        self.shared.projection
     }
 
-    fn trim(&self, object: &mut K) {
-        if let Some(trim) = self.shared.trim {
-            trim(object);
+    fn transform(&self, object: &mut K) {
+        if let Some(transform) = self.shared.transform {
+            transform(object);
         }
     }
 
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_late_handler_is_told_of_everything_once_and_then_follows() {
-        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Projection::OBJECT, None);
         informer.change(|store| store.replace(vec![config_map("a", 1), config_map("b", 2)], "2"));
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = seen.clone();
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_handler_reads_a_store_that_already_has_the_change() {
-        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Projection::OBJECT, None);
         let (reader, seen) = (informer.clone(), Arc::new(Mutex::new(None)));
         let log = seen.clone();
         informer.handle(move |event| {
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_index_added_late_knows_what_is_there_and_is_shared_by_name() {
-        let informer: Informer<ConfigMap> = Informer::new(&Keep::OBJECT, None);
+        let informer: Informer<ConfigMap> = Informer::new(&Projection::OBJECT, None);
         let mut labelled = config_map("a", 1);
         labelled.metadata.labels = Some([("app".to_string(), "web".to_string())].into());
         informer.change(|store| store.put(labelled));

@@ -96,8 +96,8 @@ async fn list<K: Object>(
     }
     let request = Request::new(api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
     let text = api.clone().into_client().request_text(request).await?;
-    let (metadata, mut items) = decode::list(text, informer.keep()).map_err(kube::Error::SerdeError)?;
-    items.iter_mut().for_each(|object| informer.trim(object));
+    let (metadata, mut items) = decode::list(text, informer.projection()).map_err(kube::Error::SerdeError)?;
+    items.iter_mut().for_each(|object| informer.transform(object));
     let resource_version = revision_of(&metadata)?;
     informer.change(|store| store.replace(items, &resource_version));
     Ok(())
@@ -144,7 +144,7 @@ async fn watch<K: Object>(
         if line.last() != Some(&b'\n') {
             return Ok(heard);
         }
-        apply(informer, decode::event(&mut line, informer.keep()).map_err(kube::Error::SerdeError)?)?;
+        apply(informer, decode::event(&mut line, informer.projection()).map_err(kube::Error::SerdeError)?)?;
         heard = Heard::Something;
         failures.reset();
     }
@@ -154,14 +154,14 @@ fn apply<K: Object>(informer: &Informer<K>, event: WatchEvent<K>) -> Result<(), 
     let version = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
     match event {
         WatchEvent::Added(mut object) | WatchEvent::Modified(mut object) => {
-            informer.trim(&mut object);
+            informer.transform(&mut object);
             informer.change(|store| {
                 store.advance(&version(&object));
                 store.put(object)
             });
         }
         WatchEvent::Deleted(mut object) => {
-            informer.trim(&mut object);
+            informer.transform(&mut object);
             informer.change(|store| {
                 store.advance(&version(&object));
                 store.delete(object)
@@ -406,7 +406,7 @@ mod tests {
         server.put("a");
         let shutdown = CancellationToken::new();
         let informers = Informers::new(server.client(), shutdown.clone());
-        informers.trim::<ConfigMap>(|map| map.metadata.uid = None);
+        informers.transform::<ConfigMap>(|map| map.metadata.uid = None);
         let informer = informers.of::<ConfigMap>();
         informer.synced().await;
         server.put("b");

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_api::certificate_request::CertificateRequest;
-use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, Queue, error};
+use ferry_client::controller::Builder;
+use ferry_client::{Attempt, Client, Error, Informer, NamespacedName, Outcome, error};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -21,13 +22,11 @@ use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::cidr::Cidr;
 use crate::config::Config;
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use request::{Asker, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY};
 
 /// Until a request to serve is looked at again; the cleaner removes what nobody approves.
 const SERVING_RETRY: Duration = Duration::from_secs(5);
-
-const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 
 fn holds(csr: &CertificateSigningRequest, kind: &str) -> bool {
     let conditions = csr.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
@@ -59,33 +58,39 @@ fn condition(
     }
 }
 
-fn run<F, Fut>(context: &Context, controller: &'static str, act: F) -> Running
+struct Controller<A> {
+    client: Client,
+    requests: Informer<CertificateSigningRequest>,
+    act: A,
+}
+
+impl<A, Fut> Controller<A>
 where
-    F: Fn(Client, CertificateSigningRequest) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<Outcome, Error>> + Send,
+    A: Fn(Client, CertificateSigningRequest) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Outcome, Error>> + Send + 'static,
 {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let requests = context.informers.of::<CertificateSigningRequest>();
-    enqueue_own(&requests, &queue);
-    let (ready, client) = (requests.clone(), context.client.clone());
-    context.reconcile(controller, RESOURCE, queue, async move { ready.synced().await }, move |key| {
-        let (requests, client, act) = (requests.clone(), client.clone(), act.clone());
-        async move {
-            match requests.get(&key) {
-                Some(csr) => act(client, (*csr).clone()).await,
-                None => Ok(Outcome::Done),
-            }
+    fn run(context: &Context, builder: &Builder, act: A) -> Running {
+        let requests = builder.informer::<CertificateSigningRequest>();
+        let controller = Controller { client: context.client.clone(), requests: requests.clone(), act };
+        builder.of(&requests, Arc::new(controller)).run(Self::reconcile)
+    }
+
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        match self.requests.get(&key) {
+            Some(csr) => (self.act)(self.client.clone(), (*csr).clone()).await,
+            None => Ok(Outcome::Done),
         }
-    })
+    }
 }
 
 pub fn start_approving(context: &Context) -> Running {
+    let builder = context.controller("certificatesigningrequest-approving-controller");
     let serving = context.config.approve_kubelet_serving.then(|| Serving {
-        nodes: context.informers.of::<Node>(),
-        endpoint_slices: context.informers.of::<EndpointSlice>(),
+        nodes: builder.informer(),
+        endpoint_slices: builder.informer(),
         config: context.config.clone(),
     });
-    run(context, "certificatesigningrequest-approving-controller", move |client, csr| {
+    Controller::run(context, &builder, move |client, csr| {
         let serving = serving.clone();
         async move { approve(client, csr, serving.as_ref()).await }
     })
@@ -100,14 +105,7 @@ struct Serving {
 }
 
 impl Serving {
-    async fn may_serve(
-        &self,
-        csr: &CertificateSigningRequest,
-        parsed: &CertificateRequest,
-        node: &str,
-    ) -> bool {
-        // Both are needed whole: what is reserved would otherwise look free.
-        tokio::join!(self.nodes.synced(), self.endpoint_slices.synced());
+    fn may_serve(&self, csr: &CertificateSigningRequest, parsed: &CertificateRequest, node: &str) -> bool {
         let Some(node) = self.nodes.get(&NamespacedName::new("", node)) else { return false };
         let ranges = self.config.cluster_cidrs.iter().chain(&self.config.service_cidrs);
         let Ok(ranges) = ranges.map(|range| range.parse()).collect::<Result<Vec<Cidr>, _>>() else {
@@ -147,7 +145,7 @@ async fn approve(
     if let (Some(serving), KUBELET_SERVING, Some(node)) =
         (serving, csr.spec.signer_name.as_str(), request::node_name(&parsed))
     {
-        if serving.may_serve(&csr, &parsed, node).await {
+        if serving.may_serve(&csr, &parsed, node) {
             let message = "Auto approving kubelet serving certificate for the node's own addresses.";
             return write_approval(client, csr, message).await;
         }
@@ -217,7 +215,8 @@ pub fn start_signing(context: &Context) -> Running {
         return Box::pin(std::future::ready(()));
     };
     let longest = context.config.certificate_duration;
-    run(context, "certificatesigningrequest-signing-controller", move |client, csr| {
+    let builder = context.controller("certificatesigningrequest-signing-controller");
+    Controller::run(context, &builder, move |client, csr| {
         let ca = ca.clone();
         async move {
             let Some(next) = signed(&ca, csr, longest, Timestamp::now()) else { return Ok(Outcome::Done) };
@@ -273,7 +272,8 @@ fn signed(
 }
 
 pub fn start_cleaning(context: &Context) -> Running {
-    run(context, "certificatesigningrequest-cleaner-controller", |client, csr| async move {
+    let builder = context.controller("certificatesigningrequest-cleaner-controller");
+    Controller::run(context, &builder, |client, csr| async move {
         match expires_in(&csr, Timestamp::now()) {
             left if !left.is_zero() => Ok(Outcome::After(left)),
             _ => {

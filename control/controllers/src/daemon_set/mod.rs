@@ -4,9 +4,10 @@ mod plan;
 
 use std::sync::Arc;
 
+use ferry_client::informer::controller_uid;
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Written, error,
+    Attempt, Client, ConsistencyStore, Error, Event, EventType, Index, Informer, NamespacedName, Outcome,
+    Recorder, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
@@ -15,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::history::{self, Applied, hash_of};
 use crate::owned_pods::OwnedPods;
 use crate::ownership::{self, claim_all};
@@ -34,59 +35,50 @@ struct Controller {
     revisions: Index<ControllerRevision>,
     owned: OwnedPods,
     recorder: Recorder,
-    written: Written,
+    consistency: ConsistencyStore,
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let sets = context.informers.of::<DaemonSet>();
-    let nodes = context.informers.of::<Node>();
-    let pods = context.informers.of::<Pod>();
-    let revisions = context.informers.of::<ControllerRevision>();
+    let builder = context.controller(CONTROLLER);
+    let sets = builder.informer::<DaemonSet>();
+    let (nodes, pods) = (builder.informer::<Node>(), builder.informer::<Pod>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         sets: sets.clone(),
         nodes: nodes.clone(),
         pods: by_controller(&pods),
-        revisions: revisions.index("controller", ferry_client::informer::controller_uid),
+        revisions: builder.informer().index("controller", controller_uid),
         owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         recorder: context.recorder(CONTROLLER),
-        written: Written::default(),
+        consistency: ConsistencyStore::default(),
     });
-    enqueue_own(&sets, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.owned.hear::<DaemonSet>(event, &wakes));
-    let (all, wakes) = (sets.clone(), queue.clone());
-    nodes.handle(move |event: &Event<Node>| {
+    builder
+        .of(&sets, controller)
+        .watches(&pods, |it, event| it.owned.observe::<DaemonSet>(event))
+        .watches(&nodes, Controller::node_changed)
+        .run(Controller::reconcile)
+}
+
+impl Controller {
+    fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
         // Heartbeats change a node all the time; where a pod may be, they do not.
         let place = |node: &Node| {
             let spec = node.spec.clone().unwrap_or_default();
             (node.metadata.labels.clone(), spec.taints, spec.unschedulable)
         };
-        if event.old().is_none_or(|old| place(old) != place(event.object())) {
-            all.list().iter().for_each(|set| wakes.add_caused(NamespacedName::of(&**set), event.revision()));
+        if event.old().is_some_and(|old| place(old) == place(event.object())) {
+            return Vec::new();
         }
-    });
-    let synced = async move {
-        sets.synced().await;
-        nodes.synced().await;
-        pods.synced().await;
-        revisions.synced().await;
-    };
-    context.reconcile(CONTROLLER, "daemonsets.apps", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-}
+        self.sets.list().iter().map(|set| NamespacedName::of(&**set)).collect()
+    }
 
-impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.owned.forget(&key);
-            self.written.forget(&key);
+            self.consistency.forget(&key);
             return Ok(Outcome::Done);
         };
-        if self.written.is_ahead_of(&*set) {
+        if self.consistency.is_stale(&*set) {
             return Ok(Outcome::Done);
         }
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
@@ -109,9 +101,9 @@ impl Controller {
         let grouped = by_node(&pods);
         let now = Timestamp::now();
         let mut result = Ok(());
-        if self.owned.are_seen(&key) {
+        if self.owned.satisfied_expectations(&key) {
             result = self.apply(&key, &set, &hash, manage(&set, &nodes, &grouped, &hash)).await;
-            if result.is_ok() && self.owned.are_seen(&key) {
+            if result.is_ok() && self.owned.satisfied_expectations(&key) {
                 result = self.apply(&key, &set, &hash, update(&set, &nodes, &grouped, &hash, now)).await;
             }
         }
@@ -193,7 +185,7 @@ impl Controller {
                 Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
             let written = api.replace_status(&set.name_any(), &PostParams::default(), &next).await;
             if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
-                self.written.note(&written);
+                self.consistency.wrote(&written);
             }
         }
         Ok(())

@@ -9,9 +9,10 @@ mod status;
 
 use std::sync::Arc;
 
+use ferry_client::controller::{owner, owners};
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Written, error, unread,
+    Attempt, Client, ConsistencyStore, Error, Event, EventType, Index, Informer, NamespacedName, Outcome,
+    Recorder, error, undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -20,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::ownership::{self, claim_all, controller_of, is_controlled_by, selects};
 use crate::pods::{by_controller, is_finished, orphans_of};
 use plan::{Action, Plan, plan};
@@ -35,15 +36,14 @@ struct Controller {
     sets_by_owner: Index<ReplicaSet>,
     pods: Index<Pod>,
     recorder: Recorder,
-    written: Written,
-    written_sets: Written,
+    consistency: ConsistencyStore,
+    set_consistency: ConsistencyStore,
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let deployments = context.informers.of::<Deployment>();
-    let sets = context.informers.of::<ReplicaSet>();
-    let pods = context.informers.of::<Pod>();
+    let builder = context.controller(CONTROLLER);
+    let deployments = builder.informer::<Deployment>();
+    let (sets, pods) = (builder.informer::<ReplicaSet>(), builder.informer::<Pod>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         deployments: deployments.clone(),
@@ -54,76 +54,53 @@ pub fn start(context: &Context) -> Running {
         }),
         pods: by_controller(&pods),
         recorder: context.recorder(CONTROLLER),
-        written: Written::default(),
-        written_sets: Written::default(),
+        consistency: ConsistencyStore::default(),
+        set_consistency: ConsistencyStore::default(),
     });
-    enqueue_own(&deployments, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    sets.handle(move |event| watching.hear_of_set(event, &wakes));
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.hear_of_pod(event, &wakes));
-    let synced = async move {
-        deployments.synced().await;
-        sets.synced().await;
-        pods.synced().await;
-    };
-    context.reconcile(CONTROLLER, "deployments.apps", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-}
-
-/// The Deployment that a ReplicaSet names as its controller.
-fn owner(set: &ReplicaSet) -> Option<NamespacedName> {
-    let owner = controller_of(set).filter(|owner| owner.kind == "Deployment")?;
-    Some(NamespacedName::new(set.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
+    builder
+        .of(&deployments, controller)
+        .watches(&sets, Controller::set_changed)
+        .watches(&pods, Controller::pod_changed)
+        .run(Controller::reconcile)
 }
 
 impl Controller {
-    fn hear_of_set(&self, event: &Event<ReplicaSet>, queue: &Queue<NamespacedName>) {
+    fn set_changed(&self, event: &Event<ReplicaSet>) -> Vec<NamespacedName> {
         let set = event.object();
         if event.is_deleted() {
-            self.written_sets.forget(&event.key());
+            self.set_consistency.forget(&event.key());
         }
-        if let Some(previous) = event.old().and_then(|old| owner(old))
-            && owner(set).as_ref() != Some(&previous)
-        {
-            queue.add_caused(previous, event.revision());
-        }
-        if let Some(key) = owner(set) {
-            queue.add_caused(key, event.revision());
-        } else if controller_of(&**set).is_none() && !event.is_deleted() {
-            for deployment in self.deployments.list_namespace(set.metadata.namespace.as_deref().unwrap_or(""))
-            {
+        let mut keys = owners::<Deployment, _>(event);
+        if controller_of(&**set).is_none() && !event.is_deleted() {
+            let mut deployments = self.deployments.list_namespace(&event.key().namespace);
+            deployments.retain(|deployment| {
                 let selector = deployment.spec.as_ref().and_then(|spec| ownership::selector(&spec.selector));
-                if selector.is_some_and(|selector| selects(&selector, &**set)) {
-                    queue.add_caused(NamespacedName::of(&*deployment), event.revision());
-                }
-            }
+                selector.is_some_and(|selector| selects(&selector, &**set))
+            });
+            keys.extend(deployments.iter().map(|deployment| NamespacedName::of(&**deployment)));
         }
+        keys
     }
 
     /// Only "Recreate" cares about pods: it starts the new when the last of the old is gone.
-    fn hear_of_pod(&self, event: &Event<Pod>, queue: &Queue<NamespacedName>) {
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
         let pod = event.object();
         if !event.is_deleted() && !is_finished(pod) {
-            return;
+            return Vec::new();
         }
-        let Some(set) = controller_of(&**pod).filter(|owner| owner.kind == "ReplicaSet") else { return };
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let Some(set) = self.sets.get(&NamespacedName::new(namespace, set.name.clone())) else { return };
-        let Some(key) = owner(&set) else { return };
-        if self.deployments.get(&key).is_some_and(|deployment| plan::is_recreate(&deployment)) {
-            queue.add_caused(key, event.revision());
-        }
+        let set = owner::<ReplicaSet>(&**pod).and_then(|key| self.sets.get(&key));
+        let deployment = set
+            .and_then(|set| owner::<Deployment>(&*set))
+            .filter(|key| self.deployments.get(key).is_some_and(|deployment| plan::is_recreate(&deployment)));
+        deployment.into_iter().collect()
     }
 
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(deployment) = self.deployments.get(&key) else {
-            self.written.forget(&key);
+            self.consistency.forget(&key);
             return Ok(Outcome::Done);
         };
-        if self.written.is_ahead_of(&*deployment) {
+        if self.consistency.is_stale(&*deployment) {
             return Ok(Outcome::Done);
         }
         let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
@@ -136,7 +113,7 @@ impl Controller {
         let mut candidates = self.sets_by_owner.get(&deployment.uid().unwrap_or_default());
         candidates.extend(self.sets_by_owner.get(&orphans_of(&key.namespace)));
         let sets = claim_all(&self.client, &*deployment, &selector, candidates).await?;
-        if sets.iter().any(|set| self.written_sets.is_ahead_of(&**set)) {
+        if sets.iter().any(|set| self.set_consistency.is_stale(&**set)) {
             return Ok(Outcome::Done);
         }
         let has_pods = |set: &ReplicaSet| {
@@ -160,7 +137,7 @@ impl Controller {
                         .attempting(format!("write replica set {}", set.name_any()))?;
                     // What it has become may call for something else: that comes with its event.
                     let Some(written) = written else { return Ok(Outcome::Done) };
-                    self.written_sets.note(&written);
+                    self.set_consistency.wrote(&written);
                     if let Some(from) = scaled_from {
                         self.tell_scaled(deployment, &set, from);
                     }
@@ -168,7 +145,7 @@ impl Controller {
                 Action::Delete { name, uid } => {
                     let only_this =
                         DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
-                    let deleted = unread::delete(&sets, &name, &only_this).await;
+                    let deleted = undecoded::delete(&sets, &name, &only_this).await;
                     error::ignore_not_found(deleted).attempting(format!("delete replica set {name}"))?;
                 }
             }
@@ -237,7 +214,7 @@ impl Controller {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &new.namespace().unwrap_or_default());
         let written = api.replace_status(&new.name_any(), &PostParams::default(), &new).await;
         if let Some(written) = error::unless_superseded(written).attempting("write status")? {
-            self.written.note(&written);
+            self.consistency.wrote(&written);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ferry_client::informer::Described;
+use ferry_client::informer::HasMetadata;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ObjectMeta;
 
@@ -18,12 +18,12 @@ pub const ORPHAN: &str = "orphan";
 #[derive(Clone)]
 pub struct Node {
     pub resource: Arc<Resource>,
-    pub object: Arc<dyn Described>,
+    pub object: Arc<dyn HasMetadata>,
 }
 
 impl Node {
     pub fn metadata(&self) -> &ObjectMeta {
-        self.object.described()
+        self.object.metadata()
     }
 
     pub fn name(&self) -> &str {
@@ -103,8 +103,8 @@ impl Graph {
     }
 
     /// Takes an object as it is now; returns the uids worth looking at.
-    pub fn put(&mut self, resource: &Arc<Resource>, object: Arc<dyn Described>) -> Vec<String> {
-        let Some(uid) = object.described().uid.clone() else { return Vec::new() };
+    pub fn put(&mut self, resource: &Arc<Resource>, object: Arc<dyn HasMetadata>) -> Vec<String> {
+        let Some(uid) = object.metadata().uid.clone() else { return Vec::new() };
         let node = Node { resource: resource.clone(), object };
         let old = self.nodes.insert(uid.clone(), node.clone());
         let mut look = Vec::new();
@@ -246,7 +246,12 @@ mod tests {
         Arc::new(Resource { api, namespaced: true, verbs: vec![] })
     }
 
-    fn thing(name: &str, owners: &[(&str, bool)], finalizers: &[&str], deleting: bool) -> Arc<dyn Described> {
+    fn thing(
+        name: &str,
+        owners: &[(&str, bool)],
+        finalizers: &[&str],
+        deleting: bool,
+    ) -> Arc<dyn HasMetadata> {
         let owner = |(name, block): &(&str, bool)| OwnerReference {
             api_version: "v1".into(),
             kind: "Thing".into(),
@@ -333,7 +338,7 @@ mod tests {
     fn a_reference_into_another_namespace_means_nobody() {
         let node = Node { resource: resource(), object: thing("owner", &[], &[], false) };
         let child = thing("child", &[("owner", false)], &[], false);
-        let reference = child.described().owner_references.clone().unwrap().remove(0);
+        let reference = child.metadata().owner_references.clone().unwrap().remove(0);
         assert!(node.is_meant_by(&reference, Some("default")));
         assert!(!node.is_meant_by(&reference, Some("other")));
         assert!(!node.is_meant_by(&reference, None));

@@ -11,8 +11,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::informer::Changed;
-use ferry_client::{Attempt, CancellationToken, Client, Error, Metadata, Outcome, Queue, error, unread};
+use ferry_client::informer::MetadataEvent;
+use ferry_client::{Attempt, CancellationToken, Client, Error, Metadata, Outcome, Queue, error, undecoded};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -65,7 +65,8 @@ impl Absent {
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<String> = Queue::default();
+    let builder = context.controller(CONTROLLER);
+    let queue = builder.queue();
     let kinds = Kinds::default();
     let collector = Arc::new(Collector {
         client: context.client.clone(),
@@ -76,22 +77,19 @@ pub fn start(context: &Context) -> Running {
     });
     let ready = CancellationToken::new();
     let monitoring = monitors::follow(context.clone(), collector.clone(), kinds, ready.clone());
-    let synced = async move { ready.cancelled().await };
-    let working = context.reconcile(CONTROLLER, "objects", queue, synced, move |uid| {
-        let collector = collector.clone();
-        async move { collector.look_at(&uid).await }
-    });
+    let controller = builder.over("objects", queue, collector).after(ready.cancelled_owned());
+    let working = controller.run(Collector::reconcile);
     Box::pin(async move {
         futures::join!(monitoring, working);
     })
 }
 
 impl Collector {
-    fn hear(&self, resource: &Arc<Resource>, changed: Changed) {
+    fn object_changed(&self, resource: &Arc<Resource>, changed: MetadataEvent) {
         let look = {
             let mut graph = self.graph.lock();
             match changed.deleted {
-                true => graph.remove(changed.object.described().uid.as_deref().unwrap_or("")),
+                true => graph.remove(changed.object.metadata().uid.as_deref().unwrap_or("")),
                 false => graph.put(resource, changed.object),
             }
         };
@@ -105,7 +103,8 @@ impl Collector {
         look.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
-    async fn look_at(&self, uid: &str) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, uid: String) -> Result<Outcome, Error> {
+        let uid = uid.as_str();
         let Some(node) = self.graph.lock().get(uid).cloned() else { return Ok(Outcome::Done) };
         if node.awaits_orphaning() {
             self.orphan_dependents(uid, &node).await?;
@@ -200,7 +199,7 @@ impl Collector {
             resource_version: node.metadata().resource_version.clone(),
         };
         let deleted = span
-            .in_scope(unread::delete(&self.api_of(node), node.name(), &params.preconditions(exactly)))
+            .in_scope(undecoded::delete(&self.api_of(node), node.name(), &params.preconditions(exactly)))
             .await;
         match deleted {
             // Changed meanwhile: the informer brings the new version, which is then judged.

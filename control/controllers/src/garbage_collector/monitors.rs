@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_client::informer::Followed;
+use ferry_client::informer::AnyInformer;
 use ferry_client::{CancellationToken, error};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -23,7 +23,7 @@ pub type Kinds = Arc<RwLock<HashMap<(String, String), Arc<Resource>>>>;
 const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
 
 struct Monitor {
-    followed: Arc<dyn Followed>,
+    informer: Arc<dyn AnyInformer>,
     resource: Arc<Resource>,
     stop: CancellationToken,
 }
@@ -47,7 +47,7 @@ pub async fn follow(context: Context, collector: Arc<Collector>, kinds: Kinds, r
                 }
                 update(&context, &collector, &kinds, &mut monitors, found.resources, complete);
                 if !ready.is_cancelled() {
-                    let all = monitors.values().map(|monitor| monitor.followed.has_all());
+                    let all = monitors.values().map(|monitor| monitor.informer.synced());
                     // One kind that cannot be listed must not keep all others from being collected.
                     let _ =
                         tokio::time::timeout(Duration::from_secs(30), futures::future::join_all(all)).await;
@@ -96,14 +96,14 @@ fn update(
         let collectable = ["list", "watch", "delete"].iter().all(|verb| resource.can(verb));
         if collectable && !monitors.contains_key(&name) {
             let stop = CancellationToken::new();
-            let followed = context.informers.followed(&resource.api, &stop);
+            let informer = context.informers.of_resource(&resource.api, &stop);
             let (listening, of, stopped) = (collector.clone(), resource.clone(), stop.clone());
-            followed.handle_changes(Box::new(move |changed| {
+            informer.handle_metadata(Box::new(move |changed| {
                 if !stopped.is_cancelled() {
-                    listening.hear(&of, changed);
+                    listening.object_changed(&of, changed);
                 }
             }));
-            monitors.insert(name, Monitor { followed, resource, stop });
+            monitors.insert(name, Monitor { informer, resource, stop });
         }
     }
 }

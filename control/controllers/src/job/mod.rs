@@ -10,8 +10,9 @@ mod plan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ferry_client::controller::owner;
 use ferry_client::{
-    Attempt, Client, Error, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder, Written,
+    Attempt, Client, ConsistencyStore, Error, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
     error,
 };
 use jiff::Timestamp;
@@ -22,8 +23,8 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::context::{Context, Running, enqueue_own};
-use crate::owned_pods::{OwnedPods, owner};
+use crate::context::{Context, Running};
+use crate::owned_pods::OwnedPods;
 use crate::ownership::{self, claim_all, controller_ref};
 use crate::pods::{by_controller, from_template, orphans_of};
 use crate::slow_start::together;
@@ -39,13 +40,12 @@ struct Controller {
     owned: OwnedPods,
     failures: Mutex<HashMap<NamespacedName, Failures>>,
     recorder: Recorder,
-    written: Written,
+    consistency: ConsistencyStore,
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let jobs = context.informers.of::<Job>();
-    let pods = context.informers.of::<Pod>();
+    let builder = context.controller(CONTROLLER);
+    let (jobs, pods) = (builder.informer::<Job>(), builder.informer::<Pod>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         jobs: jobs.clone(),
@@ -53,28 +53,21 @@ pub fn start(context: &Context) -> Running {
         owned: OwnedPods::new(context.client.clone(), context.recorder(CONTROLLER)),
         failures: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
-        written: Written::default(),
+        consistency: ConsistencyStore::default(),
     });
-    enqueue_own(&jobs, &queue);
-    let (watching, wakes) = (controller.clone(), queue.clone());
-    pods.handle(move |event| watching.owned.hear::<Job>(event, &wakes));
-    let synced = async move {
-        jobs.synced().await;
-        pods.synced().await;
-    };
-    context.reconcile(CONTROLLER, "jobs.batch", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder
+        .of(&jobs, controller)
+        .watches(&pods, |jobs, event| jobs.owned.observe::<Job>(event))
+        .run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(job) = self.jobs.get(&key) else {
-            self.written.forget(&key);
+            self.consistency.forget(&key);
             return self.release_orphans(&key).await;
         };
-        if self.written.is_ahead_of(&*job) {
+        if self.consistency.is_stale(&*job) {
             return Ok(Outcome::Done);
         }
         let spec = job.spec.clone().unwrap_or_default();
@@ -93,7 +86,8 @@ impl Controller {
         candidates.extend(self.pods.get(&orphans_of(&key.namespace)));
         let pods = claim_all(&self.client, &*job, &selector, candidates).await?;
         let failures = self.failures.lock().get(&key).copied().unwrap_or_default();
-        let plan = plan::plan(&job, &pods, failures, self.owned.are_seen(&key), Timestamp::now());
+        let plan =
+            plan::plan(&job, &pods, failures, self.owned.satisfied_expectations(&key), Timestamp::now());
         self.apply(&key, &job, plan).await
     }
 
@@ -104,7 +98,7 @@ impl Controller {
             let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
             let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
             match error::ignore_not_found(written).attempting("write status")? {
-                Some(written) => self.written.note(&written),
+                Some(written) => self.consistency.wrote(&written),
                 None => return Ok(Outcome::Done),
             }
         }
@@ -140,7 +134,7 @@ impl Controller {
         self.owned.forget(key);
         self.failures.lock().remove(key);
         let mut left = self.pods.in_namespace(&key.namespace);
-        left.retain(|pod| owner::<Job>(pod).as_ref() == Some(key));
+        left.retain(|pod| owner::<Job>(&**pod).as_ref() == Some(key));
         self.release(left).await?;
         Ok(Outcome::Done)
     }

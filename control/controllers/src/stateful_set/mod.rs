@@ -7,9 +7,10 @@ mod plan;
 
 use std::sync::Arc;
 
+use ferry_client::informer::controller_uid;
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
-    Written, error, unread,
+    Attempt, Client, ConsistencyStore, Error, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
+    error, undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
@@ -18,9 +19,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 
-use crate::context::{Context, Running, enqueue_own};
+use crate::context::{Context, Running};
 use crate::history::{self, Applied, template_of};
-use crate::ownership::{self, claim_all, controller_of};
+use crate::ownership::{self, claim_all};
 use crate::pods::{by_controller, orphans_of, until_available};
 use identity::{claims, make_pod, ordinal, revision_of};
 use plan::{Action, plan};
@@ -35,58 +36,31 @@ struct Controller {
     claims: Informer<PersistentVolumeClaim>,
     revisions: Index<ControllerRevision>,
     recorder: Recorder,
-    written: Written,
+    consistency: ConsistencyStore,
 }
 
 pub fn start(context: &Context) -> Running {
-    let queue: Queue<NamespacedName> = Queue::default();
-    let sets = context.informers.of::<StatefulSet>();
-    let pods = context.informers.of::<Pod>();
-    let claims = context.informers.of::<PersistentVolumeClaim>();
-    let revisions = context.informers.of::<ControllerRevision>();
+    let builder = context.controller(CONTROLLER);
+    let (sets, pods) = (builder.informer::<StatefulSet>(), builder.informer::<Pod>());
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         sets: sets.clone(),
         pods: by_controller(&pods),
-        claims: claims.clone(),
-        revisions: revisions.index("controller", ferry_client::informer::controller_uid),
+        claims: builder.informer(),
+        revisions: builder.informer().index("controller", controller_uid),
         recorder: context.recorder(CONTROLLER),
-        written: Written::default(),
+        consistency: ConsistencyStore::default(),
     });
-    enqueue_own(&sets, &queue);
-    let wakes = queue.clone();
-    pods.handle(move |event: &Event<Pod>| {
-        let owner = |pod: &Pod| {
-            let owner = controller_of(pod).filter(|owner| owner.kind == "StatefulSet")?;
-            Some(NamespacedName::new(pod.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
-        };
-        let (before, now) = (event.old().and_then(|old| owner(old)), owner(event.object()));
-        if let Some(before) = before.filter(|before| Some(before) != now.as_ref()) {
-            wakes.add_caused(before, event.revision());
-        }
-        if let Some(now) = now {
-            wakes.add_caused(now, event.revision());
-        }
-    });
-    let synced = async move {
-        sets.synced().await;
-        pods.synced().await;
-        claims.synced().await;
-        revisions.synced().await;
-    };
-    context.reconcile(CONTROLLER, "statefulsets.apps", queue, synced, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
+    builder.of(&sets, controller).owns(&pods).run(Controller::reconcile)
 }
 
 impl Controller {
-    async fn reconcile(&self, key: NamespacedName) -> Result<Outcome, Error> {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
-            self.written.forget(&key);
+            self.consistency.forget(&key);
             return Ok(Outcome::Done);
         };
-        if self.written.is_ahead_of(&*set) {
+        if self.consistency.is_stale(&*set) {
             return Ok(Outcome::Done);
         }
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
@@ -172,9 +146,12 @@ impl Controller {
                 }
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
                 let only_this = Preconditions { uid: pod.uid(), resource_version: None };
-                let deleted =
-                    unread::delete(&api, &pod.name_any(), &DeleteParams::default().preconditions(only_this))
-                        .await;
+                let deleted = undecoded::delete(
+                    &api,
+                    &pod.name_any(),
+                    &DeleteParams::default().preconditions(only_this),
+                )
+                .await;
                 self.tell("delete", set, &pod.name_any(), deleted.as_ref().err());
                 error::ignore_not_found(deleted).attempting(format!("delete pod {}", pod.name_any()))?;
                 Ok(())
@@ -288,7 +265,7 @@ impl Controller {
                 Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
             let written = api.replace_status(&set.name_any(), &PostParams::default(), &next).await;
             if let Some(written) = error::ignore_not_found(written).attempting("write status")? {
-                self.written.note(&written);
+                self.consistency.wrote(&written);
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use ferry_client::gathered::Gathered;
+use ferry_client::coalesce::CoalescedWrites;
 
 pub use container::*;
 pub use image::*;
@@ -376,7 +376,7 @@ pub(crate) fn unix_channel(endpoint: &str) -> Result<Channel, Error> {
             let path = path.clone();
             async move {
                 let socket = tokio::net::UnixStream::connect(path).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(Gathered::new(socket)))
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(CoalescedWrites::new(socket)))
             }
         }),
     );

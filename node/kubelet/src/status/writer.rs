@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ferry_client::unread;
+use ferry_client::undecoded;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Resource;
 use parking_lot::Mutex;
@@ -218,7 +218,7 @@ impl Shared {
                 .header(http::header::CONTENT_TYPE, "application/strategic-merge-patch+json")
                 .body(wanted.into())
                 .map_err(kube::core::request::Error::BuildRequest);
-            let result = span.in_scope(unread::send(client, request)).await;
+            let result = span.in_scope(undecoded::send(client, request)).await;
             match result {
                 Ok(()) => {
                     self.done(uid, version);

@@ -1,10 +1,10 @@
-//! Gathers what the requests of one connection have to say, and writes it in one piece.
+//! Coalesces the frames that requests of one connection write at about the same time into one write.
 //!
 //! A request is two or three frames of HTTP/2, and each is flushed on its own: as many system calls here, and as
 //! many times the other side is woken for half a request. So the first flush only lets the tasks that are ready have
 //! their turn, whose frames then come along; the second writes.
 //!
-//! The API server gathers on its side over many flushes, since one event is a frame for each of hundreds of streams,
+//! The API server coalesces on its side over many flushes, since one event is a frame for each of hundreds of streams,
 //! and has its connection driven for it. A client's few frames need no more than this.
 
 use std::io::{self, IoSlice};
@@ -15,37 +15,37 @@ use bytes::{Buf, BytesMut};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Whoever gathered this much writes before it gathers more.
+/// A buffer of this size is written before it takes more.
 const FULL: usize = 64 * 1024;
 
-pub struct Gathered<IO> {
+pub struct CoalescedWrites<IO> {
     io: IO,
-    gathered: BytesMut,
+    buffer: BytesMut,
     /// The others had their turn.
     yielded: bool,
 }
 
-impl<IO> Gathered<IO> {
+impl<IO> CoalescedWrites<IO> {
     pub fn new(io: IO) -> Self {
-        Self { io, gathered: BytesMut::new(), yielded: false }
+        Self { io, buffer: BytesMut::new(), yielded: false }
     }
 }
 
-impl<IO: AsyncWrite + Unpin> Gathered<IO> {
+impl<IO: AsyncWrite + Unpin> CoalescedWrites<IO> {
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.gathered.is_empty() {
-            let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.gathered))?;
+        while !self.buffer.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.buffer))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.gathered.advance(written);
+            self.buffer.advance(written);
         }
         self.yielded = false;
         Poll::Ready(Ok(()))
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<IO> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
@@ -55,10 +55,10 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.gathered.len() >= FULL {
+        if self.buffer.len() >= FULL {
             ready!(self.poll_drain(context))?;
         }
-        slices.iter().for_each(|slice| self.gathered.extend_from_slice(slice));
+        slices.iter().for_each(|slice| self.buffer.extend_from_slice(slice));
         Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()))
     }
 
@@ -67,7 +67,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.gathered.is_empty() && !self.yielded {
+        if !self.buffer.is_empty() && !self.yielded {
             self.yielded = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -82,13 +82,13 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
     }
 }
 
-impl<IO: Connection> Connection for Gathered<IO> {
+impl<IO: Connection> Connection for CoalescedWrites<IO> {
     fn connected(&self) -> Connected {
         self.io.connected()
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Gathered<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for CoalescedWrites<IO> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ mod tests {
     async fn frames_of_one_moment_are_one_write() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let writes = Arc::new(AtomicUsize::new(0));
-        let mut io = Gathered::new(Counted(near, writes.clone()));
+        let mut io = CoalescedWrites::new(Counted(near, writes.clone()));
         let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
         let connection = tokio::spawn(async move {
             std::future::poll_fn(|context| {
@@ -159,12 +159,12 @@ mod tests {
     #[tokio::test]
     async fn what_is_long_or_last_arrives_in_order() {
         let (near, mut far) = tokio::io::duplex(1024);
-        let mut io = Gathered::new(near);
+        let mut io = CoalescedWrites::new(near);
         let writing = tokio::spawn(async move {
             for _ in 0..3 {
-                io.write_all(&vec![b'x'; FULL]).await.expect("gathered or written");
+                io.write_all(&vec![b'x'; FULL]).await.expect("buffered or written");
             }
-            io.write_all(b"tail").await.expect("gathered");
+            io.write_all(b"tail").await.expect("buffered");
             io.shutdown().await.expect("written");
         });
         let mut read = Vec::new();

@@ -11,39 +11,39 @@ use kube::api::ObjectMeta;
 use super::{Informer, Object};
 
 /// Something with metadata.
-pub trait Described: Send + Sync {
-    fn described(&self) -> &ObjectMeta;
+pub trait HasMetadata: Send + Sync {
+    fn metadata(&self) -> &ObjectMeta;
 }
 
-impl<K: Resource + Send + Sync> Described for K {
-    fn described(&self) -> &ObjectMeta {
+impl<K: Resource + Send + Sync> HasMetadata for K {
+    fn metadata(&self) -> &ObjectMeta {
         self.meta()
     }
 }
 
 /// What happened to an object of some kind.
 #[derive(Clone)]
-pub struct Changed {
+pub struct MetadataEvent {
     /// As it is now, or last was.
-    pub object: Arc<dyn Described>,
+    pub object: Arc<dyn HasMetadata>,
     pub deleted: bool,
     /// The revision that made this event.
     pub revision: Option<i64>,
 }
 
 /// An informer of a kind that its user does not know.
-pub trait Followed: Send + Sync {
+pub trait AnyInformer: Send + Sync {
     /// As [`Informer::handle`].
-    fn handle_changes(&self, handler: Box<dyn Fn(Changed) + Send + Sync>);
+    fn handle_metadata(&self, handler: Box<dyn Fn(MetadataEvent) + Send + Sync>);
 
     /// As [`Informer::synced`].
-    fn has_all(&self) -> BoxFuture<'static, ()>;
+    fn synced(&self) -> BoxFuture<'static, ()>;
 }
 
-impl<K: Object> Followed for Informer<K> {
-    fn handle_changes(&self, handler: Box<dyn Fn(Changed) + Send + Sync>) {
+impl<K: Object> AnyInformer for Informer<K> {
+    fn handle_metadata(&self, handler: Box<dyn Fn(MetadataEvent) + Send + Sync>) {
         self.handle(move |event| {
-            handler(Changed {
+            handler(MetadataEvent {
                 object: event.object().clone(),
                 deleted: event.is_deleted(),
                 revision: event.revision(),
@@ -51,7 +51,7 @@ impl<K: Object> Followed for Informer<K> {
         });
     }
 
-    fn has_all(&self) -> BoxFuture<'static, ()> {
+    fn synced(&self) -> BoxFuture<'static, ()> {
         let informer = self.clone();
         async move { informer.synced().await }.boxed()
     }

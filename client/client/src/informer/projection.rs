@@ -6,37 +6,37 @@ use std::ops::Range;
 
 /// What is kept of a JSON value; of a list, what is kept of each of its elements.
 #[derive(Debug)]
-pub enum Keep {
-    Whole,
-    Nothing,
+pub enum Projection {
+    All,
+    None,
     /// Every field, but of these less.
-    Except(&'static [(&'static str, Keep)]),
+    Except(&'static [(&'static str, Projection)]),
     /// No field but these.
-    Only(&'static [(&'static str, Keep)]),
+    Only(&'static [(&'static str, Projection)]),
 }
 
-impl Keep {
+impl Projection {
     /// All but the managed fields. A write without them leaves the server's own in place.
-    pub const OBJECT: Keep = Keep::Except(&[("metadata", Keep::METADATA)]);
+    pub const OBJECT: Projection = Projection::Except(&[("metadata", Projection::METADATA)]);
 
-    pub const METADATA: Keep = Keep::Except(&[("managedFields", Keep::Nothing)]);
+    pub const METADATA: Projection = Projection::Except(&[("managedFields", Projection::None)]);
 
     /// Who it is and whom it belongs to: metadata without labels and annotations.
-    pub const IDENTITY: Keep = Keep::Only(&[
-        ("apiVersion", Keep::Whole),
-        ("kind", Keep::Whole),
+    pub const IDENTITY: Projection = Projection::Only(&[
+        ("apiVersion", Projection::All),
+        ("kind", Projection::All),
         (
             "metadata",
-            Keep::Except(&[
-                ("managedFields", Keep::Nothing),
-                ("labels", Keep::Nothing),
-                ("annotations", Keep::Nothing),
+            Projection::Except(&[
+                ("managedFields", Projection::None),
+                ("labels", Projection::None),
+                ("annotations", Projection::None),
             ]),
         ),
     ]);
 }
 
-impl Keep {
+impl Projection {
     /// Cuts an object's text. Text that is no JSON stays as it is: whoever decodes it will say so.
     pub fn cut(&self, object: &mut Vec<u8>) {
         cut(object, |cuts| cuts.walk(0, self, true));
@@ -44,7 +44,7 @@ impl Keep {
 }
 
 /// Cuts the object of a watch event. Of a bookmark and of an error nothing is left out.
-pub fn cut_event(line: &mut Vec<u8>, keep: &Keep) {
+pub fn cut_event(line: &mut Vec<u8>, projection: &Projection) {
     cut(line, |cuts| {
         let text = Text(cuts.text.0);
         let (first, at) = text.name(text.expect(0, b'{')?)?;
@@ -52,18 +52,21 @@ pub fn cut_event(line: &mut Vec<u8>, keep: &Keep) {
         let (second, at) = text.name(text.expect(kind.end, b',')?)?;
         let changed = matches!(&text.0[kind], br#""ADDED""# | br#""MODIFIED""# | br#""DELETED""#);
         let object = changed && first == b"type" && second == b"object";
-        if object { cuts.walk(at, keep, true) } else { None }
+        if object { cuts.walk(at, projection, true) } else { None }
     });
 }
 
 /// Cuts each item of a list.
-pub fn cut_list(list: &mut Vec<u8>, keep: &Keep) {
+pub fn cut_list(list: &mut Vec<u8>, projection: &Projection) {
     cut(list, |cuts| {
         let mut at = cuts.text.expect(0, b'{')?;
         loop {
             let (name, value) = cuts.text.name(at)?;
-            let end =
-                if name == b"items" { cuts.walk(value, keep, false)? } else { cuts.text.value(value)? };
+            let end = if name == b"items" {
+                cuts.walk(value, projection, false)?
+            } else {
+                cuts.text.value(value)?
+            };
             match cuts.text.behind(end)? {
                 (b',', next) => at = next,
                 (_, end) => return Some(end),
@@ -99,17 +102,23 @@ struct Cuts<'t> {
 
 impl Cuts<'_> {
     /// `last` says that nothing behind this value is cut: once all in it is, its end need not be found.
-    fn walk(&mut self, at: usize, keep: &Keep, last: bool) -> Option<usize> {
+    fn walk(&mut self, at: usize, projection: &Projection, last: bool) -> Option<usize> {
         let at = self.text.space(at);
-        match (keep, self.text.byte(at)?) {
-            (Keep::Except(_) | Keep::Only(_), b'[') => self.elements(at, keep),
-            (Keep::Only(names), b'{') => self.fields(at, names, &Keep::Nothing, false),
-            (Keep::Except(names), b'{') => self.fields(at, names, &Keep::Whole, last),
+        match (projection, self.text.byte(at)?) {
+            (Projection::Except(_) | Projection::Only(_), b'[') => self.elements(at, projection),
+            (Projection::Only(names), b'{') => self.fields(at, names, &Projection::None, false),
+            (Projection::Except(names), b'{') => self.fields(at, names, &Projection::All, last),
             _ => self.text.value(at),
         }
     }
 
-    fn fields(&mut self, at: usize, names: &[(&str, Keep)], others: &Keep, last: bool) -> Option<usize> {
+    fn fields(
+        &mut self,
+        at: usize,
+        names: &[(&str, Projection)],
+        others: &Projection,
+        last: bool,
+    ) -> Option<usize> {
         let first = self.text.space(self.text.expect(at, b'{')?);
         if self.text.byte(first)? == b'}' {
             return Some(first + 1);
@@ -121,16 +130,16 @@ impl Cuts<'_> {
             let (name, value) = self.text.name(at)?;
             let named = names.iter().find(|(own, _)| own.as_bytes() == name);
             missing = missing.saturating_sub(usize::from(named.is_some()));
-            let keep = named.map_or(others, |(_, keep)| keep);
+            let projection = named.map_or(others, |(_, projection)| projection);
             let last = last && missing == 0;
-            let end = self.walk(value, keep, last)?;
-            if last && !matches!(keep, Keep::Nothing) {
+            let end = self.walk(value, projection, last)?;
+            if last && !matches!(projection, Projection::None) {
                 return Some(end);
             }
             let (comma, next) = (self.text.space(end), self.text.behind(end)?);
-            match (keep, next) {
-                (Keep::Nothing, (b',', next)) if !kept => self.ranges.push(from..self.text.space(next)),
-                (Keep::Nothing, _) => self.ranges.push(from..end),
+            match (projection, next) {
+                (Projection::None, (b',', next)) if !kept => self.ranges.push(from..self.text.space(next)),
+                (Projection::None, _) => self.ranges.push(from..end),
                 _ => kept = true,
             }
             match next {
@@ -143,14 +152,14 @@ impl Cuts<'_> {
         }
     }
 
-    fn elements(&mut self, at: usize, keep: &Keep) -> Option<usize> {
+    fn elements(&mut self, at: usize, projection: &Projection) -> Option<usize> {
         let first = self.text.space(self.text.expect(at, b'[')?);
         if self.text.byte(first)? == b']' {
             return Some(first + 1);
         }
         let mut at = first;
         loop {
-            let end = self.walk(at, keep, false)?;
+            let end = self.walk(at, projection, false)?;
             match self.text.behind(end)? {
                 (b',', next) => at = next,
                 (_, end) => return Some(end),
@@ -267,26 +276,32 @@ mod tests {
 
     use super::*;
 
-    const POD: Keep = Keep::Except(&[
-        ("metadata", Keep::Except(&[("managedFields", Keep::Nothing), ("annotations", Keep::Nothing)])),
+    const POD: Projection = Projection::Except(&[
+        (
+            "metadata",
+            Projection::Except(&[("managedFields", Projection::None), ("annotations", Projection::None)]),
+        ),
         (
             "spec",
-            Keep::Except(&[("containers", Keep::Only(&[("name", Keep::Whole), ("image", Keep::Whole)]))]),
+            Projection::Except(&[(
+                "containers",
+                Projection::Only(&[("name", Projection::All), ("image", Projection::All)]),
+            )]),
         ),
-        ("status", Keep::Only(&[("phase", Keep::Whole)])),
+        ("status", Projection::Only(&[("phase", Projection::All)])),
     ]);
 
     /// What serde reads is what is left, wherever the text has spaces.
-    fn check(keep: &Keep, object: &str, expected: &Value) {
+    fn check(projection: &Projection, object: &str, expected: &Value) {
         let spaced = object.replace(',', " , ").replace(':', " : ").replace('{', "{ ").replace('}', " }\n");
         for object in [object, &spaced] {
             let read = |text: Vec<u8>| -> Value { serde_json::from_slice(&text).expect("JSON") };
             let mut line = format!(r#"{{"type":"MODIFIED","object":{object}}}"#).into_bytes();
-            cut_event(&mut line, keep);
+            cut_event(&mut line, projection);
             assert_eq!(read(line), json!({"type": "MODIFIED", "object": expected}), "{object}");
             let mut list =
                 format!(r#"{{"kind":"List","items":[{object},{object}],"metadata":{{}}}}"#).into_bytes();
-            cut_list(&mut list, keep);
+            cut_list(&mut list, projection);
             let items = [expected, expected];
             assert_eq!(read(list), json!({"kind": "List", "items": items, "metadata": {}}), "{object}");
         }
@@ -295,22 +310,22 @@ mod tests {
     #[test]
     fn what_is_left_out_is_gone_with_its_comma() {
         check(
-            &Keep::OBJECT,
+            &Projection::OBJECT,
             r#"{"metadata":{"managedFields":[{"a":{}}]},"x":1}"#,
             &json!({"metadata": {}, "x": 1}),
         );
         check(
-            &Keep::OBJECT,
+            &Projection::OBJECT,
             r#"{"metadata":{"managedFields":1,"name":"n"}}"#,
             &json!({"metadata": {"name": "n"}}),
         );
         check(
-            &Keep::OBJECT,
+            &Projection::OBJECT,
             r#"{"metadata":{"name":"n","managedFields":1}}"#,
             &json!({"metadata": {"name": "n"}}),
         );
-        check(&Keep::OBJECT, r#"{"spec":{"managedFields":1}}"#, &json!({"spec": {"managedFields": 1}}));
-        check(&Keep::OBJECT, "{}", &json!({}));
+        check(&Projection::OBJECT, r#"{"spec":{"managedFields":1}}"#, &json!({"spec": {"managedFields": 1}}));
+        check(&Projection::OBJECT, "{}", &json!({}));
         check(
             &POD,
             r#"{"metadata":{"annotations":{"a":"}\"]"},"managedFields":[],"uid":"u"},"spec":{"nodeName":"n","containers":
@@ -321,7 +336,7 @@ mod tests {
         );
         check(&POD, r#"{"status":{"a":[1,2],"b":2},"spec":null}"#, &json!({"status": {}, "spec": null}));
         check(
-            &Keep::IDENTITY,
+            &Projection::IDENTITY,
             r#"{"kind":"Pod","spec":{},"metadata":{"labels":{},"name":"n","annotations":{}},"status":{}}"#,
             &json!({"kind": "Pod", "metadata": {"name": "n"}}),
         );
@@ -334,7 +349,7 @@ mod tests {
                 let text = format!("{}{inner}{}", "x".repeat(length), "y".repeat(length % 3));
                 let object = format!(r#"{{"metadata":{{"managedFields":"{text}","name":"{text}"}}}}"#);
                 let name: Value = serde_json::from_str(&format!("\"{text}\"")).expect("JSON");
-                check(&Keep::OBJECT, &object, &json!({"metadata": {"name": name}}));
+                check(&Projection::OBJECT, &object, &json!({"metadata": {"name": name}}));
             }
         }
     }

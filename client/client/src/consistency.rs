@@ -12,13 +12,13 @@ use crate::name::revision;
 
 /// The latest revision that this process has written of each object, until its informer has it.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct ConsistencyStore {
     revisions: Mutex<HashMap<NamespacedName, i64>>,
 }
 
-impl Written {
+impl ConsistencyStore {
     /// Notes what the server answered to a write.
-    pub fn note<K: Resource>(&self, object: &K) {
+    pub fn wrote<K: Resource>(&self, object: &K) {
         if let Some(revision) = revision(object) {
             self.revisions.lock().insert(NamespacedName::of(object), revision);
         }
@@ -26,7 +26,7 @@ impl Written {
 
     /// Whether the informer's object is older than what was written: the event that brings it up to
     /// date is on its way, and wakes whoever follows the object.
-    pub fn is_ahead_of<K: Resource>(&self, known: &K) -> bool {
+    pub fn is_stale<K: Resource>(&self, known: &K) -> bool {
         let mut revisions = self.revisions.lock();
         let key = NamespacedName::of(known);
         match (revisions.get(&key), revision(known)) {
@@ -64,16 +64,16 @@ mod tests {
 
     #[test]
     fn only_what_is_older_than_ones_own_write_is_behind() {
-        let written = Written::default();
-        assert!(!written.is_ahead_of(&at("5")), "nothing was written");
-        written.note(&at("7"));
-        assert!(written.is_ahead_of(&at("5")));
-        assert!(!written.is_ahead_of(&at("7")));
-        assert!(!written.is_ahead_of(&at("5")), "it was seen, and forgotten");
-        written.note(&at("9"));
-        written.forget(&NamespacedName::new("n", "a"));
-        assert!(!written.is_ahead_of(&at("5")));
-        written.note(&at("not a number"));
-        assert!(!written.is_ahead_of(&at("5")), "a server may count otherwise");
+        let store = ConsistencyStore::default();
+        assert!(!store.is_stale(&at("5")), "nothing was written");
+        store.wrote(&at("7"));
+        assert!(store.is_stale(&at("5")));
+        assert!(!store.is_stale(&at("7")));
+        assert!(!store.is_stale(&at("5")), "it was seen, and forgotten");
+        store.wrote(&at("9"));
+        store.forget(&NamespacedName::new("n", "a"));
+        assert!(!store.is_stale(&at("5")));
+        store.wrote(&at("not a number"));
+        assert!(!store.is_stale(&at("5")), "a server may count otherwise");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests whose answer is not read beyond its success. Most writes of a loop are such: what
+//! Requests whose response is not decoded, only its success is read. Most writes of a loop are such: what
 //! has become of the object, its informer tells; decoding it once more would cost as much again.
 
 use futures::io;
