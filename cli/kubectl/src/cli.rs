@@ -21,6 +21,7 @@ pub struct Cli {
     kubeconfig: OnceCell<Kubeconfig>,
     client: OnceCell<Rc<Client>>,
     discovery: RefCell<Option<Loaded>>,
+    warned: RefCell<Vec<String>>,
     out: RefCell<std::io::BufWriter<std::io::Stdout>>,
 }
 
@@ -41,6 +42,7 @@ impl Cli {
             kubeconfig: OnceCell::new(),
             client: OnceCell::new(),
             discovery: RefCell::new(None),
+            warned: RefCell::new(Vec::new()),
             out: RefCell::new(std::io::BufWriter::new(std::io::stdout())),
         }
     }
@@ -122,7 +124,16 @@ impl Cli {
     }
 
     pub async fn resource(&self, word: &str) -> Result<Rc<Resource>> {
-        self.look_up(|discovery| discovery.find(word).map(|found| Rc::new(found.clone()))).await
+        let (found, others) = self
+            .look_up(|discovery| {
+                let found = Rc::new(discovery.find(word)?.clone());
+                Ok((found, discovery.also_matching(word)))
+            })
+            .await?;
+        for other in others {
+            self.warn(&format!("short name {word:?} could also match lower priority resource {other}"));
+        }
+        Ok(found)
     }
 
     /// The resource of an object, by its apiVersion and kind.
@@ -134,6 +145,15 @@ impl Cli {
             })
         })
         .await
+    }
+
+    /// A warning, once however often there is a reason for it.
+    pub fn warn(&self, text: &str) {
+        let mut warned = self.warned.borrow_mut();
+        if !warned.iter().any(|known| known == text) {
+            eprintln!("Warning: {text}");
+            warned.push(text.to_owned());
+        }
     }
 
     pub fn print(&self, text: &str) -> Result<()> {

@@ -50,6 +50,15 @@ impl Info {
     pub fn quoted(&self) -> String {
         format!("{} {:?}", self.resource.name, self.name)
     }
+    /// Resource, kind, name and namespace, as messages about an apply say it.
+    pub fn described(&self) -> String {
+        let resource = &self.resource;
+        let version = format!("{}/{}", resource.group, resource.version);
+        format!(
+            "Resource: \"{version}, Resource={}\", GroupVersionKind: \"{version}, Kind={}\"\nName: {:?}, Namespace: {:?}",
+            resource.name, resource.kind, self.name, self.namespace
+        )
+    }
     /// `pod/web`.
     pub fn kind_slash_name(&self) -> String {
         format!("{}/{}", self.resource.kind_name(), self.name)
@@ -178,7 +187,7 @@ impl Selection {
         self.word_targets(cli).await
     }
 
-    async fn file_info(&self, cli: &Cli, document: Document) -> Result<Info> {
+    pub async fn file_info(&self, cli: &Cli, document: Document) -> Result<Info> {
         let Document { mut object, source } = document;
         let resource = cli.resource_of(&object).await.map_err(|error| match error {
             Error::Message(reason) => Error::message(format!(
