@@ -62,6 +62,9 @@ impl Cli {
         let config = self.kubeconfig()?.client_config(&self.args)?;
         let user_agent = format!("kubectl/{VERSION} ({}/{}) ferry", std::env::consts::OS, go_arch());
         let client = Rc::new(Client::new(config, self.args.int("v"), &user_agent)?);
+        if self.args.bool("match-server-version") {
+            client.require_version(VERSION);
+        }
         Ok(self.client.get_or_init(|| client))
     }
 

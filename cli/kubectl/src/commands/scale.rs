@@ -166,7 +166,10 @@ async fn autoscale(cli: &Cli) -> Result<()> {
         )));
     }
     let writer = Writer::new(cli)?;
-    let selected = Selection::from_args(cli, &args.positional).fetch(cli).await?;
+    let mut selection = Selection::from_args(cli, &args.positional);
+    // what a file names is scaled once it is there
+    selection.live = false;
+    let selected = selection.fetch(cli).await?;
     let mut errors = selected.errors;
     for info in &selected.infos {
         if let Err(error) = autoscale_one(&writer, info).await {

@@ -5,7 +5,7 @@
 mod last_applied;
 pub mod merge;
 mod ownership;
-mod prune;
+pub mod prune;
 
 use serde_json::{Value, json};
 

@@ -45,7 +45,7 @@ pub const COMMAND: Command = Command {
         FIELD_MANAGER_CREATE,
         &[
             Flag::bool("edit", "Edit the objects before they are created"),
-            Flag::bool("windows-line-endings", "Accepted for compatibility"),
+            Flag::bool("windows-line-endings", "With --edit, end lines for Windows' editors"),
             Flag::text("raw", "Path to post the file to"),
         ],
     ],

@@ -46,7 +46,7 @@ async fn run(cli: &Cli) -> Result<()> {
         // so that the patch always says which version it is for
         infos.iter_mut().for_each(|info| fields::remove(&mut info.object, "metadata.resourceVersion"));
     }
-    super::change_all(&writer, infos, errors, "selector updated", |object, info| {
+    super::change_all(&writer, infos, errors, "selector updated", "", |object, info| {
         if info.resource.kind != "Service" {
             return Err(Error::message(format!(
                 "setting a selector is only supported for Services, found {}",
