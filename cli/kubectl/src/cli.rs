@@ -21,6 +21,7 @@ pub struct Cli {
     kubeconfig: OnceCell<Kubeconfig>,
     client: OnceCell<Rc<Client>>,
     discovery: RefCell<Option<Loaded>>,
+    warned: RefCell<Vec<String>>,
     out: RefCell<std::io::BufWriter<std::io::Stdout>>,
 }
 
@@ -41,6 +42,7 @@ impl Cli {
             kubeconfig: OnceCell::new(),
             client: OnceCell::new(),
             discovery: RefCell::new(None),
+            warned: RefCell::new(Vec::new()),
             out: RefCell::new(std::io::BufWriter::new(std::io::stdout())),
         }
     }
@@ -60,6 +62,9 @@ impl Cli {
         let config = self.kubeconfig()?.client_config(&self.args)?;
         let user_agent = format!("kubectl/{VERSION} ({}/{}) ferry", std::env::consts::OS, go_arch());
         let client = Rc::new(Client::new(config, self.args.int("v"), &user_agent)?);
+        if self.args.bool("match-server-version") {
+            client.require_version(VERSION);
+        }
         Ok(self.client.get_or_init(|| client))
     }
 
@@ -122,7 +127,16 @@ impl Cli {
     }
 
     pub async fn resource(&self, word: &str) -> Result<Rc<Resource>> {
-        self.look_up(|discovery| discovery.find(word).map(|found| Rc::new(found.clone()))).await
+        let (found, others) = self
+            .look_up(|discovery| {
+                let found = Rc::new(discovery.find(word)?.clone());
+                Ok((found, discovery.also_matching(word)))
+            })
+            .await?;
+        for other in others {
+            self.warn(&format!("short name {word:?} could also match lower priority resource {other}"));
+        }
+        Ok(found)
     }
 
     /// The resource of an object, by its apiVersion and kind.
@@ -134,6 +148,15 @@ impl Cli {
             })
         })
         .await
+    }
+
+    /// A warning, once however often there is a reason for it.
+    pub fn warn(&self, text: &str) {
+        let mut warned = self.warned.borrow_mut();
+        if !warned.iter().any(|known| known == text) {
+            eprintln!("Warning: {text}");
+            warned.push(text.to_owned());
+        }
     }
 
     pub fn print(&self, text: &str) -> Result<()> {

@@ -15,6 +15,8 @@ use crate::own_trace;
 pub struct Command {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
+    /// Words of other programs' for the same, that this command is suggested for.
+    pub suggested_for: &'static [&'static str],
     pub group: &'static str,
     pub short: &'static str,
     /// What follows the command's name.
@@ -30,6 +32,7 @@ impl Command {
     pub const NONE: Command = Command {
         name: "",
         aliases: &[],
+        suggested_for: &[],
         group: "",
         short: "",
         usage: "[flags]",
@@ -208,9 +211,14 @@ fn takes_next_word(word: &str, path: &[&'static Command]) -> bool {
 fn suggestions(word: &str, commands: &[&Command]) -> String {
     let mut close: Vec<&str> = commands
         .iter()
+        .filter(|command| !command.name.starts_with("__"))
+        .filter(|command| {
+            let name = command.name;
+            distance(word, name) <= 2
+                || name.to_lowercase().starts_with(&word.to_lowercase())
+                || command.suggested_for.iter().any(|wrong| wrong.eq_ignore_ascii_case(word))
+        })
         .map(|command| command.name)
-        .filter(|name| !name.starts_with("__"))
-        .filter(|name| distance(word, name) <= 2 || name.to_lowercase().starts_with(&word.to_lowercase()))
         .collect();
     close.sort_unstable();
     if close.is_empty() {

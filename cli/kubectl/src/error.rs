@@ -59,6 +59,9 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         matches!(self, Error::Status(status) if status.reason == "Conflict")
     }
+    pub fn is_invalid(&self) -> bool {
+        matches!(self, Error::Status(status) if status.reason == "Invalid")
+    }
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Error::Status(status) if status.reason == "AlreadyExists")
     }

@@ -116,6 +116,18 @@ pub fn remove(object: &mut Value, path: &str) {
     }
 }
 
+/// Takes out every field that is null; elements of lists stay.
+pub fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, inner| !inner.is_null());
+            map.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +141,13 @@ mod tests {
         assert_eq!(pod.list("spec.containers").len(), 1);
         assert!(pod.list("spec.volumes").is_empty());
         assert_eq!(pod.keyed("metadata.labels", "app.io/name"), "x");
+    }
+
+    #[test]
+    fn fields_without_a_value_are_taken_out_at_every_level() {
+        let mut object = json!({"a": null, "b": {"c": null, "d": [{"e": null, "f": 1}, null]}});
+        remove_nulls(&mut object);
+        assert_eq!(object, json!({"b": {"d": [{"f": 1}, null]}}));
     }
 
     #[test]

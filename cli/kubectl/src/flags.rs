@@ -124,6 +124,10 @@ impl Args {
     pub fn changed(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
+    /// Whether the command knows the flag at all.
+    pub fn has(&self, name: &str) -> bool {
+        self.defaults.contains_key(name)
+    }
     /// The flag's value, or its default.
     pub fn text(&self, name: &str) -> &str {
         match self.values.get(name).and_then(|values| values.last()) {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::cli::Cli;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
+use crate::selection::list_all;
 use crate::transport::{JSON, Query, Request};
 use crate::watch::Events;
 
@@ -47,9 +48,7 @@ pub fn selector_of(workload: &Value) -> Result<String> {
 
 pub async fn list(cli: &Cli, namespace: &str, selector: &str) -> Result<Vec<Value>> {
     let query = Query::new().with("labelSelector", selector);
-    let list =
-        cli.client()?.json(Request::get(&format!("/api/v1/namespaces/{namespace}/pods{query}"))).await?;
-    let mut pods = list.list("items").to_vec();
+    let mut pods = list_all(cli, &format!("/api/v1/namespaces/{namespace}/pods"), &query).await?;
     for pod in &mut pods {
         pod["kind"] = "Pod".into();
         pod["apiVersion"] = "v1".into();

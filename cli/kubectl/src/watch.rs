@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result, Status};
 use crate::fields::Fields;
-use crate::transport::{Client, Query, Request, Response};
+use crate::transport::{Client, Query, Request, Response, log};
 
 pub struct Event {
     /// ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
@@ -15,6 +15,7 @@ pub struct Event {
 pub struct Events {
     response: Response,
     buffer: Vec<u8>,
+    verbosity: i64,
 }
 
 impl Events {
@@ -26,10 +27,10 @@ impl Events {
             let body = client.read(response).await?;
             return Err(Error::Status(Box::new(Status::from_response(status, &body, "GET", ""))));
         }
-        Ok(Events { response, buffer: Vec::new() })
+        Ok(Events { response, buffer: Vec::new(), verbosity: client.verbosity() })
     }
 
-    /// The next event, or `None` when the server ended the watch.
+    /// The next event, or `None` when the server or `--request-timeout` ended the watch.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -39,7 +40,19 @@ impl Events {
                 }
                 return Ok(Some(parse(&line)?));
             }
-            match self.response.chunk().await? {
+            let piece = match self.response.chunk().await {
+                Err(error) if self.response.is_expired() => {
+                    if self.verbosity >= 5 {
+                        log::line(&format!(
+                            "\"Unable to decode an event from the watch stream\" err={:?}",
+                            error.to_string()
+                        ));
+                    }
+                    return Ok(None);
+                }
+                piece => piece?,
+            };
+            match piece {
                 Some(piece) => self.buffer.extend_from_slice(&piece),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Ok(Some(parse(&std::mem::take(&mut self.buffer))?)),

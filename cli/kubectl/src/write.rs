@@ -101,7 +101,27 @@ impl<'a> Writer<'a> {
     }
 
     pub async fn create(&self, resource: &Resource, namespace: &str, object: &Value) -> Result<Value> {
-        let path = format!("{}{}", resource.path(namespace), self.query());
+        self.create_with(resource, namespace, object, self.query()).await
+    }
+
+    /// What the server says about creating this object, without creating it.
+    pub async fn try_create(&self, resource: &Resource, namespace: &str, object: &Value) -> Result<Value> {
+        let query = self.query();
+        let query = if self.dry_run == DryRun::Server { query } else { query.with("dryRun", "All") };
+        self.create_with(resource, namespace, object, query).await
+    }
+
+    async fn create_with(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        object: &Value,
+        query: Query,
+    ) -> Result<Value> {
+        let mut object = object.clone();
+        // what `get -o yaml` printed carries the version it was read at; a new object has none
+        fields::remove(&mut object, "metadata.resourceVersion");
+        let path = format!("{}{query}", resource.path(namespace));
         self.cli.client()?.json(Request::with_body(Method::POST, &path, JSON, object.to_string())).await
     }
 

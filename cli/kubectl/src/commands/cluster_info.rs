@@ -10,8 +10,8 @@ use crate::command::Command;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::flags::Flag;
+use crate::printers::{Format, OBJECT_FORMATS};
 use crate::transport::{Query, Request};
-use ferry_api::go_json;
 
 pub const COMMAND: Command = Command {
     name: "cluster-info",
@@ -32,7 +32,10 @@ const DUMP: Command = Command {
         Flag::bool("all-namespaces", "Of all namespaces").short('A'),
         Flag::list("namespaces", "Of these namespaces"),
         Flag::text("output-directory", "Write files here instead of printing"),
-        Flag::text("output", "json or yaml").short('o').default("json"),
+        Flag::text("output", "Output format").short('o').default("json"),
+        Flag::text("template", "Template of the go-template and jsonpath output formats"),
+        Flag::bool("allow-missing-template-keys", "Leave out missing fields in templates").default("true"),
+        Flag::bool("show-managed-fields", "Keep managedFields in json and yaml output"),
         Flag::duration("pod-running-timeout", "Accepted for compatibility").default("20s"),
     ]],
     run: Some(|cli| Box::pin(dump(cli))),
@@ -95,13 +98,14 @@ fn coloured(text: &str, colour: u8) -> String {
 
 async fn dump(cli: &Cli) -> Result<()> {
     let client = cli.client()?;
+    let format = Format::from_args(&cli.args, OBJECT_FORMATS)?;
+    let extension = match format {
+        Format::Json => "json",
+        Format::Yaml => "yaml",
+        _ => "txt",
+    };
     let print = |name: &str, list: &Value| -> Result<()> {
-        let text = if cli.args.text("output") == "yaml" {
-            ferry_api::yaml::encode_value(list)
-        } else {
-            go_json::pretty(list)
-        };
-        write(cli, &format!("{name}.{}", cli.args.text("output")), text.as_bytes())
+        write(cli, &format!("{name}.{extension}"), format.print(list, &cli.args)?.as_bytes())
     };
     print("nodes", &client.get_json("/api/v1/nodes").await?)?;
     let namespaces: Vec<String> = if cli.args.bool("all-namespaces") {
@@ -124,12 +128,14 @@ async fn dump(cli: &Cli) -> Result<()> {
         ] {
             for name in names {
                 let list = client.get_json(&format!("{root}/namespaces/{namespace}/{name}")).await?;
-                print(&format!("{namespace}/{name}"), &list)?;
+                let file = name.replace("replicationcontrollers", "replication-controllers");
+                print(&format!("{namespace}/{file}"), &list)?;
             }
         }
         let pods = client.get_json(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
         print(&format!("{namespace}/pods"), &pods)?;
         for pod in pods.list("items") {
+            let mut text = Vec::new();
             for container in pod.list("spec.initContainers").iter().chain(pod.list("spec.containers")) {
                 let (pod, container) = (pod.name(), container.text("name"));
                 let query = Query::new().with("container", container);
@@ -140,16 +146,12 @@ async fn dump(cli: &Cli) -> Result<()> {
                     Ok(log) => log.to_vec(),
                     Err(error) => format!("Request log error: {error}\n").into_bytes(),
                 };
-                let mut text =
-                    format!("==== START logs for container {container} of pod {namespace}/{pod} ====\n")
-                        .into_bytes();
+                let title = format!("logs for container {container} of pod {namespace}/{pod} ====\n");
+                text.extend(format!("==== START {title}").into_bytes());
                 text.extend(log);
-                text.extend(
-                    format!("==== END logs for container {container} of pod {namespace}/{pod} ====\n")
-                        .into_bytes(),
-                );
-                write(cli, &format!("{namespace}/{pod}/logs.txt"), &text)?;
+                text.extend(format!("==== END {title}").into_bytes());
             }
+            write(cli, &format!("{namespace}/{}/logs.txt", pod.name()), &text)?;
         }
     }
     match cli.args.text("output-directory") {
@@ -166,9 +168,7 @@ fn write(cli: &Cli, name: &str, content: &[u8]) -> Result<()> {
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent)?;
             }
-            use std::io::Write;
-            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
-            Ok(file.write_all(content)?)
+            Ok(std::fs::write(path, content)?)
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::write::{DRY_RUN_FLAGS, DryRun};
 
 pub const COMMAND: Command = Command {
     name: "delete",
+    suggested_for: &["rm", "remove"],
     group: INTERMEDIATE,
     short: "Delete resources by file, name or selector",
     usage: "([-f FILENAME] | TYPE [(NAME | -l label | --all)])",
@@ -70,17 +71,8 @@ pub struct Options {
 }
 
 impl Options {
+    /// As `kubectl delete` deletes: `--force` means at once.
     pub fn from_args(args: &Args) -> Result<Self> {
-        let propagation = match args.text("cascade") {
-            "background" | "true" | "" => "Background",
-            "orphan" | "false" => "Orphan",
-            "foreground" => "Foreground",
-            other => {
-                return Err(Error::message(format!(
-                    "Invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\"."
-                )));
-            }
-        };
         let mut grace_period = args.int("grace-period");
         let force = args.bool("force");
         if args.bool("now") {
@@ -101,10 +93,32 @@ impl Options {
                 "--force and --grace-period greater than 0 cannot be specified together",
             ));
         }
+        Options::with_grace_period(args, grace_period)
+    }
+
+    /// To make room for a new object: `--force` only says that there is one, and the old one gets its
+    /// time to stop.
+    pub fn for_successor(args: &Args) -> Result<Self> {
+        let mut options = Options::with_grace_period(args, args.int("grace-period"))?;
+        options.wait = true;
+        Ok(options)
+    }
+
+    fn with_grace_period(args: &Args, grace_period: i64) -> Result<Self> {
+        let propagation = match args.text("cascade") {
+            "background" | "true" | "" => "Background",
+            "orphan" | "false" => "Orphan",
+            "foreground" => "Foreground",
+            other => {
+                return Err(Error::message(format!(
+                    "Invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\"."
+                )));
+            }
+        };
         Ok(Options {
             propagation,
             grace_period: (grace_period >= 0).then_some(grace_period),
-            force,
+            force: args.bool("force"),
             wait: args.bool("wait"),
             timeout: args.duration("timeout"),
             dry_run: DryRun::from_args(args)?,
@@ -129,7 +143,10 @@ async fn run(cli: &Cli) -> Result<()> {
         )));
     }
     if args.bool("all") && !args.text("selector").is_empty() {
-        return Err(Error::message("setting 'all' parameter but found a non empty selector. "));
+        return Err(Error::message("cannot set --all and --selector at the same time"));
+    }
+    if args.bool("all") && !args.text("field-selector").is_empty() {
+        return Err(Error::message("cannot set --all and --field-selector at the same time"));
     }
     let options = Options::from_args(args)?;
     let mut selection = Selection::from_args(cli, &args.positional);
@@ -153,8 +170,19 @@ async fn run(cli: &Cli) -> Result<()> {
             },
         }
     }
-    if args.bool("interactive") && !confirm(cli, &infos)? {
-        return Ok(());
+    if args.bool("interactive") {
+        if infos.is_empty() && errors.is_empty() {
+            return cli.line("No resources found");
+        }
+        if !confirm(cli, &infos)? {
+            return Ok(());
+        }
+    }
+    if cli.namespace()?.explicit
+        && !args.bool("all-namespaces")
+        && infos.iter().any(|info| !info.resource.namespaced)
+    {
+        cli.warn("deleting cluster-scoped resources, not scoped to the provided namespace");
     }
     if options.force && options.grace_period == Some(0) {
         eprintln!(

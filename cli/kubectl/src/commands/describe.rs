@@ -12,6 +12,7 @@ use crate::selection::{
 
 pub const COMMAND: Command = Command {
     name: "describe",
+    suggested_for: &["inspect"],
     group: TROUBLESHOOT,
     short: "Show details of one or many resources",
     usage: "(-f FILENAME | TYPE [NAME_PREFIX | -l label] | TYPE/NAME)",

@@ -4,10 +4,11 @@
 
 use std::process::Command as Process;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::ADVANCED;
 use super::apply::merge::{last_applied, three_way};
+use super::apply::prune::surplus;
 use super::apply::{SERVER_SIDE_FLAGS, field_manager};
 use crate::cli::Cli;
 use crate::command::Command;
@@ -32,8 +33,8 @@ pub const COMMAND: Command = Command {
             Flag::int("concurrency", "Accepted for compatibility").default("1"),
             Flag::bool("show-managed-fields", "Compare managedFields too"),
             Flag::bool("show-secrets", "Show the values of secrets").default("false"),
-            Flag::bool("prune", "Accepted for compatibility"),
-            Flag::array("prune-allowlist", "Accepted for compatibility"),
+            Flag::bool("prune", "Show what apply --prune would delete, too"),
+            Flag::array("prune-allowlist", "Kind to prune, as group/version/kind"),
         ],
     ],
     run: Some(|cli| Box::pin(async move { run(cli).await.map_err(failure) })),
@@ -54,13 +55,24 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
     let directory = Directories::new()?;
+    let mut kept: Vec<Info> = Vec::new();
     for info in &infos {
         if !super::create::matches_selector(&info.object, cli.args.text("selector"))? {
             continue;
         }
         match versions(cli, info).await {
-            Ok((live, merged)) => directory.write(cli, info, live, merged)?,
+            Ok((live, merged)) => {
+                if let Some(object) = live.clone() {
+                    kept.push(Info { object, ..info.clone() });
+                }
+                directory.write(cli, info, live, Some(merged))?;
+            }
             Err(error) => errors.push(error),
+        }
+    }
+    if cli.args.bool("prune") {
+        for info in surplus(cli, &kept).await? {
+            directory.write(cli, &info, Some(info.object.clone()), None)?;
         }
     }
     let code = directory.compare(cli)?;
@@ -125,7 +137,7 @@ impl Directories {
         Ok(Directories { live: make("LIVE")?, merged: make("MERGED")? })
     }
 
-    fn write(&self, cli: &Cli, info: &Info, live: Option<Value>, merged: Value) -> Result<()> {
+    fn write(&self, cli: &Cli, info: &Info, live: Option<Value>, merged: Option<Value>) -> Result<()> {
         let group =
             if info.resource.group.is_empty() { String::new() } else { format!("{}.", info.resource.group) };
         let name = format!(
@@ -133,12 +145,14 @@ impl Directories {
             info.resource.version, info.resource.kind, info.namespace, info.name
         )
         .replace(['/', ':'], "_");
-        let (live, merged) = (live.map(|live| prepared(cli, live)), prepared(cli, merged));
+        let (live, merged) =
+            (live.map(|live| prepared(cli, live)), merged.map(|merged| prepared(cli, merged)));
         let (live, merged) = masked(cli, live, merged);
-        if let Some(live) = live {
-            std::fs::write(self.live.join(&name), ferry_api::yaml::encode_value(&live))?;
+        for (directory, object) in [(&self.live, live), (&self.merged, merged)] {
+            if let Some(object) = object {
+                std::fs::write(directory.join(&name), ferry_api::yaml::encode_value(&object))?;
+            }
         }
-        std::fs::write(self.merged.join(&name), ferry_api::yaml::encode_value(&merged))?;
         Ok(())
     }
 
@@ -180,26 +194,24 @@ fn prepared(cli: &Cli, mut object: Value) -> Value {
 }
 
 /// A secret's values are hidden, but that they differ is not.
-fn masked(cli: &Cli, live: Option<Value>, merged: Value) -> (Option<Value>, Value) {
-    if merged.kind() != "Secret" || cli.args.bool("show-secrets") {
+fn masked(cli: &Cli, live: Option<Value>, merged: Option<Value>) -> (Option<Value>, Option<Value>) {
+    let is_secret = live.iter().chain(&merged).any(|object| object.kind() == "Secret");
+    if !is_secret || cli.args.bool("show-secrets") {
         return (live, merged);
     }
-    let (mut live, mut merged) = (live, merged);
-    let keys: Vec<String> = merged.entries("data").into_iter().map(|(key, _)| key.to_owned()).collect();
-    let known: Vec<String> =
-        live.iter().flat_map(|live| live.entries("data")).map(|(key, _)| key.to_owned()).collect();
-    for key in &keys {
-        let same = live.as_ref().is_some_and(|live| live.at("data")[key] == merged.at("data")[key]);
-        let new = !known.contains(key);
-        merged["data"][key] = json!(if same || new { "***" } else { "*** (after)" });
-        if let Some(live) = live.as_mut().filter(|_| !new) {
-            live["data"][key] = json!(if same { "***" } else { "*** (before)" });
+    let data = |object: &Option<Value>| {
+        object.as_ref().and_then(|object| object.map("data")).cloned().unwrap_or_default()
+    };
+    let (before, after) = (data(&live), data(&merged));
+    let hide = |object: Option<Value>, other: &Map<String, Value>, mark: &str| {
+        let mut object = object?;
+        if let Some(Value::Object(data)) = object.get_mut("data") {
+            for (key, value) in data {
+                let differs = other.get(key).is_some_and(|known| known != value);
+                *value = json!(if differs { mark } else { "***" });
+            }
         }
-    }
-    if let Some(live) = &mut live {
-        for key in known.iter().filter(|key| !keys.contains(key)) {
-            live["data"][key] = json!("***");
-        }
-    }
-    (live, merged)
+        Some(object)
+    };
+    (hide(live, &after, "*** (before)"), hide(merged, &before, "*** (after)"))
 }

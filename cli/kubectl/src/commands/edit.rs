@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::fields::{self, Fields};
 use crate::flags::Flag;
 use crate::printers;
-use crate::selection::{FILE_FLAGS, Info, Selection};
+use crate::selection::{Document, FILE_FLAGS, Info, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{
     LAST_APPLIED, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, VALIDATE_FLAGS, Writer, configuration,
@@ -37,7 +37,7 @@ pub const COMMAND: Command = Command {
         RECORD_FLAGS,
         &[
             Flag::bool("output-patch", "Show the patch that was sent"),
-            Flag::bool("windows-line-endings", "Accepted for compatibility"),
+            Flag::bool("windows-line-endings", "End lines for Windows' editors"),
             Flag::text("subresource", "Edit this subresource"),
             Flag::text("field-manager", "Name of the field manager").default("kubectl-edit"),
         ],
@@ -53,19 +53,28 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("the edit mode doesn't support output the patch"));
     }
     let writer = Writer::new(cli)?;
-    let infos = Selection::from_args(cli, &cli.args.positional).fetch(cli).await?.all()?;
+    let mut selection = Selection::from_args(cli, &cli.args.positional);
+    selection.types_mean_all = true;
+    selection.validating = false;
+    let infos = selection.fetch(cli).await?.all()?;
     if infos.is_empty() {
         return Err(Error::message("edit cancelled, no objects found"));
     }
     edit(&writer, &infos, Mode::Change).await
 }
 
-/// `create --edit`: the objects of the files, created after they were edited.
+/// `create --edit`: the objects of the files, edited one after the other and then created.
 pub async fn edit_and_create(cli: &Cli) -> Result<()> {
     let writer = Writer::new(cli)?;
     let (infos, errors) = Selection::from_args(cli, &[]).objects(cli).await?;
     Error::collect(errors)?;
-    edit(&writer, &infos, Mode::Create).await
+    let mut errors = Vec::new();
+    for info in &infos {
+        if let Err(error) = edit(&writer, std::slice::from_ref(info), Mode::Create).await {
+            errors.push(error);
+        }
+    }
+    Error::collect(errors)
 }
 
 /// `apply edit-last-applied`: the annotation's content, as an object.
@@ -99,13 +108,18 @@ async fn edit(writer: &Writer<'_>, infos: &[Info], mode: Mode) -> Result<()> {
     let mut text = if as_json { original.clone() } else { format!("{HEADER}{original}") };
     let mut failed_file: Option<PathBuf> = None;
     loop {
-        let file = temporary_file(as_json, &text)?;
+        let windows = cli.args.bool("windows-line-endings");
+        let file = temporary_file(as_json, &if windows { text.replace('\n', "\r\n") } else { text.clone() })?;
         open_editor(&file)?;
-        let edited = std::fs::read_to_string(&file)?;
+        let mut edited = std::fs::read_to_string(&file)?;
+        if windows {
+            edited = edited.replace("\r\n", "\n");
+        }
         let content = without_comments(&edited, as_json);
         if content.trim().is_empty() {
             let _ = std::fs::remove_file(&file);
-            return Err(Error::plain("Edit cancelled, saved file was empty.".to_owned()));
+            eprintln!("Edit cancelled, saved file was empty.");
+            return Ok(());
         }
         if content == without_comments(&text, as_json) {
             if failed_file.is_some() {
@@ -113,9 +127,8 @@ async fn edit(writer: &Writer<'_>, infos: &[Info], mode: Mode) -> Result<()> {
                 return Err(kept(&file));
             }
             let _ = std::fs::remove_file(&file);
-            let what = "Edit cancelled, no changes made.";
-            eprintln!("{what}");
-            return if mode == Mode::Create { Err(Error::exit(1)) } else { Ok(()) };
+            eprintln!("Edit cancelled, no changes made.");
+            return Ok(());
         }
         match send(writer, infos, &content, mode).await {
             Ok(()) => {
@@ -157,7 +170,7 @@ fn render(infos: &[Info], as_json: bool, managed_fields: bool) -> String {
     let document = match infos {
         [only] => shown(only),
         many => {
-            json!({"apiVersion": "v1", "kind": "List", "items": many.iter().map(shown).collect::<Vec<_>>()})
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": many.iter().map(shown).collect::<Vec<_>>()})
         }
     };
     if as_json { go_json::pretty(&document) } else { ferry_api::yaml::encode_value(&document) }
@@ -174,7 +187,13 @@ async fn send(writer: &Writer<'_>, infos: &[Info], content: &str, mode: Mode) ->
     let document = yaml::document(content)?;
     let objects = if document.is_list() { document.list("items").to_vec() } else { vec![document] };
     let mut errors = Vec::new();
-    for mut object in objects {
+    for object in objects {
+        if mode == Mode::Create {
+            if let Err(error) = create(writer, object).await {
+                errors.push(error);
+            }
+            continue;
+        }
         let Some(info) = infos.iter().find(|info| {
             info.name == object.name()
                 && info.object.kind() == object.kind()
@@ -183,9 +202,8 @@ async fn send(writer: &Writer<'_>, infos: &[Info], content: &str, mode: Mode) ->
             return Err(Error::message("At least one of apiVersion, kind and name was changed"));
         };
         let outcome = match mode {
-            Mode::Create => create(writer, info, &mut object).await,
-            Mode::Change => change(writer, info, object).await,
             Mode::LastApplied => change_last_applied(writer, info, &object).await,
+            Mode::Change | Mode::Create => change(writer, info, object).await,
         };
         if let Err(error) = outcome {
             errors.push(error);
@@ -195,11 +213,16 @@ async fn send(writer: &Writer<'_>, infos: &[Info], content: &str, mode: Mode) ->
     Error::collect(errors)
 }
 
-async fn create(writer: &Writer<'_>, info: &Info, object: &mut Value) -> Result<()> {
-    if writer.cli.args.bool("save-config") {
-        save_config(object);
+/// What was not there yet may have got another name or kind in the editor.
+async fn create(writer: &Writer<'_>, object: Value) -> Result<()> {
+    let cli = writer.cli;
+    let document = Document { object, source: "edited-file".to_owned() };
+    let mut info = Selection::from_args(cli, &[]).file_info(cli, document).await?;
+    if cli.args.bool("save-config") {
+        save_config(&mut info.object);
     }
-    let created = writer.create(&info.resource, &info.namespace, object).await?;
+    record_cause(&cli.args, &mut info.object);
+    let created = writer.create(&info.resource, &info.namespace, &info.object).await?;
     writer.report(&created, "created")
 }
 

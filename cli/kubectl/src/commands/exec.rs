@@ -53,6 +53,9 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let mut selection = Selection::from_args(cli, &args.positional[..dash]);
     selection.default_type = Some("pods");
+    if selection.targets(cli).await?.len() > 1 {
+        return Err(Error::message("cannot exec into multiple objects at a time"));
+    }
     let infos = selection.fetch(cli).await?.all()?;
     let info =
         infos.first().ok_or_else(|| Error::message("pod, type/name or --filename must be specified"))?;

@@ -124,6 +124,8 @@ async fn run(cli: &Cli) -> Result<()> {
     let writer = Writer::new(cli)?;
     let mut selection = Selection::from_args(cli, &args.positional);
     selection.selector = String::new();
+    // what a file says is exposed, whether it is there yet or not
+    selection.live = false;
     let selected = selection.fetch(cli).await?;
     let mut errors = selected.errors;
     for info in selected.infos {
@@ -225,12 +227,15 @@ fn selector_of(info: &Info) -> Result<String> {
             .map("spec.selector")
             .ok_or_else(|| missing("the replication controller has no pod selector set"))?,
         "Deployment" | "ReplicaSet" => {
+            let kind = info.resource.kind.to_lowercase();
             if !object.list("spec.selector.matchExpressions").is_empty() {
                 return Err(missing(
                     "couldn't convert expressions - \"matchExpressions\" to map-based selector format",
                 ));
             }
-            object.map("spec.selector.matchLabels").ok_or_else(|| missing("invalid: no selectors"))?
+            object.map("spec.selector.matchLabels").ok_or_else(|| {
+                missing(&format!("invalid {kind}: no selectors, therefore cannot be exposed"))
+            })?
         }
         _ => return Err(Error::message(format!("cannot expose a {}", info.resource.kind))),
     };

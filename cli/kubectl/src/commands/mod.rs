@@ -26,6 +26,7 @@ mod options;
 mod overrides;
 mod patch;
 mod port_forward;
+mod recreate;
 mod replace;
 pub mod rollout;
 mod run;

@@ -4,8 +4,9 @@ use http::Method;
 
 use super::ADVANCED;
 use super::create::raw_body;
-use super::delete::{DELETE_FLAGS, Options, delete_all};
+use super::delete::{DELETE_FLAGS, Options};
 use super::get::raw;
+use super::recreate::{Replacement, make_room};
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -60,19 +61,14 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("--timeout must have --force specified"));
     }
     let writer = Writer::new(cli)?;
-    let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
+    if args.bool("force") && writer.dry_run != DryRun::No {
+        return Err(Error::message("--dry-run can not be used when --force is set"));
+    }
+    let (mut infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
     if infos.is_empty() && errors.is_empty() {
         return Err(Error::message("no objects passed to replace"));
     }
-    if args.bool("force") {
-        let mut options = Options::from_args(args)?;
-        // what stands in the way must be gone before its successor comes
-        options.wait = true;
-        options.grace_period = (args.int("grace-period") >= 0).then(|| args.int("grace-period"));
-        delete_all(cli, &infos, &options, true, &mut errors).await?;
-        Error::collect(std::mem::take(&mut errors))?;
-    }
-    for mut info in infos {
+    for info in &mut infos {
         if args.bool("save-config")
             || info
                 .object
@@ -82,9 +78,40 @@ async fn run(cli: &Cli) -> Result<()> {
             save_config(&mut info.object);
         }
         record_cause(args, &mut info.object);
+    }
+    if args.bool("force") {
+        return force(&writer, infos, errors).await;
+    }
+    for info in infos {
         if let Err(error) = write(&writer, &info).await {
-            let verb = if args.bool("force") { "creating" } else { "replacing" };
-            errors.push(error.while_doing(verb, &info.source));
+            errors.push(error.while_doing("replacing", &info.source));
+        }
+    }
+    cli.flush()?;
+    Error::collect(errors)
+}
+
+/// Deletes all and creates all. One object that cannot be read or that the server refuses keeps
+/// every other from being deleted.
+async fn force(writer: &Writer<'_>, infos: Vec<Info>, mut errors: Vec<Error>) -> Result<()> {
+    let cli = writer.cli;
+    let mut planned = Vec::new();
+    for info in infos {
+        match Replacement::plan(writer, info).await {
+            Ok(replacement) => planned.push(replacement),
+            Err(error) => errors.push(error),
+        }
+    }
+    Error::collect(std::mem::take(&mut errors))?;
+    let mut options = Options::for_successor(&cli.args)?;
+    if options.grace_period == Some(0) {
+        // the old object is given the time to be gone before its name is taken again
+        options.grace_period = Some(1);
+    }
+    for replacement in make_room(cli, planned, &options, &mut errors).await? {
+        match replacement.create(writer).await {
+            Ok(created) => writer.report(&created, "replaced")?,
+            Err(error) => errors.push(error),
         }
     }
     cli.flush()?;
@@ -95,21 +122,17 @@ async fn write(writer: &Writer<'_>, info: &Info) -> Result<()> {
     if writer.dry_run == DryRun::Client {
         return writer.report(&info.object, "replaced");
     }
-    let replaced = if writer.cli.args.bool("force") {
-        writer.create(&info.resource, &info.namespace, &info.object).await?
-    } else {
-        let subresource = writer.cli.args.text("subresource");
-        let mut object = info.object.clone();
-        if object.text("metadata.resourceVersion").is_empty() {
-            // whatever is there is overwritten, also where the server insists on a version
-            let live = writer.cli.client()?.get_json(&info.path()).await?;
-            crate::fields::set(
-                &mut object,
-                "metadata.resourceVersion",
-                live.at("metadata.resourceVersion").clone(),
-            );
-        }
-        writer.replace(&info.resource, &info.namespace, &info.name, subresource, &object).await?
-    };
+    let subresource = writer.cli.args.text("subresource");
+    let mut object = info.object.clone();
+    if object.text("metadata.resourceVersion").is_empty() {
+        // whatever is there is overwritten, also where the server insists on a version
+        let live = writer.cli.client()?.get_json(&info.path()).await?;
+        crate::fields::set(
+            &mut object,
+            "metadata.resourceVersion",
+            live.at("metadata.resourceVersion").clone(),
+        );
+    }
+    let replaced = writer.replace(&info.resource, &info.namespace, &info.name, subresource, &object).await?;
     writer.report(&replaced, "replaced")
 }

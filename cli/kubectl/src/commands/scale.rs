@@ -7,7 +7,7 @@ use super::create::report_generated;
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::fields::Fields;
+use crate::fields::{self, Fields};
 use crate::flags::Flag;
 use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
@@ -84,6 +84,9 @@ async fn scale(cli: &Cli) -> Result<()> {
     if !args.text("resource-version").is_empty() && selected.infos.len() > 1 {
         return Err(Error::message("cannot use --resource-version with multiple resources"));
     }
+    if selected.infos.is_empty() && errors.is_empty() {
+        return Err(Error::message("no objects passed to scale"));
+    }
     for info in &selected.infos {
         if let Err(error) = scale_one(&writer, info, replicas).await {
             errors.push(error);
@@ -111,11 +114,18 @@ async fn scale_one(writer: &Writer<'_>, info: &Info, replicas: i64) -> Result<()
             )));
         }
     }
+    let mut scaled = info.object.clone();
+    if scaled.has("spec.replicas") {
+        fields::set(&mut scaled, "spec.replicas", json!(replicas));
+    }
     if writer.dry_run == DryRun::Client {
-        return writer.report(&info.object, "scaled");
+        return writer.report(&scaled, "scaled");
     }
     let target = PatchTarget { subresource: "scale", ..info.into() };
     writer.patch(target, MERGE_PATCH, &json!({"spec": {"replicas": replicas}})).await?;
+    if writer.dry_run == DryRun::Server {
+        return writer.report(&scaled, "scaled");
+    }
     if cli.args.bool("record") {
         let cause = json!({"metadata": {"annotations": {crate::write::CHANGE_CAUSE: cli.args.line()}}});
         writer.patch(info.into(), MERGE_PATCH, &cause).await?;
@@ -156,7 +166,10 @@ async fn autoscale(cli: &Cli) -> Result<()> {
         )));
     }
     let writer = Writer::new(cli)?;
-    let selected = Selection::from_args(cli, &args.positional).fetch(cli).await?;
+    let mut selection = Selection::from_args(cli, &args.positional);
+    // what a file names is scaled once it is there
+    selection.live = false;
+    let selected = selection.fetch(cli).await?;
     let mut errors = selected.errors;
     for info in &selected.infos {
         if let Err(error) = autoscale_one(&writer, info).await {

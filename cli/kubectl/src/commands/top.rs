@@ -15,6 +15,7 @@ use crate::transport::{Query, Request};
 
 pub const COMMAND: Command = Command {
     name: "top",
+    suggested_for: &["stats"],
     group: CLUSTER,
     short: "Show what nodes or pods use",
     usage: "(node | pod)",

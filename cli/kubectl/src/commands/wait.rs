@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::ADVANCED;
 use super::delete::until_gone;
@@ -32,7 +33,8 @@ pub const COMMAND: Command = Command {
         printers::FLAGS,
         &[
             Flag::array("for", "create, delete, condition=NAME[=VALUE], or jsonpath='{.field}'[=value]"),
-            Flag::duration("timeout", "How long to wait for each resource").default("30s"),
+            Flag::duration("timeout", "How long to wait for all of it; 0 looks once, negative is a week")
+                .default("30s"),
             Flag::bool("all", "All resources of the type"),
             Flag::bool("local", "Accepted for compatibility"),
         ],
@@ -40,6 +42,9 @@ pub const COMMAND: Command = Command {
     run: Some(|cli| Box::pin(run(cli))),
     ..Command::NONE
 };
+
+/// How often objects that are not there yet are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 enum Goal {
     Create,
@@ -63,7 +68,7 @@ impl Goal {
         }
         if let Some(expression) = text.strip_prefix("jsonpath=") {
             let (path, value) = split_expression(expression)?;
-            let path = Template::parse_relaxed(path).map_err(Error::message)?;
+            let path = Template::parse_relaxed(path.trim_matches(['\'', '"'])).map_err(Error::message)?;
             return Ok(Goal::Field { path, value });
         }
         Err(Error::message(format!("unrecognized condition: {text:?}")))
@@ -103,7 +108,7 @@ impl Goal {
                     ([Value::Object(_) | Value::Array(_)], Some(_)) => Err(Error::message(
                         "jsonpath leads to a nested object or list which is not supported",
                     )),
-                    ([only], Some(wanted)) => Ok(to_text(only) == *wanted),
+                    ([only], Some(wanted)) => Ok(to_text(only).trim() == wanted.trim()),
                     _ => Err(Error::message("given jsonpath expression matches more than one value")),
                 }
             }
@@ -111,19 +116,30 @@ impl Goal {
     }
 }
 
-/// `{.a.b}=value`: the value starts behind the closing brace.
+/// `{.a.b}=value`. Two equal signs belong to the path: a filter compares with them.
 fn split_expression(expression: &str) -> Result<(&str, Option<String>)> {
-    let trimmed = expression.trim_matches(['\'', '"']);
-    let end = match trimmed.rfind('}') {
-        Some(brace) => brace + 1,
-        None => trimmed.find('=').unwrap_or(trimmed.len()),
-    };
-    let rest = trimmed[end..].trim_start_matches(['\'', '"']);
-    match rest.strip_prefix('=') {
-        Some("") => Err(Error::message("jsonpath wait value cannot be empty")),
-        Some(value) => Ok((&trimmed[..end], Some(value.trim_matches(['\'', '"']).to_owned()))),
-        None if rest.is_empty() => Ok((&trimmed[..end], None)),
-        None => Err(Error::message(
+    let mut singles = Vec::new();
+    let mut position = 0;
+    let bytes = expression.as_bytes();
+    while position < bytes.len() {
+        if bytes[position] == b'=' {
+            if bytes.get(position + 1) == Some(&b'=') {
+                position += 1;
+            } else {
+                singles.push(position);
+            }
+        }
+        position += 1;
+    }
+    match singles.as_slice() {
+        [] => Ok((expression, None)),
+        [at] => match expression[at + 1..].trim_matches(['\'', '"']) {
+            "" => Err(Error::message(
+                "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
+            )),
+            value => Ok((&expression[..*at], Some(value.to_owned()))),
+        },
+        _ => Err(Error::message(
             "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
         )),
     }
@@ -135,10 +151,8 @@ async fn run(cli: &Cli) -> Result<()> {
     if goals.is_empty() {
         return Err(Error::message("unrecognized condition: []"));
     }
-    let mut parsed = Vec::new();
-    for goal in &goals {
-        parsed.push(Goal::parse(goal)?);
-    }
+    let parsed = goals.iter().map(|goal| Goal::parse(goal)).collect::<Result<Vec<_>>>()?;
+    let for_deletion = parsed.iter().any(|goal| matches!(goal, Goal::Delete));
     let format = Format::from_args(args, OBJECT_FORMATS)?;
     let mut selection = Selection::from_args(cli, &args.positional);
     selection.chunk = 500;
@@ -146,74 +160,94 @@ async fn run(cli: &Cli) -> Result<()> {
         zero if zero.is_zero() && args.text("timeout").starts_with('-') => Duration::from_secs(7 * 24 * 3600),
         given => given,
     };
+    // one time for all of them
+    let deadline = Instant::now() + timeout;
+    let targets = selection.targets(cli).await?;
+    if parsed.iter().any(|goal| matches!(goal, Goal::Create)) {
+        until_created(cli, &selection, &targets, deadline).await?;
+    }
     let mut errors = Vec::new();
     let mut visited = 0;
-    for target in selection.targets(cli).await? {
-        for info in expand(cli, &selection, target, &parsed, timeout).await? {
+    for target in targets {
+        let infos = match selection.fetch_one(cli, target).await {
+            Ok(infos) => infos,
+            Err(error) if error.is_not_found() && for_deletion => continue,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        for info in infos {
             visited += 1;
             for goal in &parsed {
-                match wait(cli, &info, goal, timeout).await {
+                match wait(cli, &info, goal, timeout, deadline).await {
                     Ok(object) if format.is_human() => cli.print(&named(&object, "condition met"))?,
                     Ok(object) => cli.print(&format.print(&object, args)?)?,
-                    Err(error) => errors.push(error),
+                    Err(error) => {
+                        errors.push(error);
+                        break;
+                    }
                 }
             }
             cli.flush()?;
         }
     }
-    if visited == 0 && errors.is_empty() && !parsed.iter().any(|goal| matches!(goal, Goal::Delete)) {
+    if visited == 0 && errors.is_empty() && !for_deletion {
         return Err(Error::message("no matching resources found"));
     }
     Error::collect(errors)
 }
 
-/// Objects to wait for. What is gone already needs no wait for its deletion; what is not there yet
-/// is waited for when creation is the goal.
-async fn expand(
+/// Looks for the objects again and again: a selector has nothing yet that could be watched by name.
+async fn until_created(
     cli: &Cli,
     selection: &Selection,
-    target: Target,
-    goals: &[Goal],
-    timeout: Duration,
-) -> Result<Vec<Info>> {
-    let named = match &target {
-        Target::Named { resource, namespace, name } => Some(Info {
-            resource: resource.clone(),
-            namespace: namespace.clone(),
-            name: name.clone(),
-            object: Value::Null,
-            source: String::new(),
-        }),
-        Target::Object(info) => Some(info.clone()),
-        _ => None,
-    };
-    match selection.fetch_one(cli, target).await {
-        Ok(infos) => Ok(infos),
-        Err(error) if error.is_not_found() => match (named, goals) {
-            (Some(_), [Goal::Delete]) => Ok(Vec::new()),
-            (Some(info), goals) if goals.iter().any(|goal| matches!(goal, Goal::Create)) => {
-                let object = wait(cli, &info, &Goal::Create, timeout).await?;
-                Ok(vec![Info { object, ..info }])
+    targets: &[Target],
+    deadline: Instant,
+) -> Result<()> {
+    let mut tick = tokio::time::interval(LOOK_AGAIN);
+    loop {
+        tick.tick().await;
+        let mut found = 0;
+        let mut missing = false;
+        for target in targets {
+            match selection.fetch_one(cli, target.clone()).await {
+                Ok(infos) => found += infos.len(),
+                Err(error) if error.is_not_found() => missing = true,
+                Err(error) => return Err(error),
             }
-            _ => Err(error),
-        },
-        Err(error) => Err(error),
+        }
+        if found > 0 && !missing {
+            return Ok(());
+        }
+        if Instant::now() + LOOK_AGAIN > deadline {
+            return Err(Error::message("timed out waiting for the condition"));
+        }
     }
 }
 
-async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration) -> Result<Value> {
-    let timed_out = || {
-        Error::message(format!("timed out waiting for the condition on {}/{}", info.resource.name, info.name))
-    };
+async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration, deadline: Instant) -> Result<Value> {
+    let what = format!("{}/{}", info.resource.name, info.name);
+    let timed_out = || Error::message(format!("timed out waiting for the condition on {what}"));
+    let once = || Error::message(format!("condition not met for {what}"));
     if let Goal::Delete = goal {
+        if timeout.is_zero() {
+            return match cli.client()?.get_json(&info.path()).await {
+                Err(error) if error.is_not_found() => Ok(info.object.clone()),
+                outcome => outcome.and(Err(once())),
+            };
+        }
         let gone = until_gone(cli, info, info.object.text("metadata.uid"));
-        tokio::time::timeout(timeout, gone).await.map_err(|_| timed_out())??;
+        tokio::time::timeout_at(deadline, gone).await.map_err(|_| timed_out())??;
         return Ok(info.object.clone());
     }
     if info.object.is_object() && goal.is_met(&info.object)? {
         return Ok(info.object.clone());
     }
-    tokio::time::timeout(timeout, until_met(cli, info, goal)).await.map_err(|_| timed_out())?
+    if timeout.is_zero() {
+        return Err(once());
+    }
+    tokio::time::timeout_at(deadline, until_met(cli, info, goal)).await.map_err(|_| timed_out())?
 }
 
 async fn until_met(cli: &Cli, info: &Info, goal: &Goal) -> Result<Value> {
@@ -255,6 +289,8 @@ mod tests {
         check("jsonpath='{.status.phase}'=Pending", false);
         check("jsonpath={.status.phase}", true);
         check("jsonpath={.status.nothing}", false);
+        check("jsonpath=status.conditions[?(@.type==\"Ready\")].status=True", true);
+        check("jsonpath='{.status.conditions[?(@.type==\"Ready\")].status}'=False", false);
         let unseen = json!({"status": {"conditions": null}});
         assert!(Goal::parse("condition=Ready").unwrap().is_met(&unseen).is_err());
         assert!(Goal::parse("nonsense").is_err());

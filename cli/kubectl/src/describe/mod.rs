@@ -5,6 +5,7 @@ mod config;
 mod container;
 mod generic;
 mod metadata;
+mod namespace;
 mod node;
 mod pod;
 pub mod rbac;
@@ -21,8 +22,8 @@ use crate::commands::events::{interval, last_seen};
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::printers::columns::{DESCRIBE, align};
-use crate::selection::Info;
-use crate::transport::{Query, Request};
+use crate::selection::{Info, list_all};
+use crate::transport::Query;
 
 /// The page of one object.
 pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<String> {
@@ -31,6 +32,9 @@ pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<Strin
     let mut text = match (info.resource.group.as_str(), info.resource.kind.as_str()) {
         ("", "Pod") => pod::page(object),
         ("", "Node") => node::page(cli, object).await?,
+        ("", "Namespace") => return Ok(align(&namespace::page(cli, object).await?, DESCRIBE)),
+        ("", "ResourceQuota") => return Ok(align(&namespace::quota(object), DESCRIBE)),
+        ("", "LimitRange") => return Ok(align(&namespace::limit_range(object), DESCRIBE)),
         ("", "Service") => service::page(cli, object).await?,
         ("apps", "Deployment") => workload::deployment(cli, info).await?,
         ("apps", "ReplicaSet") | ("", "ReplicationController") => workload::replica_set(cli, object).await?,
@@ -65,26 +69,25 @@ async fn events(cli: &Cli, object: &Value) -> Result<String> {
     if !uid.is_empty() {
         selector.push_str(&format!(",involvedObject.uid={uid}"));
     }
-    let query = Query::new().with("fieldSelector", &selector).with("limit", "500");
+    let query = Query::new().with("fieldSelector", &selector);
     let path = if object.namespace().is_empty() {
-        format!("/api/v1/events{query}")
+        "/api/v1/events".to_owned()
     } else {
-        format!("/api/v1/namespaces/{}/events{query}", object.namespace())
+        format!("/api/v1/namespaces/{}/events", object.namespace())
     };
-    let list = match cli.client()?.json(Request::get(&path)).await {
-        Ok(list) => list,
+    let mut events = match list_all(cli, &path, &query).await {
+        Ok(events) => events,
         // whoever may read an object need not be allowed to read its events
         Err(error) if error.status_code().is_some() => return Ok(String::new()),
         Err(error) => return Err(error),
     };
-    let mut events: Vec<&Value> = list.list("items").iter().collect();
     if events.is_empty() {
         return Ok("Events:\t<none>\n".to_owned());
     }
     events.sort_by_key(|event| last_seen(event).to_owned());
     let mut text =
         "Events:\n  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n".to_owned();
-    for event in events {
+    for event in &events {
         let source = match event.text("source.component") {
             "" => event.text("reportingComponent"),
             component => component,

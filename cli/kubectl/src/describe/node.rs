@@ -9,7 +9,8 @@ use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::printers::duration;
-use crate::transport::{Query, Request};
+use crate::selection::list_all;
+use crate::transport::Query;
 use ferry_api::json_path::to_text;
 
 pub async fn page(cli: &Cli, node: &Value) -> Result<String> {
@@ -125,25 +126,22 @@ struct Share {
 }
 
 async fn pods(cli: &Cli, node: &Value) -> Result<String> {
-    let query = Query::new()
-        .with(
-            "fieldSelector",
-            &format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name()),
-        )
-        .with("limit", "500");
-    let list = match cli.client()?.json(Request::get(&format!("/api/v1/pods{query}"))).await {
-        Ok(list) => list,
+    let query = Query::new().with(
+        "fieldSelector",
+        &format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name()),
+    );
+    let pods = match list_all(cli, "/api/v1/pods", &query).await {
+        Ok(pods) => pods,
         Err(error) if error.status_code() == Some(403) => return Ok("Pods:\tnot authorized\n".to_owned()),
         Err(error) => return Err(error),
     };
-    let pods = list.list("items");
     let mut text = format!(
         "Non-terminated Pods:\t({} in total)\n  Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge\n  ---------\t----\t\t------------\t----------\t---------------\t-------------\t---\n",
         pods.len()
     );
     let totals = |resource: &str| node_amount(node, resource);
     let now = jiff::Timestamp::now();
-    for pod in pods {
+    for pod in &pods {
         let (cpu, memory) = (share(pod, "cpu"), share(pod, "memory"));
         text.push_str(&format!(
             "  {}\t{}\t\t{}\t{}\t{}\t{}\t{}\n",

@@ -7,7 +7,8 @@ use super::{or_none, or_unset};
 use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
-use crate::transport::{Query, Request};
+use crate::selection::list_all;
+use crate::transport::Query;
 use ferry_api::json_path::to_text;
 
 pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
@@ -85,9 +86,9 @@ pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
 
 async fn slices(cli: &Cli, service: &Value) -> Result<Vec<Value>> {
     let query = Query::new().with("labelSelector", &format!("kubernetes.io/service-name={}", service.name()));
-    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices{query}", service.namespace());
-    match cli.client()?.json(Request::get(&path)).await {
-        Ok(list) => Ok(list.list("items").to_vec()),
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", service.namespace());
+    match list_all(cli, &path, &query).await {
+        Ok(slices) => Ok(slices),
         Err(error) if error.status_code().is_some() => Ok(Vec::new()),
         Err(error) => Err(error),
     }

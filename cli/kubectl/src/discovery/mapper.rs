@@ -30,6 +30,29 @@ impl Discovery {
         found.ok_or_else(|| Error::NoMatch { resource: word.split('.').next().unwrap_or(word).to_owned() })
     }
 
+    /// Other resources a short name could mean, behind the one it does mean.
+    pub fn also_matching(&self, word: &str) -> Vec<String> {
+        let lower = word.to_lowercase();
+        let (short, group) = lower.split_once('.').unwrap_or((&lower, ""));
+        let fits = |resource: &&Resource| group.is_empty() || resource.group == group;
+        if self
+            .resources
+            .iter()
+            .filter(fits)
+            .any(|resource| resource.name == short || resource.singular == short)
+        {
+            return Vec::new();
+        }
+        let mut names: Vec<String> = Vec::new();
+        for resource in self.resources.iter().filter(fits) {
+            if resource.short_names.iter().any(|name| name == short) && !names.contains(&resource.qualified())
+            {
+                names.push(resource.qualified());
+            }
+        }
+        names.into_iter().skip(1).collect()
+    }
+
     fn best(&self, word: &str, fits: impl Fn(&Resource) -> bool) -> Option<&Resource> {
         let by_name = |resource: &&Resource| {
             (resource.name == word || resource.singular == word || resource.kind.eq_ignore_ascii_case(word))
@@ -144,6 +167,14 @@ mod tests {
         check("horizontalpodautoscalers.auto", "autoscaling/v2/horizontalpodautoscalers");
         // a full name wins over a short one, wherever it comes from
         check("po", "example.com/v1/po");
+    }
+
+    #[test]
+    fn a_short_name_of_several_resources_is_ambiguous() {
+        let discovery = discovery();
+        assert_eq!(discovery.also_matching("ev"), ["events.events.k8s.io"]);
+        assert!(discovery.also_matching("hpa").is_empty());
+        assert!(discovery.also_matching("events").is_empty());
     }
 
     #[test]

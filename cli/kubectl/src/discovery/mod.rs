@@ -11,7 +11,7 @@ pub use fetch::fetch;
 use serde::{Deserialize, Serialize};
 
 /// One resource of one version, as discovery describes it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Default, Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Resource {
     pub group: String,
     pub version: String,

@@ -17,19 +17,58 @@ pub struct ExecCredential {
     pub key: Vec<u8>,
 }
 
-pub fn run(plugin: &Value, directory: &Path, cluster: &Value) -> Result<ExecCredential> {
+const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+
+/// The plugin of a user, refused unless it says all that is needed to run it.
+pub fn checked(plugin: &Value, user: &str) -> Result<Value> {
+    let mut plugin = plugin.clone();
+    let missing = |field: &str| {
+        Err(Error::Configuration(format!(
+            "{field} must be specified for {user} to use exec authentication plugin"
+        )))
+    };
+    if plugin.text("command").is_empty() {
+        return missing("command");
+    }
+    let version = plugin.text("apiVersion").to_owned();
+    if version.is_empty() {
+        return missing("apiVersion");
+    }
+    match plugin.text("interactiveMode") {
+        "Never" | "IfAvailable" | "Always" => {}
+        // only the first version could go without
+        "" if version.ends_with("/v1beta1") => plugin["interactiveMode"] = json!("IfAvailable"),
+        "" => return missing("interactiveMode"),
+        other => {
+            return Err(Error::Configuration(format!("invalid interactiveMode for {user}: {other:?}")));
+        }
+    }
+    if !VERSIONS.contains(&version.as_str()) {
+        return Err(Error::message(format!("exec plugin: invalid apiVersion {version:?}")));
+    }
+    Ok(plugin)
+}
+
+/// Whether the program may talk to the user.
+fn is_interactive(mode: &str, is_terminal: bool, stdin_taken: bool) -> Result<bool> {
+    let refused = |reason: &str| {
+        Err(failed(format!("exec plugin cannot support interactive mode: standard input is {reason}")))
+    };
+    match mode {
+        "Never" => Ok(false),
+        "Always" if !is_terminal => refused("not a terminal"),
+        "Always" if stdin_taken => refused("unavailable: used by stdin resource manifest reader"),
+        "Always" => Ok(true),
+        _ => Ok(is_terminal && !stdin_taken),
+    }
+}
+
+pub fn run(plugin: &Value, directory: &Path, cluster: &Value, stdin_taken: bool) -> Result<ExecCredential> {
     let _span = ferry_trace::span("kubectl.exec_plugin");
     let program = plugin.text("command");
     let version = plugin.text("apiVersion");
-    let interactive = match plugin.text("interactiveMode") {
-        "Never" => false,
-        "Always" if !std::io::stdin().is_terminal() => {
-            return Err(Error::plain(
-                "Unable to connect to the server: getting credentials: exec plugin cannot support interactive mode: standard input is not a terminal",
-            ));
-        }
-        _ => std::io::stdin().is_terminal(),
-    };
+    let interactive =
+        is_interactive(plugin.text("interactiveMode"), std::io::stdin().is_terminal(), stdin_taken)?;
     let mut spec = json!({"interactive": interactive});
     if plugin.flag("provideClusterInfo") {
         spec["cluster"] = cluster.clone();
@@ -63,8 +102,9 @@ pub fn run(plugin: &Value, directory: &Path, cluster: &Value) -> Result<ExecCred
             output.status.code().unwrap_or(1)
         )));
     }
-    let answer: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| failed(format!("decoding stdout: {error}")))?;
+    let answer: Value = serde_json::from_slice(&output.stdout).map_err(|error| {
+        failed(format!("decoding stdout: couldn't get version/kind; json parse error: {error}"))
+    })?;
     credential(&answer, version)
 }
 
@@ -113,19 +153,38 @@ mod tests {
         let script = format!(
             r#"printf '{{"apiVersion":"{V1}","kind":"ExecCredential","status":{{"token":"%s"}}}}' "$GREETING""#
         );
-        let credential = run(&plugin(&script), Path::new("."), &Value::Null).unwrap();
+        let credential = run(&plugin(&script), Path::new("."), &Value::Null, false).unwrap();
         assert_eq!(credential.token, "hello");
     }
 
     #[test]
     fn a_failing_plugin_is_named() {
-        let error = run(&plugin("exit 3"), Path::new("."), &Value::Null).unwrap_err();
+        let error = run(&plugin("exit 3"), Path::new("."), &Value::Null, false).unwrap_err();
         assert!(error.to_string().contains("executable sh failed with exit code 3"), "{error}");
         let mut missing = plugin("");
         missing["command"] = json!("no-such-plugin");
         missing["installHint"] = json!("install it");
-        let error = run(&missing, Path::new("."), &Value::Null).unwrap_err();
+        let error = run(&missing, Path::new("."), &Value::Null, false).unwrap_err();
         assert!(error.to_string().contains("executable no-such-plugin not found\n\ninstall it"), "{error}");
+    }
+
+    #[test]
+    fn a_plugin_that_must_ask_needs_standard_input_for_itself() {
+        assert!(is_interactive("Always", true, false).unwrap());
+        let error = is_interactive("Always", true, true).unwrap_err().to_string();
+        assert!(error.ends_with("unavailable: used by stdin resource manifest reader"), "{error}");
+        assert!(is_interactive("Always", false, false).is_err());
+        assert!(!is_interactive("IfAvailable", true, true).unwrap());
+        assert!(!is_interactive("Never", true, false).unwrap());
+    }
+
+    #[test]
+    fn only_the_first_version_may_leave_out_the_interactive_mode() {
+        let plugin = |version: &str| json!({"command": "c", "apiVersion": version});
+        let beta = checked(&plugin("client.authentication.k8s.io/v1beta1"), "u").unwrap();
+        assert_eq!(beta.text("interactiveMode"), "IfAvailable");
+        let error = checked(&plugin(V1), "u").unwrap_err().to_string();
+        assert_eq!(error, "interactiveMode must be specified for u to use exec authentication plugin");
     }
 
     #[test]

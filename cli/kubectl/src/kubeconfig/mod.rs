@@ -228,6 +228,17 @@ fn read(path: PathBuf) -> Result<File> {
     let content = yaml::document(&text).map_err(|error| {
         Error::message(format!("error loading config file \"{}\": {error}", path.display()))
     })?;
+    let (version, kind) = (content.text("apiVersion"), content.text("kind"));
+    let is_config = matches!(version, "" | "v1") && matches!(kind, "" | "Config");
+    if !is_config {
+        let kind = if kind.is_empty() { "Config" } else { kind };
+        let reason = if matches!(version, "" | "v1") {
+            format!("no kind {kind:?} is registered for version \"v1\" in scheme \"kubeconfig\"")
+        } else {
+            format!("no kind {kind:?} is registered for version {version:?} in scheme \"kubeconfig\"")
+        };
+        return Err(Error::message(format!("error loading config file \"{}\": {reason}", path.display())));
+    }
     Ok(File { path, content })
 }
 
@@ -279,6 +290,19 @@ mod tests {
         assert_eq!(config.current_context(), "x");
         assert_eq!(config.names("clusters"), ["a", "b"]);
         assert_eq!(config.file_of("clusters", "new"), first);
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = write(directory.path(), "config", "apiVersion: v-1\nkind: Config\n");
+        let error = read(path).unwrap_err().to_string();
+        assert!(
+            error.ends_with("no kind \"Config\" is registered for version \"v-1\" in scheme \"kubeconfig\""),
+            "{error}"
+        );
+        let path = write(directory.path(), "config", "clusters: []\n");
+        assert!(read(path).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Entry, Kubeconfig, describe};
+use super::{Entry, Kubeconfig, describe, exec_plugin};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Args;
@@ -39,6 +39,8 @@ pub enum Credentials {
     Exec {
         plugin: Value,
         directory: std::path::PathBuf,
+        /// The command reads standard input itself, so the program cannot.
+        stdin_taken: bool,
     },
     /// An OpenID Connect token that is renewed when it has expired.
     Oidc {
@@ -227,9 +229,19 @@ fn credentials(args: &Args, user: Entry<'_>, name: &str) -> Result<Credentials> 
             password: content.text("password").to_owned(),
         });
     }
+    let has_certificate = !args.text("client-certificate").is_empty()
+        || !content.text("client-certificate").is_empty()
+        || !content.text("client-certificate-data").is_empty();
     if content.has("exec") {
+        let plugin = exec_plugin::checked(content.at("exec"), name)?;
+        if has_certificate {
+            // whoever shows a certificate needs no program to say who they are
+            return Ok(Credentials::None);
+        }
         let directory = user.path.parent().map(Path::to_owned).unwrap_or_default();
-        return Ok(Credentials::Exec { plugin: content.at("exec").clone(), directory });
+        let stdin_taken =
+            args.list("filename").contains(&"-") || args.positional.iter().any(|word| word == "-");
+        return Ok(Credentials::Exec { plugin, directory, stdin_taken });
     }
     match content.text("auth-provider.name") {
         "" => Ok(Credentials::None),

@@ -64,6 +64,8 @@ impl Format {
             return unknown();
         }
         let template = inline.unwrap_or(args.text("template"));
+        // a template alone says what to print
+        let format = if format.is_empty() && !template.is_empty() { "go-template" } else { format };
         let missing = |format: &str| {
             Err(Error::message(format!("template format specified but no template given ({format})")))
         };

@@ -50,6 +50,15 @@ impl Info {
     pub fn quoted(&self) -> String {
         format!("{} {:?}", self.resource.name, self.name)
     }
+    /// Resource, kind, name and namespace, as messages about an apply say it.
+    pub fn described(&self) -> String {
+        let resource = &self.resource;
+        let version = format!("{}/{}", resource.group, resource.version);
+        format!(
+            "Resource: \"{version}, Resource={}\", GroupVersionKind: \"{version}, Kind={}\"\nName: {:?}, Namespace: {:?}",
+            resource.name, resource.kind, self.name, self.namespace
+        )
+    }
     /// `pod/web`.
     pub fn kind_slash_name(&self) -> String {
         format!("{}/{}", self.resource.kind_name(), self.name)
@@ -95,6 +104,8 @@ pub struct Selection {
     pub default_type: Option<&'static str>,
     /// Files only say what to look up; their content is not wanted.
     pub live: bool,
+    /// What is wrong with a manifest is found before the server sees it.
+    pub validating: bool,
 }
 
 /// What was found, and what was not: a missing object does not hide the others.
@@ -133,6 +144,7 @@ impl Selection {
             include_object: false,
             default_type: None,
             live: true,
+            validating: validates(args),
         }
     }
 
@@ -163,7 +175,7 @@ impl Selection {
                 ));
             }
             let mut targets = Vec::new();
-            for document in read_documents(&self.files, self.recursive, validates(&cli.args)).await? {
+            for document in read_documents(&self.files, self.recursive, self.validating).await? {
                 targets.push(match document {
                     Ok(document) => match self.file_info(cli, document).await {
                         Ok(info) => Target::Object(info),
@@ -178,7 +190,7 @@ impl Selection {
         self.word_targets(cli).await
     }
 
-    async fn file_info(&self, cli: &Cli, document: Document) -> Result<Info> {
+    pub async fn file_info(&self, cli: &Cli, document: Document) -> Result<Info> {
         let Document { mut object, source } = document;
         let resource = cli.resource_of(&object).await.map_err(|error| match error {
             Error::Message(reason) => Error::message(format!(
@@ -295,6 +307,28 @@ impl Selection {
             if token.is_empty() {
                 return Ok(infos);
             }
+        }
+    }
+}
+
+/// All objects of a path, read in pieces of `--chunk-size`.
+pub async fn list_all(cli: &Cli, path: &str, query: &Query) -> Result<Vec<Value>> {
+    let limit = match cli.args.text("chunk-size") {
+        "" => "500",
+        "0" => "",
+        size => size,
+    };
+    let mut objects = Vec::new();
+    let mut token = String::new();
+    loop {
+        let query = query.clone().with("limit", limit).with("continue", &token);
+        let mut list = cli.client()?.json(Request::get(&format!("{path}{query}"))).await?;
+        token = list.text("metadata.continue").to_owned();
+        if let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) {
+            objects.extend(items);
+        }
+        if token.is_empty() {
+            return Ok(objects);
         }
     }
 }

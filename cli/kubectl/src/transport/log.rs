@@ -16,6 +16,10 @@ impl Log {
         Log { verbosity }
     }
 
+    pub fn verbosity(&self) -> i64 {
+        self.verbosity
+    }
+
     pub fn request(&self, method: &Method, url: &str, headers: &HeaderMap, body: &[u8]) {
         if self.verbosity >= 8 {
             line(&format!("\"Request Body\" body={}", self.body(body)));
@@ -98,7 +102,7 @@ fn title_case(name: &str) -> String {
     words.join("-")
 }
 
-fn line(text: &str) {
+pub fn line(text: &str) {
     let now = jiff::Zoned::now();
     eprintln!("I{} {:>7} transport.rs] {text}", now.strftime("%m%d %H:%M:%S%.6f"), std::process::id());
 }

@@ -22,6 +22,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, Status};
+use crate::fields::Fields;
 use crate::kubeconfig::exec_plugin;
 use crate::kubeconfig::oidc;
 use crate::kubeconfig::resolve::{ClientConfig, Credentials};
@@ -44,6 +45,8 @@ pub struct Client {
     idle: RefCell<Option<SendRequest<Full<Bytes>>>>,
     warned: RefCell<Vec<String>>,
     is_traced: Cell<bool>,
+    /// Asked of the server before anything else, once.
+    required_version: Cell<Option<&'static str>>,
 }
 
 /// Where the server is, taken apart once.
@@ -94,11 +97,32 @@ pub struct Response {
     body: Incoming,
     // a streaming body needs its connection; once the body is read the connection is idle again
     sender: Option<SendRequest<Full<Bytes>>>,
+    /// `--request-timeout` covers the body, too.
+    deadline: Option<tokio::time::Instant>,
+    expired: bool,
 }
 
 impl Response {
     /// The next piece of the body, or `None` at its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
+        let Some(deadline) = self.deadline else { return self.next_chunk().await };
+        match tokio::time::timeout_at(deadline, self.next_chunk()).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.expired = true;
+                Err(Error::message(
+                    "context deadline exceeded (Client.Timeout or context cancellation while reading body)",
+                ))
+            }
+        }
+    }
+
+    /// Whether `--request-timeout` ended the body.
+    pub fn is_expired(&self) -> bool {
+        self.expired
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         loop {
             match self.body.frame().await {
                 None => return Ok(None),
@@ -128,11 +152,15 @@ impl Client {
             idle: RefCell::new(None),
             warned: RefCell::new(Vec::new()),
             is_traced: Cell::new(false),
+            required_version: Cell::new(None),
         })
     }
 
     pub fn server(&self) -> &str {
         &self.config.server
+    }
+    pub fn verbosity(&self) -> i64 {
+        self.log.verbosity()
     }
     pub fn authority(&self) -> &str {
         &self.origin.authority
@@ -145,8 +173,26 @@ impl Client {
         self.warned.borrow().len()
     }
 
+    /// `--match-server-version`: no request goes to a server of another version. What follows `+` says
+    /// who built it, not what it is.
+    pub fn require_version(&self, version: &'static str) {
+        self.required_version.set(Some(version));
+    }
+
+    async fn check_version(&self, wanted: &str) -> Result<()> {
+        let version = self.get_json("/version").await?;
+        let found = version.text("gitVersion");
+        if found.split('+').next() == Some(wanted) {
+            return Ok(());
+        }
+        Err(Error::message(format!("server version ({found}) differs from client version ({wanted})!")))
+    }
+
     /// Sends a request and hands back whatever the server answers, once the headers are here.
     pub async fn send(&self, request: Request<'_>) -> Result<Response> {
+        if let Some(wanted) = self.required_version.take() {
+            Box::pin(self.check_version(wanted)).await?;
+        }
         let mut span = ferry_trace::span("kubectl.request");
         // Without the query: a path holds names, and nothing else.
         span.set("method", request.method.as_str());
@@ -156,8 +202,9 @@ impl Client {
         self.log.request(&request.method, &url, &headers, &request.body);
         let started = Instant::now();
         let exchange = span.in_scope(self.exchange(&request, headers));
-        let response = match self.config.timeout {
-            Some(timeout) => tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_| {
+        let deadline = self.config.timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+        let response = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, exchange).await.unwrap_or_else(|_| {
                 Err(Error::plain(
                     "Unable to connect to the server: net/http: request canceled (Client.Timeout exceeded while awaiting headers)",
                 ))
@@ -165,7 +212,10 @@ impl Client {
             None => exchange.await,
         };
         let response = match response {
-            Ok(response) => response,
+            Ok(mut response) => {
+                response.deadline = deadline;
+                response
+            }
             Err(error) => {
                 span.fail(&error);
                 return Err(error);
@@ -358,11 +408,11 @@ impl Client {
                         identity.authorization = Some(secret_header(&format!("Basic {pair}"))?);
                         String::new()
                     }
-                    Credentials::Exec { plugin, directory } => {
+                    Credentials::Exec { plugin, directory, stdin_taken } => {
                         let cluster = json!({"server": self.config.server,
                             "insecure-skip-tls-verify": self.config.insecure,
                             "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(&self.config.certificate_authority)});
-                        let credential = exec_plugin::run(plugin, directory, &cluster)?;
+                        let credential = exec_plugin::run(plugin, directory, &cluster, *stdin_taken)?;
                         if !credential.certificate.is_empty() {
                             identity.certificate = credential.certificate;
                             identity.key = credential.key;
@@ -445,7 +495,14 @@ impl Client {
 
 fn respond(answer: http::Response<Incoming>, sender: SendRequest<Full<Bytes>>) -> Response {
     let (parts, body) = answer.into_parts();
-    Response { status: parts.status, headers: parts.headers, body, sender: Some(sender) }
+    Response {
+        status: parts.status,
+        headers: parts.headers,
+        body,
+        sender: Some(sender),
+        deadline: None,
+        expired: false,
+    }
 }
 
 fn text_header(text: &str) -> Result<HeaderValue> {

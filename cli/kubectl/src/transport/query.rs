@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-/// A query string built parameter by parameter; parameters without a value are left out.
+/// A query string, sorted by parameter; parameters without a value are left out.
 #[derive(Debug, Clone, Default)]
-pub struct Query(String);
+pub struct Query(Vec<(String, String)>);
 
 impl Query {
     pub fn new() -> Self {
@@ -16,26 +16,36 @@ impl Query {
         }
         self
     }
+    /// Adds a parameter behind those of the same name.
     pub fn push(&mut self, name: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '?' } else { '&' });
-        encode_into(&mut self.0, name);
-        self.0.push('=');
-        encode_into(&mut self.0, value);
+        let position = self.0.partition_point(|(known, _)| known.as_str() <= name);
+        self.0.insert(position, (name.to_owned(), value.to_owned()));
     }
-    pub fn as_str(&self) -> &str {
-        &self.0
+    fn encoded(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.0 {
+            if !text.is_empty() {
+                text.push('&');
+            }
+            encode_into(&mut text, name);
+            text.push('=');
+            encode_into(&mut text, value);
+        }
+        text
     }
 }
 
 impl std::fmt::Display for Query {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => write!(f, "?{}", self.encoded()),
+        }
     }
 }
 
 pub fn form_encode(pairs: &[(&str, &str)]) -> String {
-    let query = pairs.iter().fold(Query::new(), |query, (name, value)| query.with(name, value));
-    query.0.trim_start_matches('?').to_owned()
+    pairs.iter().fold(Query::new(), |query, (name, value)| query.with(name, value)).encoded()
 }
 
 fn encode_into(target: &mut String, text: &str) {
@@ -59,7 +69,7 @@ mod tests {
             .with("labelSelector", "app=web,tier in (a)")
             .with("fieldSelector", "")
             .with("limit", "500");
-        assert_eq!(query.as_str(), "?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29&limit=500");
+        assert_eq!(query.to_string(), "?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29&limit=500");
         assert_eq!(form_encode(&[("a", "b c"), ("d", "é")]), "a=b%20c&d=%C3%A9");
     }
 }

@@ -12,7 +12,9 @@ use crate::flags::Flag;
 use crate::printers;
 use crate::selection::{FILE_FLAGS, SELECTOR_FLAGS, Selection};
 use crate::transport::MERGE_PATCH;
-use crate::write::{DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, Writer, configuration};
+use crate::write::{
+    DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, VALIDATE_FLAGS, Writer, configuration,
+};
 use ferry_api::go_json;
 
 pub const VIEW: Command = Command {
@@ -53,8 +55,9 @@ pub const EDIT: Command = Command {
         FILE_FLAGS,
         printers::FLAGS,
         RECORD_FLAGS,
+        VALIDATE_FLAGS,
         &[
-            Flag::bool("windows-line-endings", "Accepted for compatibility"),
+            Flag::bool("windows-line-endings", "End lines for Windows' editors"),
             Flag::text("field-manager", "Name of the field manager").default("kubectl-client-side-apply"),
         ],
     ],

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::commands::delete::{Options, delete_all};
+use crate::commands::delete::Options;
+use crate::commands::recreate::{Replacement, make_room};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::selection::Info;
@@ -62,13 +63,13 @@ pub async fn patch(writer: &Writer<'_>, info: &Info, live: &Value) -> Result<Out
             Err(error) if error.is_conflict() && attempt <= CONFLICT_RETRIES => {
                 live = writer.cli.client()?.get_json(&info.path()).await?;
             }
-            Err(error)
-                if writer.cli.args.bool("force")
-                    && (error.is_conflict() || error.status_code() == Some(422)) =>
-            {
+            Err(error) if writer.cli.args.bool("force") && (error.is_conflict() || error.is_invalid()) => {
                 return recreate(writer, info, &modified).await.map(Outcome::Configured);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                let applying = format!("applying patch:\n{patch}\nto:\n{}\nfor:", info.described());
+                return Err(error.while_doing("patching", &info.source).while_doing(&applying, &info.source));
+            }
         }
     }
 }
@@ -87,11 +88,16 @@ fn locally(live: &Value, patch: Value, content_type: &str) -> Result<Value> {
 
 /// `--force`: what cannot be changed is deleted and made again.
 async fn recreate(writer: &Writer<'_>, info: &Info, modified: &Value) -> Result<Value> {
-    let mut options = Options::from_args(&writer.cli.args)?;
-    options.wait = true;
+    let mut options = Options::for_successor(&writer.cli.args)?;
     options.quiet = true;
+    let mut info = info.clone();
+    info.object = modified.clone();
+    let replacement = Replacement::plan(writer, info).await?;
     let mut errors = Vec::new();
-    delete_all(writer.cli, std::slice::from_ref(info), &options, true, &mut errors).await?;
+    let room = make_room(writer.cli, vec![replacement], &options, &mut errors).await?;
     Error::collect(errors)?;
-    writer.create(&info.resource, &info.namespace, modified).await
+    match room.first() {
+        Some(replacement) => replacement.create(writer).await,
+        None => Err(Error::message("the old object is still there")),
+    }
 }

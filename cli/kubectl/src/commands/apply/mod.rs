@@ -5,7 +5,7 @@
 mod last_applied;
 pub mod merge;
 mod ownership;
-mod prune;
+pub mod prune;
 
 use serde_json::{Value, json};
 
@@ -13,11 +13,11 @@ use super::ADVANCED;
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::fields::Fields;
+use crate::fields::{self, Fields};
 use crate::flags::{Args, Flag};
 use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
-use crate::transport::{APPLY_PATCH, JSON_PATCH, Query};
+use crate::transport::{APPLY_PATCH, Query};
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, LAST_APPLIED, RECORD_FLAGS, VALIDATE_FLAGS, Writer, record_cause, save_config,
 };
@@ -83,15 +83,18 @@ async fn run(cli: &Cli) -> Result<()> {
     check_flags(args)?;
     let writer = Writer::new(cli)?;
     let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
-    if infos.is_empty() && errors.is_empty() {
+    let mut chosen = Vec::new();
+    for info in infos {
+        if super::create::matches_selector(&info.object, args.text("selector"))? {
+            chosen.push(info);
+        }
+    }
+    if chosen.is_empty() && errors.is_empty() {
         return Err(Error::message("no objects passed to apply"));
     }
     let mut applied: Vec<Info> = Vec::new();
     let mut printed: Vec<Value> = Vec::new();
-    for info in infos {
-        if !super::create::matches_selector(&info.object, args.text("selector"))? {
-            continue;
-        }
+    for info in chosen {
         match apply(&writer, info).await {
             Ok((info, operation)) => {
                 if writer.format.is_human() {
@@ -128,13 +131,25 @@ fn check_flags(args: &Args) -> Result<()> {
     if args.bool("force") && args.text("dry-run") == "server" {
         return Err(Error::message("--dry-run=server cannot be used with --force"));
     }
+    if args.bool("all") && !args.text("selector").is_empty() {
+        return Err(Error::message("cannot set --all and --selector at the same time"));
+    }
+    if args.bool("prune") && args.bool("force") {
+        // what is made again has another UID, and would be pruned
+        return Err(Error::message("--force cannot be used with --prune"));
+    }
     if args.bool("prune") && args.text("selector").is_empty() && !args.bool("all") {
         return Err(Error::message(
             "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
         ));
     }
-    if args.bool("prune") && args.bool("all") && !args.text("selector").is_empty() {
-        return Err(Error::message("cannot set --all and --selector at the same time"));
+    if args.bool("prune") && server_side {
+        return Err(Error::message(
+            "--prune is in alpha and doesn't currently work on objects created by server-side apply",
+        ));
+    }
+    if !args.text("subresource").is_empty() && !server_side {
+        return Err(Error::message("--subresource can only be specified for --server-side"));
     }
     Ok(())
 }
@@ -164,15 +179,7 @@ async fn apply(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static st
         if !generated.is_empty() {
             return Err(Error::message(format!("from {generated}: cannot use generate name with apply")));
         }
-        return Err(Error::message(format!(
-            "error when retrieving current configuration of:\nResource: \"{}, Resource={}\", GroupVersionKind: \"{}, Kind={}\"\nName: \"\", Namespace: {:?}\nfrom server for: {:?}: resource name may not be empty",
-            info.resource.group_version(),
-            info.resource.name,
-            info.resource.group_version(),
-            info.resource.kind,
-            info.namespace,
-            info.source
-        )));
+        return Err(retrieving(Error::message("resource name may not be empty"), &info));
     }
     if args.bool("server-side") {
         return server_side(writer, info).await;
@@ -183,15 +190,13 @@ async fn apply(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static st
         Err(error) if error.is_not_found() => return create(writer, info).await,
         Err(error) => return Err(retrieving(error, &info)),
     };
-    if !live.map("metadata.annotations").is_some_and(|annotations| annotations.contains_key(LAST_APPLIED))
-        && writer.format.is_human()
-    {
+    if !live.map("metadata.annotations").is_some_and(|annotations| annotations.contains_key(LAST_APPLIED)) {
         eprintln!(
             "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
             info.resource.name, info.name
         );
     }
-    let outcome = merge::patch(writer, &info, &live).await.map_err(|error| error.while_patching(&info))?;
+    let outcome = merge::patch(writer, &info, &live).await?;
     match outcome {
         merge::Outcome::Unchanged => {
             info.object = live;
@@ -206,6 +211,8 @@ async fn apply(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static st
 
 async fn create(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static str)> {
     save_config(&mut info.object);
+    // the annotation keeps the nulls, as it does when the manifest is applied to a live object
+    fields::remove_nulls(&mut info.object);
     if writer.dry_run != DryRun::Client {
         info.object = writer
             .create(&info.resource, &info.namespace, &info.object)
@@ -216,14 +223,8 @@ async fn create(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static s
 }
 
 fn retrieving(error: Error, info: &Info) -> Error {
-    let version = |resource: &crate::discovery::Resource| {
-        if resource.group.is_empty() { format!("/{}", resource.version) } else { resource.group_version() }
-    };
-    let resource = &info.resource;
-    error.context(format!(
-        "error when retrieving current configuration of:\nResource: \"{}, Resource={}\", GroupVersionKind: \"{}, Kind={}\"\nName: {:?}, Namespace: {:?}\nfrom server for: {:?}",
-        version(resource), resource.name, version(resource), resource.kind, info.name, info.namespace, info.source
-    ))
+    let what = format!("retrieving current configuration of:\n{}\nfrom server for:", info.described());
+    error.while_doing(&what, &info.source)
 }
 
 async fn server_side(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static str)> {
@@ -247,13 +248,19 @@ async fn server_side(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'sta
     target.subresource = args.text("subresource");
     let mut applied =
         writer.patch_with(target, APPLY_PATCH, &info.object, query.clone()).await.map_err(conflict_words)?;
-    if writer.dry_run == DryRun::No {
-        if let Some(patch) = ownership::take_over(&applied, field_manager(args)) {
-            writer.patch_with(target, JSON_PATCH, &patch, Query::new()).await?;
-            applied =
-                writer.patch_with(target, APPLY_PATCH, &info.object, query).await.map_err(conflict_words)?;
-        }
-        ownership::remember(writer, &info, &applied).await?;
+    if writer.dry_run == DryRun::No
+        && let Some(taken) = ownership::migrate(writer, &info, &applied, field_manager(args)).await?
+    {
+        // applied once more, so that fields which left the manifest are removed
+        applied = match writer.patch_with(target, APPLY_PATCH, &info.object, query).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                eprintln!(
+                    "Warning: failed to re-apply configuration after performing Server-Side Apply migration. This is non-fatal and will be retried next time you apply. Error: {error}"
+                );
+                taken
+            }
+        };
     }
     info.object = applied;
     Ok((info, "serverside-applied"))
@@ -267,14 +274,5 @@ fn conflict_words(error: Error) -> Error {
             status.message
         )),
         other => other,
-    }
-}
-
-impl Error {
-    fn while_patching(self, info: &Info) -> Self {
-        match self {
-            Error::Status(status) if status.reason == "Invalid" => Error::Status(status),
-            other => other.context(format!("error when applying patch:\nto:\nResource: {:?}, Name: {:?}, Namespace: {:?}\nfor: {:?}: error when patching {:?}", info.resource.qualified(), info.name, info.namespace, info.source, info.source)),
-        }
     }
 }

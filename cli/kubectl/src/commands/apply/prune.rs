@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::cli::Cli;
 use crate::commands::delete::{Options, delete_all};
 use crate::discovery::Resource;
 use crate::error::{Error, Result};
@@ -31,17 +32,33 @@ const CLUSTER: &[(&str, &str)] = &[("", "namespaces"), ("", "persistentvolumes")
 
 pub async fn run(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
     let cli = writer.cli;
-    let kept: Vec<&str> = applied.iter().map(|info| info.object.text("metadata.uid")).collect();
-    let mut namespaces: Vec<&str> = applied
+    let mut options = Options::from_args(&cli.args)?;
+    options.quiet = true;
+    for info in surplus(cli, applied).await? {
+        if writer.dry_run != DryRun::Client {
+            let mut errors = Vec::new();
+            delete_all(cli, std::slice::from_ref(&info), &options, true, &mut errors).await?;
+            Error::collect(errors)?;
+        }
+        writer.report(&info.object, "pruned")?;
+    }
+    Ok(())
+}
+
+/// What an earlier apply made and `kept` lacks, in the namespaces of what is kept.
+pub async fn surplus(cli: &Cli, kept: &[Info]) -> Result<Vec<Info>> {
+    let uids: Vec<&str> = kept.iter().map(|info| info.object.text("metadata.uid")).collect();
+    let current = cli.namespace()?;
+    let mut namespaces: Vec<&str> = kept
         .iter()
         .map(|info| info.namespace.as_str())
+        .chain(current.explicit.then_some(current.name.as_str()))
         .filter(|namespace| !namespace.is_empty())
         .collect();
     namespaces.sort_unstable();
     namespaces.dedup();
-    let mut options = Options::from_args(&cli.args)?;
-    options.quiet = true;
-    for (resource, namespaced) in kinds(writer).await? {
+    let mut found = Vec::new();
+    for (resource, namespaced) in kinds(cli).await? {
         let places = if namespaced { namespaces.clone() } else { vec![""] };
         for namespace in places {
             let query = Query::new().with("labelSelector", cli.args.text("selector"));
@@ -52,28 +69,19 @@ pub async fn run(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
                     Err(error) if matches!(error.status_code(), Some(404 | 405)) => continue,
                     Err(error) => return Err(error),
                 };
-            for info in items(list, &resource) {
+            found.extend(items(list, &resource).into_iter().filter(|info| {
                 let ours = info
                     .object
                     .map("metadata.annotations")
                     .is_some_and(|annotations| annotations.contains_key(LAST_APPLIED));
-                if !ours || kept.contains(&info.object.text("metadata.uid")) {
-                    continue;
-                }
-                if writer.dry_run != DryRun::Client {
-                    let mut errors = Vec::new();
-                    delete_all(cli, std::slice::from_ref(&info), &options, true, &mut errors).await?;
-                    Error::collect(errors)?;
-                }
-                writer.report(&info.object, "pruned")?;
-            }
+                ours && !uids.contains(&info.object.text("metadata.uid"))
+            }));
         }
     }
-    Ok(())
+    Ok(found)
 }
 
-async fn kinds(writer: &Writer<'_>) -> Result<Vec<(Rc<Resource>, bool)>> {
-    let cli = writer.cli;
+async fn kinds(cli: &Cli) -> Result<Vec<(Rc<Resource>, bool)>> {
     let discovery = cli.discovery().await?;
     let listed = cli.args.list("prune-allowlist");
     let mut found = Vec::new();

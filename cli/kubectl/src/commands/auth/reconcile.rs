@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers;
-use crate::selection::{FILE_FLAGS, Info, Selection};
+use crate::selection::{Document, FILE_FLAGS, Info, Selection, read_documents};
 use crate::transport::{JSON, Request};
 use crate::write::{DRY_RUN_FLAGS, DryRun, Writer};
 
@@ -35,19 +35,60 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("must specify one of -f and -k"));
     }
     let writer = Writer::new(cli)?;
-    let (infos, errors) = Selection::from_args(cli, &[]).objects(cli).await?;
-    Error::collect(errors)?;
-    for info in &infos {
-        if info.resource.group != "rbac.authorization.k8s.io" {
-            return Err(Error::message(format!(
-                "only rbac.authorization.k8s.io/v1 is supported: not {}",
-                info.resource.kind
-            )));
-        }
-        let object = reconcile(&writer, info).await?;
-        writer.report(&object, "reconciled")?;
+    if writer.dry_run == DryRun::Server {
+        return Err(Error::message("--dry-run=server for command reconcile is not supported yet"));
     }
-    Ok(())
+    let selection = Selection::from_args(cli, &[]);
+    let mut errors = Vec::new();
+    for document in read_documents(&selection.files, selection.recursive, false).await? {
+        if let Err(error) = reconcile_document(&writer, &selection, document).await {
+            errors.push(error);
+        }
+    }
+    cli.flush()?;
+    Error::collect(errors)
+}
+
+/// What is no role and no binding stands in the same file for others to use.
+async fn reconcile_document(
+    writer: &Writer<'_>,
+    selection: &Selection,
+    document: Result<Document>,
+) -> Result<()> {
+    let document = document?;
+    if document.object.group() != "rbac.authorization.k8s.io" {
+        return Ok(());
+    }
+    let version = document.object.text("apiVersion").rsplit('/').next().unwrap_or_default();
+    if version != "v1" {
+        return Err(Error::message(format!(
+            "only rbac.authorization.k8s.io/v1 is supported: not *{version}.{}",
+            document.object.kind()
+        )));
+    }
+    let info = selection.file_info(writer.cli, document).await?;
+    make_namespace(writer, &info).await?;
+    let object = reconcile(writer, &info).await?;
+    writer.report(&object, "reconciled")
+}
+
+/// A role may stand in a file before the namespace it is for.
+async fn make_namespace(writer: &Writer<'_>, info: &Info) -> Result<()> {
+    if info.namespace.is_empty() || writer.dry_run != DryRun::No {
+        return Ok(());
+    }
+    let namespaces = writer.cli.resource("namespaces").await?;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": info.namespace}});
+    match writer.cli.client()?.get_json(&namespaces.object_path("", &info.namespace)).await {
+        Ok(_) => return Ok(()),
+        // whoever may not look may still be allowed to write into it
+        Err(error) if !error.is_not_found() => return Ok(()),
+        Err(_) => {}
+    }
+    match writer.create(&namespaces, "", &namespace).await {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 async fn reconcile(writer: &Writer<'_>, info: &Info) -> Result<Value> {

@@ -13,7 +13,10 @@ pub const SET: Command = Command {
     name: "set",
     short: "Set one value",
     usage: "PROPERTY_NAME PROPERTY_VALUE",
-    flags: &[&[Flag::bool("set-raw-bytes", "The value is base64 already")]],
+    flags: &[&[Flag::bool(
+        "set-raw-bytes",
+        "The value of a -data field is not base64, but what base64 is made of",
+    )]],
     run: Some(|cli| Box::pin(async move { set(cli) })),
     ..Command::NONE
 };
@@ -52,6 +55,9 @@ fn set(cli: &Cli) -> Result<()> {
     let [path, value] = cli.args.positional.as_slice() else {
         return Err(cli.args.usage_error(format!("Unexpected args: [{}]", cli.args.positional.join(" "))));
     };
+    if value.is_empty() {
+        return Err(Error::message("you cannot use set to unset a property"));
+    }
     let config = Kubeconfig::load_for_change(cli.args.text("kubeconfig"))?;
     let (section, name, field) = parse(&config, path)?;
     let typed = |field: &str| -> Result<Value> {
@@ -60,8 +66,8 @@ fn set(cli: &Cli) -> Result<()> {
                 .ok_or_else(|| Error::message(format!("can't set {field}: {value:?} is no boolean")))?;
             return Ok(json!(flag));
         }
-        if field.ends_with("-data") && !cli.args.bool("set-raw-bytes") {
-            return Ok(json!(base64::engine::general_purpose::STANDARD.encode(value)));
+        if field.ends_with("-data") {
+            return bytes(value, cli.args.bool("set-raw-bytes")).map(Value::String);
         }
         Ok(json!(value))
     };
@@ -84,6 +90,20 @@ fn set(cli: &Cli) -> Result<()> {
         })?;
     }
     cli.line(format!("Property {path:?} set."))
+}
+
+/// The content of a `-data` field, as the file keeps it.
+fn bytes(value: &str, raw: bool) -> Result<String> {
+    let base64 = base64::engine::general_purpose::STANDARD;
+    if raw {
+        return Ok(base64.encode(value));
+    }
+    // as written it is base64, and stays it; what is not would break every later read of the file
+    let compact: String = value.split_whitespace().collect();
+    let decoded = base64
+        .decode(compact)
+        .map_err(|error| Error::message(format!("error decoding input value: {error}")))?;
+    Ok(base64.encode(decoded))
 }
 
 fn unset(cli: &Cli) -> Result<()> {
@@ -111,4 +131,16 @@ fn unset(cli: &Cli) -> Result<()> {
         Ok(())
     })?;
     cli.line(format!("Property {path:?} unset."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_of_a_data_field_is_base64_unless_it_is_raw() {
+        assert_eq!(bytes("aGVsbG8=", false).unwrap(), "aGVsbG8=");
+        assert_eq!(bytes("hello", true).unwrap(), "aGVsbG8=");
+        assert!(bytes("not base64!", false).is_err());
+    }
 }

@@ -45,7 +45,7 @@ pub const COMMAND: Command = Command {
         FIELD_MANAGER_CREATE,
         &[
             Flag::bool("edit", "Edit the objects before they are created"),
-            Flag::bool("windows-line-endings", "Accepted for compatibility"),
+            Flag::bool("windows-line-endings", "With --edit, end lines for Windows' editors"),
             Flag::text("raw", "Path to post the file to"),
         ],
     ],
@@ -224,15 +224,9 @@ pub fn int_or_string(text: &str) -> Value {
 }
 
 impl Error {
-    /// Names the file in the server's refusal: `error when creating "web.yaml": …`.
+    /// Names the file in a refusal: `error when creating "web.yaml": …`.
     pub fn while_doing(self, verb: &str, source: &str) -> Self {
-        match self {
-            Error::Status(mut status) => {
-                status.message = format!("error when {verb} {source:?}: {}", status.message);
-                Error::Status(status)
-            }
-            other => other,
-        }
+        if source.is_empty() { self } else { self.context(format!("error when {verb} {source:?}")) }
     }
 }
 

@@ -205,7 +205,12 @@ async fn resource_rules(cli: &Cli, verbs: &[&str]) -> Result<Vec<Value>> {
             if let Err(error) = found
                 && !special
             {
-                return Err(Error::plain(error.to_string()));
+                return Err(match error {
+                    Error::NoMatch { resource } if !group.is_empty() => Error::message(format!(
+                        "the server doesn't have a resource type {resource:?} in group {group:?}"
+                    )),
+                    other => Error::message(other.to_string()),
+                });
             }
         }
         let full = if subresource.is_empty() { name } else { format!("{name}/{subresource}") };

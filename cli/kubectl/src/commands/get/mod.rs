@@ -21,6 +21,7 @@ use crate::transport::{JSON, TABLE};
 
 pub const COMMAND: Command = Command {
     name: "get",
+    suggested_for: &["list", "ls"],
     group: INTERMEDIATE,
     short: "Show one or many resources",
     usage: "[(-o|--output=)FORMAT] (TYPE[.VERSION][.GROUP] [NAME | -l label] | TYPE[.VERSION][.GROUP]/NAME ...) [flags]",

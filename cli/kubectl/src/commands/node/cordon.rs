@@ -8,7 +8,7 @@ use crate::commands::CLUSTER;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::printers::named;
-use crate::selection::{Info, SELECTOR_FLAGS, Selection, Target};
+use crate::selection::{Info, NOTHING_GIVEN, SELECTOR_FLAGS, Selection, Target};
 use crate::transport::MERGE_PATCH;
 use crate::write::{DRY_RUN_FLAGS, DryRun, Writer};
 
@@ -35,16 +35,21 @@ pub const UNCORDON: Command = Command {
 /// The nodes named, or those a selector finds.
 pub async fn nodes(cli: &Cli) -> Result<(Vec<Info>, Vec<Error>)> {
     let args = &cli.args;
-    if args.positional.is_empty() && args.text("selector").is_empty() {
+    if args.positional.is_empty() && !args.changed("selector") {
         let usage = args.command.rsplit(' ').next().unwrap_or_default();
         return Err(args.usage_error(format!("USAGE: {usage} NODE [flags]")));
     }
     if !args.positional.is_empty() && !args.text("selector").is_empty() {
         return Err(args.usage_error("error: cannot specify both a node name and a --selector option"));
     }
+    if args.positional.is_empty() && args.text("selector").is_empty() {
+        return Err(Error::message(NOTHING_GIVEN));
+    }
     let resource = cli.resource("nodes").await?;
     let mut selection = Selection::from_args(cli, &[]);
-    selection.chunk = 500;
+    if !args.has("chunk-size") {
+        selection.chunk = 500;
+    }
     let targets: Vec<Target> = if args.positional.is_empty() {
         vec![Target::List { resource, namespace: String::new() }]
     } else {

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::{Args, Flag};
 use crate::printers::named;
-use crate::selection::{CHUNK_FLAGS, Info, SELECTOR_FLAGS};
-use crate::transport::{JSON, Query, Request};
+use crate::selection::{CHUNK_FLAGS, Info, SELECTOR_FLAGS, Selection, Target};
+use crate::transport::{JSON, Request};
 use crate::write::{DRY_RUN_FLAGS, DryRun, Writer};
 
 pub const COMMAND: Command = Command {
@@ -106,12 +106,14 @@ async fn run(cli: &Cli) -> Result<()> {
 
 async fn drain(writer: &Writer<'_>, node: &Info) -> Result<()> {
     let cli = writer.cli;
-    let query = Query::new()
-        .with("fieldSelector", &format!("spec.nodeName={}", node.name))
-        .with("labelSelector", cli.args.text("pod-selector"));
-    let list = cli.client()?.json(Request::get(&format!("/api/v1/pods{query}"))).await?;
+    let pods = cli.resource("pods").await?;
+    let mut selection = Selection::from_args(cli, &[]);
+    (selection.selector, selection.field_selector) =
+        (cli.args.text("pod-selector").to_owned(), format!("spec.nodeName={}", node.name));
+    let target = Target::List { resource: pods.clone(), namespace: String::new() };
+    let found = selection.fetch_one(cli, target).await?;
     let (mut going, mut warnings, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
-    for pod in list.list("items") {
+    for pod in found.iter().map(|info| &info.object) {
         let name = format!("{}/{}", pod.namespace(), pod.name());
         match verdict(cli, pod).await? {
             Verdict::Evict => going.push(pod.clone()),
@@ -140,7 +142,6 @@ async fn drain(writer: &Writer<'_>, node: &Info) -> Result<()> {
             grouped(&warnings).into_iter().map(|(warning, pods)| format!("{warning}: {pods}")).collect();
         eprintln!("Warning: {}", texts.join("; "));
     }
-    let pods = cli.resource("pods").await?;
     let mut leaving: FuturesUnordered<_> = going
         .iter()
         .map(|pod| {
@@ -188,7 +189,17 @@ async fn verdict(cli: &Cli, pod: &Value) -> Result<Verdict> {
     Ok(decide(&cli.args, pod, owner.map(|owner| owner.text("kind")), daemon_set_exists))
 }
 
+/// Seconds since a pod should have been gone, if it is being deleted.
+fn overdue(pod: &Value, now: jiff::Timestamp) -> Option<i64> {
+    let due: jiff::Timestamp = pod.text("metadata.deletionTimestamp").parse().ok()?;
+    Some(now.duration_since(due).as_secs())
+}
+
 fn decide(args: &Args, pod: &Value, owner: Option<&str>, daemon_set_exists: bool) -> Verdict {
+    let patience = args.int("skip-wait-for-delete-timeout");
+    if patience > 0 && overdue(pod, jiff::Timestamp::now()).is_some_and(|seconds| seconds > patience) {
+        return Verdict::Skip;
+    }
     if pod
         .map("metadata.annotations")
         .is_some_and(|annotations| annotations.contains_key("kubernetes.io/config.mirror"))
@@ -285,11 +296,38 @@ async fn remove(writer: &Writer<'_>, info: &Info) -> Result<()> {
     if writer.dry_run != DryRun::No {
         return Ok(());
     }
-    until_gone(cli, info, info.object.text("metadata.uid")).await?;
+    if !leaves(cli, info).await? {
+        return cli.line(format!(
+            "pod {:?} has DeletionTimestamp older than {} seconds, skipping",
+            info.name,
+            cli.args.int("skip-wait-for-delete-timeout")
+        ));
+    }
     cli.print(&named(
         &json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": info.name}}),
         if evict { "evicted" } else { "deleted" },
     ))
+}
+
+/// Waits until the pod is gone, or long enough past the time it should have been: then it is false.
+async fn leaves(cli: &Cli, info: &Info) -> Result<bool> {
+    let gone = until_gone(cli, info, info.object.text("metadata.uid"));
+    let patience = cli.args.int("skip-wait-for-delete-timeout");
+    if patience <= 0 {
+        return gone.await.map(|()| true);
+    }
+    let due = match cli.client()?.get_json(&info.path()).await {
+        Ok(pod) => overdue(&pod, jiff::Timestamp::now()),
+        Err(error) if error.is_not_found() => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    // a pod without a time to be gone was not deleted: somebody put another in its place
+    let Some(seconds) = due else { return gone.await.map(|()| true) };
+    let rest = u64::try_from(patience - seconds + 1).unwrap_or(0);
+    match tokio::time::timeout(Duration::from_secs(rest), gone).await {
+        Ok(outcome) => outcome.map(|()| true),
+        Err(_) => Ok(false),
+    }
 }
 
 #[cfg(test)]
@@ -325,6 +363,11 @@ mod tests {
         assert_eq!(
             decide(&args(""), &local, Some("ReplicaSet"), false),
             Verdict::Refuse("Pods with local storage (use --delete-emptydir-data to override)")
+        );
+        let stuck = json!({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}});
+        assert_eq!(
+            decide(&args("--force --skip-wait-for-delete-timeout=5"), &stuck, None, false),
+            Verdict::Skip
         );
         let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
         assert_eq!(decide(&args(""), &mirror, None, false), Verdict::Skip);

@@ -34,39 +34,45 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message(format!("revision must be a positive integer: {revision}")));
     }
     let format = Format::from_args(&cli.args, OBJECT_FORMATS)?;
-    for info in workloads(cli).await?.all()? {
-        if !matches!(info.resource.kind.as_str(), "Deployment" | "DaemonSet" | "StatefulSet") {
-            return Err(Error::message(format!(
-                "no history viewer has been implemented for {:?}",
-                info.resource.kind_name()
-            )));
-        }
-        let history = revisions(cli, &info).await?;
-        if !format.is_human() {
-            let chosen = if revision > 0 {
-                history.iter().find(|(number, _)| *number == revision)
-            } else {
-                history.last()
-            };
-            let (_, object) =
-                chosen.ok_or_else(|| Error::message("unable to find the specified revision"))?;
-            cli.print(&format.print(object, &cli.args)?)?;
-            continue;
-        }
-        let header = format!("{}/{}", info.resource.kind_name(), info.name);
-        if revision > 0 {
-            cli.line(format!("{header} with revision #{revision}"))?;
-            if history.is_empty() {
-                cli.line(table(&history))?;
-                continue;
-            }
-            cli.line(detail(&info, &history, revision)?)?;
-        } else {
-            cli.line(format!("{header} "))?;
-            cli.line(table(&history))?;
+    let selected = workloads(cli).await?;
+    let mut errors = selected.errors;
+    for info in &selected.infos {
+        if let Err(error) = show(cli, info, revision, &format).await {
+            errors.push(error);
         }
     }
-    Ok(())
+    cli.flush()?;
+    Error::collect(errors)
+}
+
+async fn show(cli: &Cli, info: &Info, revision: i64, format: &Format) -> Result<()> {
+    if !matches!(info.resource.kind.as_str(), "Deployment" | "DaemonSet" | "StatefulSet") {
+        return Err(Error::message(format!(
+            "no history viewer has been implemented for {:?}",
+            info.resource.kind
+        )));
+    }
+    let history = revisions(cli, info).await?;
+    if !format.is_human() {
+        let chosen = if revision > 0 {
+            history.iter().find(|(number, _)| *number == revision)
+        } else {
+            history.last()
+        };
+        let (_, object) = chosen.ok_or_else(|| Error::message("unable to find the specified revision"))?;
+        return cli.print(&format.print(object, &cli.args)?);
+    }
+    let header = format!("{}/{}", info.resource.kind_name(), info.name);
+    if revision > 0 {
+        cli.line(format!("{header} with revision #{revision}"))?;
+        if history.is_empty() {
+            return cli.line(table(&history));
+        }
+        cli.line(detail(info, &history, revision)?)
+    } else {
+        cli.line(format!("{header} "))?;
+        cli.line(table(&history))
+    }
 }
 
 fn table(history: &[(i64, Value)]) -> String {

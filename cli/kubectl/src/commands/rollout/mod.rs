@@ -10,7 +10,7 @@ use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
-use crate::selection::{Info, Selected, Selection};
+use crate::selection::{Info, Selected, Selection, list_all};
 
 pub const COMMAND: Command = Command {
     name: "rollout",
@@ -58,14 +58,11 @@ pub async fn revisions(cli: &Cli, info: &Info) -> Result<Vec<(i64, serde_json::V
     let resource = cli.resource(word).await?;
     let query =
         crate::transport::Query::new().with("labelSelector", &crate::pods::selector_of(&info.object)?);
-    let list = cli
-        .client()?
-        .json(crate::transport::Request::get(&format!("{}{query}", resource.path(&info.namespace))))
-        .await?;
     let mut revisions = Vec::new();
-    for item in crate::selection::items(list, &resource) {
-        let owned = item
-            .object
+    for mut object in list_all(cli, &resource.path(&info.namespace), &query).await? {
+        object["kind"] = resource.kind.clone().into();
+        object["apiVersion"] = resource.group_version().into();
+        let owned = object
             .list("metadata.ownerReferences")
             .iter()
             .any(|owner| owner.text("uid") == uid && owner.flag("controller"));
@@ -73,11 +70,11 @@ pub async fn revisions(cli: &Cli, info: &Info) -> Result<Vec<(i64, serde_json::V
             continue;
         }
         let number = if info.resource.kind == "Deployment" {
-            item.object.keyed("metadata.annotations", REVISION).parse().unwrap_or(0)
+            object.keyed("metadata.annotations", REVISION).parse().unwrap_or(0)
         } else {
-            item.object.int("revision").unwrap_or(0)
+            object.int("revision").unwrap_or(0)
         };
-        revisions.push((number, item.object));
+        revisions.push((number, object));
     }
     revisions.sort_by_key(|(number, _)| *number);
     Ok(revisions)

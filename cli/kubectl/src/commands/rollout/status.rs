@@ -36,20 +36,25 @@ async fn run(cli: &Cli) -> Result<()> {
             cli.args.int("revision")
         )));
     }
-    let infos = workloads(cli).await?.all()?;
-    warn_if_empty(cli, &infos)?;
-    for info in &infos {
+    let selected = workloads(cli).await?;
+    let mut errors = selected.errors;
+    if errors.is_empty() {
+        warn_if_empty(cli, &selected.infos)?;
+    }
+    for info in &selected.infos {
         let timeout = cli.args.duration("timeout");
         let finished = until_finished(cli, info);
-        if timeout.is_zero() {
-            finished.await?;
-        } else {
-            tokio::time::timeout(timeout, finished)
+        let outcome = match timeout.is_zero() {
+            true => finished.await,
+            false => tokio::time::timeout(timeout, finished)
                 .await
-                .map_err(|_| Error::message("timed out waiting for the condition"))??;
+                .unwrap_or_else(|_| Err(Error::message("timed out waiting for the condition"))),
+        };
+        if let Err(error) = outcome {
+            errors.push(error);
         }
     }
-    Ok(())
+    Error::collect(errors)
 }
 
 async fn until_finished(cli: &Cli, info: &Info) -> Result<()> {

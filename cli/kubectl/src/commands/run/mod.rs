@@ -1,5 +1,5 @@
-//! `kubectl run`: an image becomes a pod, or with `--replicas` or `--generator` a deployment, or
-//! with `--restart=OnFailure` a job; `--expose` adds the service in front of it.
+//! `kubectl run`: an image becomes a pod, or with `--replicas` or `--generator` a deployment or a job;
+//! `--expose` adds the service in front of it.
 //!
 //! Everything that must fail is refused before the first request.
 
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::flags::{Args, Flag};
 use crate::image_name;
 use crate::printers;
+use crate::selection::FILE_FLAGS;
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace, record_cause,
     save_config,
@@ -33,6 +34,7 @@ pub const COMMAND: Command = Command {
         SAVE_CONFIG_FLAGS,
         RECORD_FLAGS,
         OVERRIDE_FLAGS,
+        FILE_FLAGS,
         &[
             Flag::text("image", "Image to run").required(),
             Flag::text("image-pull-policy", "Always, IfNotPresent or Never"),
@@ -46,7 +48,7 @@ pub const COMMAND: Command = Command {
             Flag::text("requests", "Resource requests, as cpu=100m,memory=256Mi"),
             Flag::text("limits", "Resource limits, as cpu=200m,memory=512Mi"),
             Flag::text("serviceaccount", "Service account of the pod"),
-            Flag::text("restart", "Always, OnFailure (a job) or Never").default("Always"),
+            Flag::text("restart", "Always, OnFailure or Never").default("Always"),
             Flag::bool("command", "What follows -- replaces the image's entry point, not its arguments"),
             Flag::bool("privileged", "Run the container privileged"),
             Flag::bool("stdin", "Keep standard input open and attach to it").short('i'),
@@ -188,7 +190,7 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { workload, service, attach })
 }
 
-/// `--generator` decides, then `--replicas`, then `--restart`.
+/// `--generator` decides, then `--replicas`.
 fn kind(args: &Args) -> Result<Kind> {
     match args.text("generator") {
         "" => {}
@@ -208,7 +210,7 @@ fn kind(args: &Args) -> Result<Kind> {
             ))),
         };
     }
-    Ok(if args.text("restart") == "OnFailure" { Kind::Job } else { Kind::Pod })
+    Ok(Kind::Pod)
 }
 
 #[cfg(test)]
@@ -247,7 +249,7 @@ mod tests {
             |line: &str, kind: &str| assert_eq!(planned(line).unwrap().workload.kind(), kind, "{line}");
         check("web --image=nginx", "Pod");
         check("web --image=nginx --restart=Never", "Pod");
-        check("web --image=nginx --restart=OnFailure", "Job");
+        check("web --image=nginx --restart=OnFailure", "Pod");
         check("web --image=nginx --replicas=1", "Deployment");
         check("web --image=nginx --generator=deployment/apps.v1", "Deployment");
         check("web --image=nginx --generator=job/v1", "Job");

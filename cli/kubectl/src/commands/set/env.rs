@@ -68,29 +68,36 @@ async fn run(cli: &Cli) -> Result<()> {
         return Error::collect(errors);
     }
     let writer = Writer::new(cli)?;
-    change_all(&writer, infos, errors, "env updated", |object, info| {
-        let spec = pod_spec_mut(object, info)?;
-        let mut found = false;
-        for list in ["containers", "initContainers"] {
-            let Some(containers) = spec.get_mut(list).and_then(Value::as_array_mut) else { continue };
-            for container in containers
-                .iter_mut()
-                .filter(|container| matches(args.text("containers"), container.text("name")))
-            {
-                found = true;
-                change(container, &changes, args.bool("overwrite"))?;
+    change_all(
+        &writer,
+        infos,
+        errors,
+        "env updated",
+        "failed to patch env update to pod template:",
+        |object, info| {
+            let spec = pod_spec_mut(object, info)?;
+            let mut found = false;
+            for list in ["containers", "initContainers"] {
+                let Some(containers) = spec.get_mut(list).and_then(Value::as_array_mut) else { continue };
+                for container in containers
+                    .iter_mut()
+                    .filter(|container| matches(args.text("containers"), container.text("name")))
+                {
+                    found = true;
+                    change(container, &changes, args.bool("overwrite"))?;
+                }
             }
-        }
-        if found {
-            Ok(())
-        } else {
-            Err(Error::message(format!(
-                "{} does not have any containers matching {:?}",
-                info.quoted(),
-                args.text("containers")
-            )))
-        }
-    })
+            if found {
+                Ok(())
+            } else {
+                Err(Error::message(format!(
+                    "{} does not have any containers matching {:?}",
+                    info.quoted(),
+                    args.text("containers")
+                )))
+            }
+        },
+    )
     .await
 }
 

@@ -44,9 +44,14 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let writer = Writer::new(cli)?;
     let (infos, errors) = selected(cli, resources).await?;
-    change_all(&writer, infos, errors, "image updated", |object, info| {
-        set_images(pod_spec_mut(object, info)?, &images)
-    })
+    change_all(
+        &writer,
+        infos,
+        errors,
+        "image updated",
+        "failed to patch image update to pod template:",
+        |object, info| set_images(pod_spec_mut(object, info)?, &images),
+    )
     .await
 }
 

@@ -64,12 +64,14 @@ pub async fn selected(cli: &Cli, words: &[String]) -> Result<(Vec<Info>, Vec<Err
     Ok((selected.infos, selected.errors))
 }
 
-/// Changes each object with `change`, sends what differs, and reports it.
+/// Changes each object with `change`, sends what differs, and reports it. `failure` is how a refusal
+/// starts; without one the server's own words stand.
 pub async fn change_all(
     writer: &Writer<'_>,
     infos: Vec<Info>,
     mut errors: Vec<Error>,
     operation: &str,
+    failure: &str,
     change: impl Fn(&mut Value, &Info) -> Result<()>,
 ) -> Result<()> {
     let cli = writer.cli;
@@ -92,10 +94,9 @@ pub async fn change_all(
             let (patch, content_type) = difference(&info.object, &object)?;
             let changed =
                 writer.patch((&info).into(), content_type, &patch).await.map_err(|error| match error {
-                    Error::Status(status) if status.reason != "Invalid" => Error::message(format!(
-                        "failed to patch {operation} to pod template: {}",
-                        status.message
-                    )),
+                    Error::Status(status) if !failure.is_empty() => {
+                        Error::message(format!("{failure} {}", status.message))
+                    }
                     other => other,
                 })?;
             writer.report(&changed, operation)

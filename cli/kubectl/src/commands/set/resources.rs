@@ -47,32 +47,39 @@ async fn run(cli: &Cli) -> Result<()> {
     ];
     let writer = Writer::new(cli)?;
     let (infos, errors) = selected(cli, &args.positional).await?;
-    change_all(&writer, infos, errors, "resource requirements updated", |object, info| {
-        let spec = pod_spec_mut(object, info)?;
-        let mut found = false;
-        for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
-            if !matches(args.text("containers"), container.text("name")) {
-                continue;
-            }
-            found = true;
-            for (field, list) in &lists {
-                if list.is_empty() {
+    change_all(
+        &writer,
+        infos,
+        errors,
+        "resource requirements updated",
+        "failed to patch resources update to pod template",
+        |object, info| {
+            let spec = pod_spec_mut(object, info)?;
+            let mut found = false;
+            for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
+                if !matches(args.text("containers"), container.text("name")) {
                     continue;
                 }
-                let mut resources = container.at("resources").clone();
-                let mut merged = resources.map(field).cloned().unwrap_or_default();
-                merged.extend(list.clone());
-                // a quantity of zero takes the limit away
-                merged.retain(|_, quantity| quantity != "0");
-                set_in(&mut resources, field, json!(merged));
-                set_in(container, "resources", resources);
+                found = true;
+                for (field, list) in &lists {
+                    if list.is_empty() {
+                        continue;
+                    }
+                    let mut resources = container.at("resources").clone();
+                    let mut merged = resources.map(field).cloned().unwrap_or_default();
+                    merged.extend(list.clone());
+                    // a quantity of zero takes the limit away
+                    merged.retain(|_, quantity| quantity != "0");
+                    set_in(&mut resources, field, json!(merged));
+                    set_in(container, "resources", resources);
+                }
             }
-        }
-        if found {
-            Ok(())
-        } else {
-            Err(Error::message(format!("unable to find container named {}", args.text("containers"))))
-        }
-    })
+            if found {
+                Ok(())
+            } else {
+                Err(Error::message(format!("unable to find container named {}", args.text("containers"))))
+            }
+        },
+    )
     .await
 }

@@ -40,8 +40,13 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("a selector is required"));
     }
     let writer = Writer::new(cli)?;
-    let (infos, errors) = super::selected(cli, resources).await?;
-    super::change_all(&writer, infos, errors, "selector updated", |object, info| {
+    let (mut infos, errors) = super::selected(cli, resources).await?;
+    let revision = cli.args.text("resource-version");
+    if !revision.is_empty() {
+        // so that the patch always says which version it is for
+        infos.iter_mut().for_each(|info| fields::remove(&mut info.object, "metadata.resourceVersion"));
+    }
+    super::change_all(&writer, infos, errors, "selector updated", "", |object, info| {
         if info.resource.kind != "Service" {
             return Err(Error::message(format!(
                 "setting a selector is only supported for Services, found {}",
@@ -49,6 +54,9 @@ async fn run(cli: &Cli) -> Result<()> {
             )));
         }
         fields::set(object, "spec.selector", json!(selector));
+        if !revision.is_empty() {
+            fields::set(object, "metadata.resourceVersion", json!(revision));
+        }
         Ok(())
     })
     .await

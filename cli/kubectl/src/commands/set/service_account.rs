@@ -26,14 +26,21 @@ async fn run(cli: &Cli) -> Result<()> {
     };
     let writer = Writer::new(cli)?;
     let (infos, errors) = selected(cli, resources).await?;
-    change_all(&writer, infos, errors, "serviceaccount updated", |object, info| {
-        let spec = pod_spec_mut(object, info)?;
-        set_in(spec, "serviceAccountName", json!(account));
-        // the old name of the same field would contradict it
-        if spec.get("serviceAccount").is_some() {
-            set_in(spec, "serviceAccount", json!(account));
-        }
-        Ok(())
-    })
+    change_all(
+        &writer,
+        infos,
+        errors,
+        "serviceaccount updated",
+        "failed to patch ServiceAccountName",
+        |object, info| {
+            let spec = pod_spec_mut(object, info)?;
+            set_in(spec, "serviceAccountName", json!(account));
+            // the old name of the same field would contradict it
+            if spec.get("serviceAccount").is_some() {
+                set_in(spec, "serviceAccount", json!(account));
+            }
+            Ok(())
+        },
+    )
     .await
 }

@@ -40,25 +40,32 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let writer = Writer::new(cli)?;
     let (infos, errors) = super::selected(cli, &cli.args.positional).await?;
-    super::change_all(&writer, infos, errors, "subjects updated", |object, info| {
-        if !matches!(info.resource.kind.as_str(), "RoleBinding" | "ClusterRoleBinding") {
-            return Err(Error::message(
-                "setting subjects is only supported for RoleBinding/ClusterRoleBinding",
-            ));
-        }
-        let mut subjects = object.list("subjects").to_vec();
-        for subject in &wanted {
-            let same = |known: &Value| {
-                known.text("kind") == subject.text("kind")
-                    && known.text("name") == subject.text("name")
-                    && known.text("namespace") == subject.text("namespace")
-            };
-            if !subjects.iter().any(same) {
-                subjects.push(subject.clone());
+    super::change_all(
+        &writer,
+        infos,
+        errors,
+        "subjects updated",
+        "failed to patch subjects to rolebinding:",
+        |object, info| {
+            if !matches!(info.resource.kind.as_str(), "RoleBinding" | "ClusterRoleBinding") {
+                return Err(Error::message(
+                    "setting subjects is only supported for RoleBinding/ClusterRoleBinding",
+                ));
             }
-        }
-        object["subjects"] = Value::Array(subjects);
-        Ok(())
-    })
+            let mut subjects = object.list("subjects").to_vec();
+            for subject in &wanted {
+                let same = |known: &Value| {
+                    known.text("kind") == subject.text("kind")
+                        && known.text("name") == subject.text("name")
+                        && known.text("namespace") == subject.text("namespace")
+                };
+                if !subjects.iter().any(same) {
+                    subjects.push(subject.clone());
+                }
+            }
+            object["subjects"] = Value::Array(subjects);
+            Ok(())
+        },
+    )
     .await
 }
