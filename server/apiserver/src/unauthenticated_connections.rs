@@ -1,5 +1,5 @@
-//! Connections on which nobody known has spoken yet. They cost whoever opens them nothing, so there are only so many: where
-//! one more comes, the oldest is ended. Who has something to say has said it by then.
+//! Connections without an authenticated request so far. Opening one costs a client nothing, so their number is limited: a
+//! new connection beyond the limit closes the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// More than anybody needs who asks for the server's health or has yet to show a certificate.
+/// More than health checks and clients that are about to authenticate need.
 pub const MOST: usize = 1024;
 
-pub struct Newcomers {
+pub struct UnauthenticatedConnections {
     most: usize,
     waiting: Mutex<Waiting>,
 }
@@ -23,19 +23,19 @@ struct Waiting {
 }
 
 /// One connection, until it is dropped.
-pub struct Newcomer {
-    all: Arc<Newcomers>,
+pub struct UnauthenticatedConnection {
+    all: Arc<UnauthenticatedConnections>,
     number: u64,
-    is_known: AtomicBool,
+    is_authenticated: AtomicBool,
     end: CancellationToken,
 }
 
-impl Newcomers {
-    pub fn new(most: usize) -> Arc<Newcomers> {
-        Arc::new(Newcomers { most, waiting: Mutex::default() })
+impl UnauthenticatedConnections {
+    pub fn new(most: usize) -> Arc<UnauthenticatedConnections> {
+        Arc::new(UnauthenticatedConnections { most, waiting: Mutex::default() })
     }
 
-    pub fn add(self: &Arc<Self>) -> Newcomer {
+    pub fn add(self: &Arc<Self>) -> UnauthenticatedConnection {
         let end = CancellationToken::new();
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
@@ -46,27 +46,27 @@ impl Newcomers {
         {
             oldest.cancel();
         }
-        Newcomer { all: self.clone(), number, is_known: AtomicBool::new(false), end }
+        UnauthenticatedConnection { all: self.clone(), number, is_authenticated: AtomicBool::new(false), end }
     }
 }
 
-impl Newcomer {
-    /// Somebody known has spoken.
-    pub fn is_known(&self) {
-        if !self.is_known.swap(true, Ordering::Relaxed) {
+impl UnauthenticatedConnection {
+    /// A request on the connection was authenticated.
+    pub fn authenticated(&self) {
+        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
             self.all.waiting.lock().by_age.remove(&self.number);
         }
     }
 
-    /// Resolves when the connection is to be ended.
-    pub async fn is_unwanted(&self) {
+    /// Resolves when the connection is to be closed.
+    pub async fn evicted(&self) {
         self.end.cancelled().await;
     }
 }
 
-impl Drop for Newcomer {
+impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        self.is_known();
+        self.authenticated();
     }
 }
 
@@ -76,17 +76,17 @@ mod tests {
     use futures::FutureExt;
 
     #[test]
-    fn the_oldest_goes_unless_it_is_known() {
-        let all = Newcomers::new(2);
+    fn the_oldest_connection_is_closed_unless_it_is_authenticated() {
+        let all = UnauthenticatedConnections::new(2);
         let (first, second) = (all.add(), all.add());
-        first.is_known();
+        first.authenticated();
         let third = all.add();
-        assert!(second.is_unwanted().now_or_never().is_none());
+        assert!(second.evicted().now_or_never().is_none());
         drop(third);
         let (_fourth, fifth) = (all.add(), all.add());
-        assert!(second.is_unwanted().now_or_never().is_some());
-        assert!(first.is_unwanted().now_or_never().is_none());
-        assert!(fifth.is_unwanted().now_or_never().is_none());
+        assert!(second.evicted().now_or_never().is_some());
+        assert!(first.evicted().now_or_never().is_none());
+        assert!(fifth.evicted().now_or_never().is_none());
         drop((first, second, fifth));
         assert_eq!(all.waiting.lock().by_age.len(), 1);
     }

@@ -1,6 +1,5 @@
-//! What a request knows of the object it writes, for the follower that takes the write in a moment later: it would
-//! otherwise read the same labels and fields out of the bytes again, which is a tenth of a write's cost. Writes of
-//! others (another server on the same etcd) are read.
+//! Labels and fields of objects that this server is writing. The log follower takes them from here when the write arrives
+//! instead of parsing the stored bytes again, which is a tenth of a write's cost. Writes of other servers are parsed.
 
 use std::collections::HashMap;
 
@@ -9,36 +8,36 @@ use parking_lot::Mutex;
 
 use super::peek::Peeked;
 
-/// By the place of the bytes in memory, which the store hands on as they are. They are held here, so no other value can
-/// come to lie in that place meanwhile.
+/// Keyed by the address of the bytes, which the store passes on without copying. The map keeps the bytes alive, so no other
+/// value gets the same address meanwhile.
 #[derive(Default)]
-pub struct Foretold(Mutex<HashMap<usize, (Bytes, Peeked)>>);
+pub struct PendingWrites(Mutex<HashMap<usize, (Bytes, Peeked)>>);
 
-/// Forgets what was foretold when its write is over, whether it came about or not.
-pub struct Telling<'a> {
-    foretold: &'a Foretold,
+/// Removes the entry when the write is over, whether it was committed or not.
+pub struct PendingWrite<'a> {
+    all: &'a PendingWrites,
     place: usize,
 }
 
-impl Foretold {
-    pub fn tell(&self, stored: Bytes, peeked: Peeked) -> Telling<'_> {
+impl PendingWrites {
+    pub fn add(&self, stored: Bytes, peeked: Peeked) -> PendingWrite<'_> {
         let place = stored.as_ptr() as usize;
         self.0.lock().insert(place, (stored, peeked));
-        Telling { foretold: self, place }
+        PendingWrite { all: self, place }
     }
 
-    /// What was foretold of exactly these bytes.
+    /// The labels and fields of exactly these bytes.
     pub fn take(&self, stored: &Bytes) -> Option<Peeked> {
-        let mut told = self.0.lock();
+        let mut pending = self.0.lock();
         let place = stored.as_ptr() as usize;
-        told.get(&place).filter(|(bytes, _)| bytes.len() == stored.len())?;
-        told.remove(&place).map(|(_, peeked)| peeked)
+        pending.get(&place).filter(|(bytes, _)| bytes.len() == stored.len())?;
+        pending.remove(&place).map(|(_, peeked)| peeked)
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for PendingWrite<'_> {
     fn drop(&mut self) {
-        self.foretold.0.lock().remove(&self.place);
+        self.all.0.lock().remove(&self.place);
     }
 }
 
@@ -52,15 +51,15 @@ mod tests {
 
     #[test]
     fn only_the_very_bytes_are_known_and_only_while_they_are_written() {
-        let foretold = Foretold::default();
+        let pending_writes = PendingWrites::default();
         let stored = Bytes::from(b"{}".to_vec());
-        let telling = foretold.tell(stored.clone(), peeked());
-        assert!(foretold.take(&Bytes::from(b"{}".to_vec())).is_none(), "others wrote the same");
-        assert!(foretold.take(&stored.slice(..1)).is_none(), "not all of it");
-        assert!(foretold.take(&stored).is_some());
-        assert!(foretold.take(&stored).is_none(), "it is taken once");
-        drop(telling);
-        drop(foretold.tell(stored.clone(), peeked()));
-        assert!(foretold.take(&stored).is_none(), "the write is over");
+        let pending = pending_writes.add(stored.clone(), peeked());
+        assert!(pending_writes.take(&Bytes::from(b"{}".to_vec())).is_none(), "others wrote the same");
+        assert!(pending_writes.take(&stored.slice(..1)).is_none(), "not all of it");
+        assert!(pending_writes.take(&stored).is_some());
+        assert!(pending_writes.take(&stored).is_none(), "it is taken once");
+        drop(pending);
+        drop(pending_writes.add(stored.clone(), peeked()));
+        assert!(pending_writes.take(&stored).is_none(), "the write is over");
     }
 }
