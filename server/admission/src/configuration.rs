@@ -28,11 +28,11 @@ impl std::error::Error for BadConfiguration {}
 struct File {
     kind: String,
     #[serde(default)]
-    plugins: Vec<Entry>,
+    plugins: Vec<PluginConfiguration>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct PluginConfiguration {
     name: String,
     #[serde(default)]
     path: String,
@@ -52,7 +52,7 @@ impl Configuration {
         }
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut plugins = BTreeMap::new();
-        for Entry { name, path, configuration } in file.plugins {
+        for PluginConfiguration { name, path, configuration } in file.plugins {
             let configuration = match configuration {
                 Some(configuration) => configuration,
                 None if path.is_empty() => continue,

@@ -13,7 +13,7 @@ use ferry_auth::pki::Pki;
 use ferry_auth::{AlwaysAllow, AlwaysDeny, Authentication, Authorization, Authorizer, Rbac, Retry};
 use ferry_registry::Registry;
 
-use crate::certificates::Believers;
+use crate::certificates::CertificateAuthenticators;
 use crate::follow::{self, follow};
 use crate::run::{Config, StartError};
 
@@ -39,7 +39,7 @@ pub struct Authenticators {
     pub union: Authentication,
     /// All that tokens are asked of, for TokenReview.
     pub tokens: Arc<Tokens>,
-    pub believers: Believers,
+    pub certificate_authenticators: CertificateAuthenticators,
 }
 
 pub async fn authentication(
@@ -82,7 +82,11 @@ pub async fn authentication(
     let tokens = Arc::new(Tokens::new(audiences, tokens));
     members.push(tokens.clone());
     let union = Authentication::new(members, Some(Anonymous::on_health_and_version()));
-    Ok(Authenticators { union, tokens, believers: Believers { clients, front_proxies } })
+    Ok(Authenticators {
+        union,
+        tokens,
+        certificate_authenticators: CertificateAuthenticators { clients, front_proxies },
+    })
 }
 
 pub async fn authorization(

@@ -23,7 +23,7 @@ use crate::server_addresses::ServerAddresses;
 
 /// Who believes certificates, and has to be told of new authorities.
 #[derive(Clone)]
-pub struct Believers {
+pub struct CertificateAuthenticators {
     pub clients: Arc<X509>,
     pub front_proxies: Arc<RequestHeader>,
 }
@@ -33,7 +33,7 @@ pub struct Upkeep {
     pub config: Config,
     pub pki: Arc<Pki>,
     pub api: Arc<Api>,
-    pub believers: Believers,
+    pub certificate_authenticators: CertificateAuthenticators,
     pub front_proxy: Arc<FrontProxy>,
     pub bootstrap: Bootstrap,
     pub addresses: Arc<ServerAddresses>,
@@ -102,10 +102,11 @@ impl Upkeep {
     }
 
     fn take_over(&self) {
-        let believers = &self.believers;
-        let clients = believers.clients.set_authorities(&self.pki.ca_bundle());
+        let certificate_authenticators = &self.certificate_authenticators;
+        let clients = certificate_authenticators.clients.set_authorities(&self.pki.ca_bundle());
         reported(clients, "the renewed authority cannot be used");
-        let proxies = believers.front_proxies.set_authorities(&self.pki.front_proxy_ca_bundle());
+        let proxies =
+            certificate_authenticators.front_proxies.set_authorities(&self.pki.front_proxy_ca_bundle());
         reported(proxies, "the front proxy's renewed authority cannot be used");
         match kubelet_tls(&self.pki) {
             Ok(tls) => self.api.node_connection.set_tls(tls),

@@ -19,19 +19,19 @@ use tokio::time::Instant as Deadline;
 
 use crate::aggregation::proxy::{self, Passing};
 use crate::aggregation::{self, Remote};
-use crate::answer_memory::{self, AnswerMemory};
 use crate::api::Api;
 use crate::auditing::Auditing;
 use crate::body::{Body, PIECE, Response};
 use crate::compress::FiniteStream;
 use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
 use crate::negotiate::{View, Wanted, wanted};
-use crate::newcomers::Newcomer;
 use crate::request::Request;
 use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
+use crate::response_memory::{self, ResponseMemory};
+use crate::run_to_completion::RunToCompletion;
 use crate::shares::{Share, Shares};
-use crate::to_its_end::ToItsEnd;
+use crate::unauthenticated_connections::UnauthenticatedConnection;
 use crate::{compress, paths, respond, verbs};
 
 /// What a connection brings to each of its requests.
@@ -42,8 +42,8 @@ pub struct Connection {
     /// A component in this process: it is who it was made as.
     pub identity: Option<Arc<User>>,
     pub memory: Arc<ConnectionMemory>,
-    /// Where anybody may connect.
-    pub newcomer: Option<Arc<Newcomer>>,
+    /// Set for connections from the network.
+    pub unauthenticated: Option<Arc<UnauthenticatedConnection>>,
 }
 
 /// What the requests of one connection may hold together.
@@ -54,7 +54,7 @@ pub struct ConnectionMemory {
 
 impl Default for ConnectionMemory {
     fn default() -> ConnectionMemory {
-        ConnectionMemory { bodies: request_body::of_connection(), answers: answer_memory::of_connection() }
+        ConnectionMemory { bodies: request_body::of_connection(), answers: response_memory::of_connection() }
     }
 }
 
@@ -86,7 +86,7 @@ pub async fn handle<B: RequestBody>(
     }
     // The time is the client's to wait, not the write's to take.
     let tasks = api.unfinished.clone();
-    let written = ToItsEnd::new(carry_out(api, admitted, told, None), &tasks);
+    let written = RunToCompletion::new(carry_out(api, admitted, told, None), &tasks);
     let answer = within(deadline, written.map(Ok)).await;
     answer.unwrap_or_else(|status| respond::status_as(&status, wanted))
 }
@@ -155,7 +155,7 @@ async fn admit<B: RequestBody>(
         api.metrics.passed_on(&info, response.status(), arrival.started.elapsed());
         return Ok(Passed::On(response));
     }
-    let answer_memory = limit_unread_answers(api, connection, &user)?;
+    let response_memory = limit_unread_answers(api, connection, &user)?;
     let body = match request_body::is_wanted(&parts.method, &info) {
         true => body.read(api.limits.body_bytes, &user, body_memory(api, connection).as_ref()).await?,
         false => request_body::Whole::default(),
@@ -173,7 +173,7 @@ async fn admit<B: RequestBody>(
         peer: connection.peer,
         warnings: Default::default(),
         annotations: Default::default(),
-        answer_memory,
+        response_memory,
         upgrade: Mutex::new(upgrade),
     };
     Ok(Passed::Here(Box::new(Admitted { request, started: arrival.started, body, place })))
@@ -199,7 +199,7 @@ async fn carry_out(
     // A component has no place, and reads.
     let Some(place) = place else { return told.finish(response) };
     match is_kept(&response, &request) {
-        Ok(true) => told.finish(response).map(|body| body.hold((request.answer_memory, place))),
+        Ok(true) => told.finish(response).map(|body| body.hold((request.response_memory, place))),
         Ok(false) => told.finish(response),
         Err(status) => told.refuse(&status),
     }
@@ -211,8 +211,8 @@ fn is_kept(response: &Response, request: &Request) -> Result<bool, Status> {
     match response.body() {
         Body::Bytes(bytes) if bytes.len() > PIECE => {
             match request.info.is_mutating() {
-                true => request.answer_memory.add(bytes.len()),
-                false => request.answer_memory.take(bytes.len())?,
+                true => request.response_memory.add(bytes.len()),
+                false => request.response_memory.take(bytes.len())?,
             }
             Ok(true)
         }
@@ -379,10 +379,10 @@ fn limit_in_flight(
 }
 
 /// Who has not read what it asked for gets no more.
-fn limit_unread_answers(api: &Api, connection: &Connection, user: &User) -> Result<AnswerMemory, Status> {
+fn limit_unread_answers(api: &Api, connection: &Connection, user: &User) -> Result<ResponseMemory, Status> {
     match &connection.identity {
-        Some(_) => Ok(AnswerMemory::default()),
-        None => AnswerMemory::new([&connection.memory.answers, &api.limits.unread_answer_bytes], user),
+        Some(_) => Ok(ResponseMemory::default()),
+        None => ResponseMemory::new([&connection.memory.answers, &api.limits.unread_answer_bytes], user),
     }
 }
 
@@ -421,8 +421,10 @@ async fn authenticate(
     match span.in_scope(api.authentication.authenticate(&credentials)).await {
         Ok(identity) => {
             span.set("user", &identity.user.name);
-            if let Some(newcomer) = connection.newcomer.as_ref().filter(|_| identity.user.name != ANONYMOUS) {
-                newcomer.is_known();
+            if let Some(unauthenticated) =
+                connection.unauthenticated.as_ref().filter(|_| identity.user.name != ANONYMOUS)
+            {
+                unauthenticated.authenticated();
             }
             Ok(identity.user)
         }

@@ -26,7 +26,7 @@ fn decides(name: &HeaderName) -> bool {
     text.starts_with("x-remote-") || text.starts_with("impersonate-") || DECIDING.contains(name)
 }
 
-/// Over HTTP/1.1 the connection refuses too many, see [`crate::unheard`].
+/// Over HTTP/1.1 the connection refuses too many, see [`crate::malformed_requests`].
 pub fn check(headers: &HeaderMap) -> Result<(), Status> {
     let too_large = |message: String| Err(Status::new(431, "", message));
     if headers.len() > MAX_HEADERS {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::body::{Body, PIECE, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::Wanted;
-use crate::{pieces, respond};
+use crate::{chunked_copy, respond};
 
 /// Items from this length on are not copied.
 const LARGE: usize = PIECE / 2;
@@ -108,7 +108,7 @@ fn append(chunk: &mut BytesMut, item: Bytes) -> Option<Bytes> {
     if item.len() >= LARGE {
         return Some(item);
     }
-    pieces::append(chunk, &item);
+    chunked_copy::append(chunk, &item);
     None
 }
 

@@ -15,9 +15,9 @@ use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::answer_memory::AnswerMemory;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
+use crate::response_memory::ResponseMemory;
 
 /// A request that does not say how long it waits for others.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub struct Request {
     /// Said to the audit log by admission.
     pub annotations: Mutex<Vec<Annotation>>,
     /// Taken from by whoever makes an answer as a whole.
-    pub answer_memory: AnswerMemory,
+    pub response_memory: ResponseMemory,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::request_info::RequestInfo;
 use crate::shares::{Share, Shares};
-use crate::{pieces, trace};
+use crate::{chunked_copy, trace};
 
 /// What the bodies of one connection may hold; of that, one user gets half.
 const OF_CONNECTION: usize = 32 << 20;
@@ -94,7 +94,7 @@ impl<B: RequestBody> Unread<B> {
             if whole.is_empty() && body.is_end_stream() {
                 return Ok(Whole { bytes: data, _memory: shares });
             }
-            pieces::append(&mut whole, &data);
+            chunked_copy::append(&mut whole, &data);
         }
         Ok(Whole { bytes: whole.freeze(), _memory: shares })
     }

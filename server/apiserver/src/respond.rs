@@ -225,7 +225,7 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
         (Encoding::Protobuf, View::Whole) => list_body::protobuf(resource, kind, entries, &metadata, wanted),
         // Few ask for others; they are written as a whole.
         _ => {
-            target.request.answer_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
+            target.request.response_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
             let parsed: Result<_, Status> =
                 entries.iter().map(|entry| parse(&json_of(resource, kind, entry)?)).collect();
             {

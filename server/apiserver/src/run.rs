@@ -25,7 +25,7 @@ use crate::account_keys::AccountKeys;
 use crate::aggregation::{Aggregation, FrontProxy};
 use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
-use crate::certificates::{self, Believers, Upkeep};
+use crate::certificates::{self, CertificateAuthenticators, Upkeep};
 use crate::definitions::Definitions;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
@@ -211,7 +211,8 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let url = format!("https://{}", SocketAddr::new(host, address.port()));
     let advertised = SocketAddr::new(advertise, address.port());
     let usage = Arc::new(UsageHistory::default());
-    let (api, believers) = api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
+    let (api, certificate_authenticators) =
+        api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
     let api = Arc::new(api);
     api.health.caches_filled();
 
@@ -250,7 +251,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         config,
         pki: pki.clone(),
         api: api.clone(),
-        believers,
+        certificate_authenticators,
         front_proxy,
         bootstrap,
         addresses,
@@ -355,7 +356,7 @@ async fn api(
     rows: Vec<Arc<ferry_api::Kind>>,
     advertise: SocketAddr,
     usage: Arc<UsageHistory>,
-) -> Result<(Api, Believers), StartError> {
+) -> Result<(Api, CertificateAuthenticators), StartError> {
     let or = |given: &[String], otherwise: &dyn Fn() -> Vec<String>| match given {
         [] => otherwise(),
         given => given.to_vec(),
@@ -410,7 +411,7 @@ async fn api(
         registry,
         rows,
     });
-    Ok((api, authenticators.believers))
+    Ok((api, authenticators.certificate_authenticators))
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {

@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::filters::{self, Connection};
 use crate::http2;
-use crate::newcomers::{self, Newcomer, Newcomers};
+use crate::malformed_requests::{self, CountedStream};
 use crate::slow_reader::SlowReader;
-use crate::unheard::{self, Heard};
+use crate::unauthenticated_connections::{self, UnauthenticatedConnection, UnauthenticatedConnections};
 
 /// A client that does not finish its handshake, or its headers, in this time is not waited for.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub async fn serve(
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let connections = TaskTracker::new();
-    let newcomers = Newcomers::new(newcomers::MOST);
+    let unauthenticated_connections = UnauthenticatedConnections::new(unauthenticated_connections::MOST);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -46,11 +46,11 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let (api, acceptor, stop) = (api.clone(), acceptor.clone(), stop.clone());
-                let newcomer = Arc::new(newcomers.add());
+                let unauthenticated = Arc::new(unauthenticated_connections.add());
                 connections.spawn(async move {
                     let served = tokio::select! {
-                        served = connection(api, acceptor, stream, peer, newcomer.clone(), stop) => served,
-                        () = newcomer.is_unwanted() => Err("nobody known has spoken on it, and others come".into()),
+                        served = connection(api, acceptor, stream, peer, unauthenticated.clone(), stop) => served,
+                        () = unauthenticated.evicted() => Err("nobody known has spoken on it, and others come".into()),
                     };
                     if let Err(error) = served {
                         tracing::debug!(%peer, %error, "a connection ended");
@@ -79,7 +79,7 @@ async fn connection(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     peer: SocketAddr,
-    newcomer: Arc<Newcomer>,
+    unauthenticated: Arc<UnauthenticatedConnection>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
@@ -89,12 +89,12 @@ async fn connection(
     let connection = Connection {
         peer: Some(peer),
         client_certificates: Arc::new(ClientCertificates::new(certificates)),
-        newcomer: Some(newcomer),
+        unauthenticated: Some(unauthenticated),
         ..Connection::default()
     };
     if stream.get_ref().1.alpn_protocol() != Some(b"h2".as_slice()) {
         let (stream, may_pause) = SlowReader::new(stream);
-        let (stream, progress) = Heard::new(stream);
+        let (stream, progress) = CountedStream::new(stream);
         let (audit, heard, may_pause) = (api.audit.clone(), progress.clone(), Arc::new(may_pause));
         let service = service_fn(move |request| {
             let (api, connection) = (api.clone(), connection.clone());
@@ -117,9 +117,9 @@ async fn connection(
             }
         };
         if let (Err(error), Some(audit)) = (&served, audit)
-            && let Some(refusal) = unheard::refusal(error.as_ref(), &progress)
+            && let Some(refusal) = malformed_requests::refusal(error.as_ref(), &progress)
         {
-            unheard::audit(&audit, peer, refusal);
+            malformed_requests::audit(&audit, peer, refusal);
         }
         return served;
     }

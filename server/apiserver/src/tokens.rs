@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferry_api::{Codec, FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Status};
-use ferry_auth::Answer;
+use ferry_auth::MaybeReady;
 use ferry_auth::authenticate::Outcome;
 use ferry_auth::authenticate::service_account::{
     BoundKind, BoundObject, BoundObjects, BoundTo, Reference, TokenRequest,
@@ -31,14 +31,14 @@ impl BoundObjects for CachedObjects {
         kind: BoundKind,
         namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Option<BoundObject>> {
+    ) -> MaybeReady<'a, Option<BoundObject>> {
         let (plural, namespace) = match kind {
             BoundKind::ServiceAccount => ("serviceaccounts", namespace),
             BoundKind::Pod => ("pods", namespace),
             BoundKind::Secret => ("secrets", namespace),
             BoundKind::Node => ("nodes", ""),
         };
-        Answer::Now(lookup(&self.0, plural, namespace, name).map(|object| bound_object(&object)))
+        MaybeReady::Now(lookup(&self.0, plural, namespace, name).map(|object| bound_object(&object)))
     }
 }
 

@@ -11,7 +11,6 @@
 //! Start reading at [`authenticate`] (the union of authenticators), then [`authorize`] (the union
 //! of authorizers) and [`authorize::rbac`], which answers nearly every request.
 
-mod answer;
 pub mod attributes;
 pub mod audit;
 pub mod authenticate;
@@ -23,17 +22,18 @@ mod csv;
 pub mod impersonate;
 pub mod jws;
 pub mod kubeconfig;
+mod maybe_ready;
 mod outbound;
 pub mod pki;
 #[cfg(test)]
 mod test_server;
 pub mod tls;
 
-pub use answer::Answer;
 pub use attributes::{Attributes, Forbidden, forbidden_message};
 pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Outcome};
 pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
 pub use ferry_api::user::{self, User};
+pub use maybe_ready::MaybeReady;
 pub use outbound::{OutboundError, Retry};
 
 /// `X509` of `ferry_auth::authenticate::x509::X509`: a member's name for people who read a trace.

@@ -24,7 +24,7 @@ pub enum OutboundError {
     #[error("calling {url}: the answer is {code}: {body}")]
     Status { url: String, code: u16, body: String },
     #[error("calling {url}: {reason}")]
-    Answer { url: String, reason: String },
+    Response { url: String, reason: String },
 }
 
 impl OutboundError {
@@ -33,7 +33,7 @@ impl OutboundError {
         match self {
             OutboundError::Unreachable { .. } => true,
             OutboundError::Status { code, .. } => *code == 429 || *code >= 500,
-            OutboundError::Configuration(_) | OutboundError::Answer { .. } => false,
+            OutboundError::Configuration(_) | OutboundError::Response { .. } => false,
         }
     }
 }
@@ -135,7 +135,7 @@ impl Endpoint {
     }
 
     fn bad_answer(&self, reason: &dyn std::fmt::Display) -> OutboundError {
-        OutboundError::Answer { url: self.url.clone(), reason: reason.to_string() }
+        OutboundError::Response { url: self.url.clone(), reason: reason.to_string() }
     }
 
     async fn send(&self, request: http::Result<http::Request<Body>>) -> Result<Vec<u8>, OutboundError> {

@@ -36,7 +36,7 @@ impl TestRequest {
     }
 }
 
-type Answer = dyn Fn(TestRequest) -> (u16, String) + Send + Sync;
+type MaybeReady = dyn Fn(TestRequest) -> (u16, String) + Send + Sync;
 
 impl TestServer {
     pub(crate) async fn start(answer: impl Fn(TestRequest) -> (u16, String) + Send + Sync + 'static) -> Self {
@@ -58,7 +58,7 @@ impl TestServer {
         let address = listener.local_addr().unwrap();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let count = Arc::new(AtomicUsize::new(0));
-        let answer: Arc<Answer> = Arc::new(answer);
+        let answer: Arc<MaybeReady> = Arc::new(answer);
         let task = tokio::spawn({
             let count = count.clone();
             async move {
@@ -97,7 +97,11 @@ impl Drop for TestServer {
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<Answer>, count: Arc<AtomicUsize>) {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answer: Arc<MaybeReady>,
+    count: Arc<AtomicUsize>,
+) {
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let (answer, count) = (answer.clone(), count.clone());
         async move {

@@ -42,12 +42,12 @@ struct File {
     api_version: String,
     kind: String,
     #[serde(default)]
-    resources: Vec<Entry>,
+    resources: Vec<ResourceProviders>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct ResourceProviders {
     #[serde(default)]
     resources: Vec<String>,
     #[serde(default)]
@@ -175,7 +175,11 @@ fn rules(file: &File, errors: &mut FieldErrors) -> HashMap<GroupResource, Arc<Pr
 }
 
 /// Whether an entry above `entry` names `mask`; those beside it in one list are told of as overlapping.
-fn named_before(named: &HashMap<GroupResource, Vec<&Provider>>, mask: &GroupResource, entry: &Entry) -> bool {
+fn named_before(
+    named: &HashMap<GroupResource, Vec<&Provider>>,
+    mask: &GroupResource,
+    entry: &ResourceProviders,
+) -> bool {
     named.contains_key(mask) && !entry.resources.iter().any(|name| parse(name) == *mask)
 }
 

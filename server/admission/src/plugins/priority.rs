@@ -104,7 +104,7 @@ impl Plugin for Priority {
             "" => self.default()?,
             name => self.named(request, name)?,
         };
-        settle(pod, &class).map_err(|why| request.forbid(why))
+        set_priority(pod, &class).map_err(|why| request.forbid(why))
     }
 
     async fn validate(
@@ -139,7 +139,7 @@ fn keep(pod: &mut Object, old: &Object) {
     }
 }
 
-fn settle(pod: &mut Object, class: &Class) -> Result<(), String> {
+fn set_priority(pod: &mut Object, class: &Class) -> Result<(), String> {
     if let Some(given) = pod.get(&["spec", "priority"]).and_then(Value::as_i64)
         && given != class.value
     {
@@ -177,8 +177,8 @@ mod tests {
         let high = Class { name: "high".into(), value: 1000, preemption: "Never".into() };
         let check = |spec: Value, class: &Class, expected: Option<Value>| {
             let mut pod = pod(spec.clone());
-            let settled = settle(&mut pod, class).ok().and_then(|()| pod.get(&["spec"]).cloned());
-            assert_eq!(settled, expected, "{spec}");
+            let prioritized = set_priority(&mut pod, class).ok().and_then(|()| pod.get(&["spec"]).cloned());
+            assert_eq!(prioritized, expected, "{spec}");
         };
         let full = json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "Never"});
         check(json!({}), &high, Some(full.clone()));

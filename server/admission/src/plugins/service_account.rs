@@ -44,7 +44,7 @@ impl ServiceAccount {
         if let Some(entry) = accounts.cache.get(&key) {
             return entry.shared_object();
         }
-        self.registry.settle(Freshness::Current).await?;
+        self.registry.wait_until_fresh(Freshness::Current).await?;
         let patience = if name == DEFAULT { PATIENCE } else { Duration::ZERO };
         let found = cache::until(&accounts.cache, request.call.namespace, name, None, |seen| match seen {
             Some(Delta::Set { entry, .. }) => Some(entry.shared_object()),

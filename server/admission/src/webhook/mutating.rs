@@ -79,7 +79,7 @@ impl Plugin for MutatingWebhooks {
             let Some(invocation) = hook.wants(&context, request, Some(object), old).await? else { continue };
             let round = Round { number: usize::from(reinvoked), index };
             let outcome = self.change(&invocation, request, object, old, round).await;
-            if settle(hook, request, outcome, "mutation", round)? {
+            if apply_failure_policy(hook, request, outcome, "mutation", round)? {
                 request.reinvocation.changed(Party::Webhooks);
             }
             if hook.reinvoked_if_needed() {
@@ -110,7 +110,7 @@ impl Plugin for MutatingWebhooks {
                     )))),
                 }
             });
-            settle(hook, request, outcome, "mutation", Round { number: 0, index })?;
+            apply_failure_policy(hook, request, outcome, "mutation", Round { number: 0, index })?;
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ pub async fn ask(
 }
 
 /// What a webhook's outcome means for the request: a failure to call it is forgiven if its policy says so.
-pub fn settle<T: Default>(
+pub fn apply_failure_policy<T: Default>(
     hook: &Hook,
     request: &Request<'_>,
     outcome: Result<T, Failed>,

@@ -99,19 +99,19 @@ async fn openapi_v2(backend: &Backend, known: Option<&OpenApiV2>) -> Result<Opti
     })
 }
 
-struct Answer {
+struct Document {
     code: u16,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Answer {
+impl Document {
     fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok().filter(Value::is_object)
     }
 }
 
-async fn get(backend: &Backend, path: &str, headers: &[(&str, &str)]) -> Result<Answer, String> {
+async fn get(backend: &Backend, path: &str, headers: &[(&str, &str)]) -> Result<Document, String> {
     let mut request = identity::as_aggregator(&backend.url(path));
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -124,7 +124,7 @@ async fn get(backend: &Backend, path: &str, headers: &[(&str, &str)]) -> Result<
             return Err(format!("the answer is {}", parts.status));
         }
         let body = Limited::new(body, LONGEST).collect().await.map_err(|error| error.to_string())?;
-        Ok(Answer { code: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
+        Ok(Document { code: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
     };
     tokio::time::timeout(PATIENCE, answer).await.unwrap_or_else(|_| Err("no answer in time".into()))
 }

@@ -260,7 +260,7 @@ impl Aggregation {
                 return tell(&self.client, &self.cache, name, &Condition::local()).await;
             }
         };
-        settled(written)
+        unless_changed(written)
     }
 
     fn object(&self, name: &str) -> Result<Option<Object>, Status> {
@@ -432,11 +432,11 @@ async fn tell(client: &Client, cache: &Cache, name: &str, condition: &Condition)
     let Some(status) = condition.put(&object, Timestamp::now()) else { return Ok(()) };
     object.0.insert("status".into(), status);
     let object = dynamic(object.into_value())?;
-    settled(api_services(client).replace_status(name, &PostParams::default(), &object).await.map(drop))
+    unless_changed(api_services(client).replace_status(name, &PostParams::default(), &object).await.map(drop))
 }
 
 /// A conflict is no failure: whoever was faster is heard of, and what is to be done is looked at again.
-fn settled(written: Result<(), kube::Error>) -> Result<(), Status> {
+fn unless_changed(written: Result<(), kube::Error>) -> Result<(), Status> {
     match written {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         written => written.map_err(|error| Status::internal(error.to_string())),

@@ -21,7 +21,7 @@ use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::pieces;
+use crate::chunked_copy;
 
 /// What is longer is written through: there is nothing to gain from a copy. A frame of a long list is not: its 16 KB are
 /// cheaper to copy than to send alone, which wakes the other side for each.
@@ -91,7 +91,7 @@ impl<IO> Writer<IO> {
 impl<IO: AsyncWrite + Unpin> Pipe<IO> {
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
-            let slices = pieces::slices::<SLICES>(&self.gathered);
+            let slices = chunked_copy::slices::<SLICES>(&self.gathered);
             let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, &slices))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -172,7 +172,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
             pipe.gathered.reserve(SOME);
         }
         for slice in slices {
-            pieces::append(&mut pipe.gathered, slice);
+            chunked_copy::append(&mut pipe.gathered, slice);
         }
         Poll::Ready(Ok(length))
     }

@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Response;
-use crate::dormant::Dormant;
+use crate::poll_when_woken::PollWhenWoken;
 use crate::server::{Failure, HANDSHAKE};
 use answer::Sending;
 use gathered::Gathered;
@@ -80,8 +80,8 @@ where
             hand_over,
             handed_over,
             expecting,
-            silence: Dormant::new(silence(pings, heard)),
-            stop: Some(Dormant::new(stop.cancelled_owned())),
+            silence: PollWhenWoken::new(silence(pings, heard)),
+            stop: Some(PollWhenWoken::new(stop.cancelled_owned())),
         }
         .await
     };
@@ -98,8 +98,8 @@ struct Serving<IO, H> {
     handed_over: mpsc::Receiver<Sending>,
     /// Set while requests are being answered.
     expecting: Arc<AtomicBool>,
-    silence: Dormant<()>,
-    stop: Option<Dormant<()>>,
+    silence: PollWhenWoken<()>,
+    stop: Option<PollWhenWoken<()>>,
 }
 
 impl<IO, H, F> Future for Serving<IO, H>

@@ -39,7 +39,7 @@ pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
     let (options, write) = delete_options(target)?;
     let call = target.call(&write);
     let filter = read::filter(target)?;
-    let revision = target.api.registry.settle(Freshness::Current).await?;
+    let revision = target.api.registry.wait_until_fresh(Freshness::Current).await?;
     let entries = target.api.registry.delete_collection(&call, &filter, &options).await?;
     let listed = Listed { entries, revision, next: None, remaining: None };
     respond::list(target, listed, wanted).await

@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Target, read};
 use crate::body::{Body, Response};
-use crate::dormant::Dormant;
 use crate::negotiate::{Encoding, View, Wanted};
+use crate::poll_when_woken::PollWhenWoken;
 use crate::request::{LONGEST_WAIT, revision};
 use crate::{respond, table, websocket};
 
@@ -84,7 +84,7 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         watcher: watching.watcher,
         next_bookmark: bookmarks.then(|| until(next_bookmark(Instant::now(), deadline))),
         deadline,
-        over: Dormant::new(over(deadline, target.api.health.stopping())),
+        over: PollWhenWoken::new(over(deadline, target.api.health.stopping())),
         last_sent: Revision(0),
         ended: false,
     };
@@ -162,10 +162,10 @@ struct EventStream {
     watcher: Watcher,
     /// An event that a webhook is converting.
     converting: Option<Converting>,
-    next_bookmark: Option<Dormant<()>>,
+    next_bookmark: Option<PollWhenWoken<()>>,
     deadline: Instant,
     /// Resolves when the watch has lasted long enough, or the server stops.
-    over: Dormant<()>,
+    over: PollWhenWoken<()>,
     last_sent: Revision,
     ended: bool,
 }
@@ -267,8 +267,8 @@ impl EventStream {
     }
 }
 
-fn until(time: Instant) -> Dormant<()> {
-    Dormant::new(tokio::time::sleep_until(time))
+fn until(time: Instant) -> PollWhenWoken<()> {
+    PollWhenWoken::new(tokio::time::sleep_until(time))
 }
 
 fn next_bookmark(now: Instant, deadline: Instant) -> Instant {

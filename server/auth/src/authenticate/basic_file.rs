@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{AuthenticationError, Authenticator, CredentialFileError, Credentials, Identity, Outcome};
-use crate::{Answer, cache::Fingerprint, csv};
+use crate::{MaybeReady, cache::Fingerprint, csv};
 
 pub struct BasicFile(HashMap<String, (Fingerprint, Identity)>);
 
@@ -53,8 +53,8 @@ impl Authenticator for BasicFile {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
-        Answer::Now(self.decide(credentials.authorization))
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+        MaybeReady::Now(self.decide(credentials.authorization))
     }
 }
 

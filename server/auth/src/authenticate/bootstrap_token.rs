@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use parking_lot::RwLock;
 
 use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator};
-use crate::{Answer, cache::Fingerprint, user::User};
+use crate::{MaybeReady, cache::Fingerprint, user::User};
 
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub const SECRET_NAMESPACE: &str = "kube-system";
@@ -130,8 +130,8 @@ impl TokenAuthenticator for BootstrapTokens {
         token: &'a str,
         _: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
-        Answer::Now(Ok(self.find(token, now).map_or(Outcome::NotMine, Outcome::Authenticated)))
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+        MaybeReady::Now(Ok(self.find(token, now).map_or(Outcome::NotMine, Outcome::Authenticated)))
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 
 use rustls_pki_types::CertificateDer;
 
-use crate::{Answer, cache::Fingerprint, csv::CsvError, user::User};
+use crate::{MaybeReady, cache::Fingerprint, csv::CsvError, user::User};
 
 pub use anonymous::Anonymous;
 pub use basic_file::BasicFile;
@@ -143,7 +143,7 @@ pub trait Authenticator: Send + Sync {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>>;
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>>;
 }
 
 /// The configured authenticators, in order.

@@ -21,7 +21,7 @@ use super::{
     tokens::intersect,
 };
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::{quote, quote_list},
     cache::{ExpiringCache, Fingerprint},
     jws::{Algorithm, JwkSet, JwsError, Parsed, PublicKey},
@@ -269,19 +269,19 @@ impl TokenAuthenticator for Oidc {
         token: &'a str,
         _: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
         if let Some(identity) = self.verified.get(&Fingerprint::of(token.as_bytes()), now) {
-            return Answer::Now(Ok(Outcome::Authenticated(identity)));
+            return MaybeReady::Now(Ok(Outcome::Authenticated(identity)));
         }
-        let Ok(parsed) = Parsed::parse(token) else { return Answer::Now(Ok(Outcome::NotMine)) };
+        let Ok(parsed) = Parsed::parse(token) else { return MaybeReady::Now(Ok(Outcome::NotMine)) };
         let ours = parsed.unverified::<Claims>().is_ok_and(|claims| claims.iss == self.config.issuer_url);
         if !ours {
-            return Answer::Now(Ok(Outcome::NotMine));
+            return MaybeReady::Now(Ok(Outcome::NotMine));
         }
         match self.verify(&parsed) {
-            Ok(Some(claims)) => Answer::Now(self.accept(token, claims, now)),
-            Ok(None) => Answer::Later(Box::pin(self.verify_with_fresh_keys(token, now))),
-            Err(error) => Answer::Now(Err(error)),
+            Ok(Some(claims)) => MaybeReady::Now(self.accept(token, claims, now)),
+            Ok(None) => MaybeReady::Later(Box::pin(self.verify_with_fresh_keys(token, now))),
+            Err(error) => MaybeReady::Now(Err(error)),
         }
     }
 }

@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::{AuthenticationError, Authenticator, Credentials, Headers, Identity, Outcome};
 use crate::{
-    Answer,
+    MaybeReady,
     cache::{ExpiringCache, Fingerprint},
     certificate::{CertificateError, ClientTrust},
     user::User,
@@ -137,7 +137,7 @@ impl Authenticator for RequestHeader {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
-        Answer::Now(self.decide(credentials))
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+        MaybeReady::Now(self.decide(credentials))
     }
 }

@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 
 use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator, tokens::intersect};
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::quote_list,
     cache::{ExpiringCache, Fingerprint},
     jws::{Algorithm, JwsError, Parsed, PublicKey, SigningKey},
@@ -65,7 +65,7 @@ pub trait BoundObjects: Send + Sync {
         kind: BoundKind,
         namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Option<BoundObject>>;
+    ) -> MaybeReady<'a, Option<BoundObject>>;
 }
 
 pub struct ServiceAccountConfig {
@@ -267,28 +267,30 @@ impl TokenAuthenticator for ServiceAccounts {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
         let mut checks = match self.decide(token, audiences, now) {
             Ok(Some(checks)) => checks,
-            Ok(None) => return Answer::Now(Ok(Outcome::NotMine)),
-            Err(error) => return Answer::Now(Err(error)),
+            Ok(None) => return MaybeReady::Now(Ok(Outcome::NotMine)),
+            Err(error) => return MaybeReady::Now(Err(error)),
         };
         while let Some(check) = checks.pending.first() {
             let in_memory = {
                 let verified = checks.verified.clone();
                 let (namespace, name) = check.locate(&verified.claims);
                 match self.objects.find(check.kind, namespace, name) {
-                    Answer::Now(object) => Some(check.judge(&verified.claims, object, checks.deleted_before)),
-                    Answer::Later(_) => None,
+                    MaybeReady::Now(object) => {
+                        Some(check.judge(&verified.claims, object, checks.deleted_before))
+                    }
+                    MaybeReady::Later(_) => None,
                 }
             };
             match in_memory {
                 Some(Ok(())) => checks.pending.remove(0),
-                Some(Err(error)) => return Answer::Now(Err(AuthenticationError(error))),
-                None => return Answer::Later(Box::pin(self.ask(checks))),
+                Some(Err(error)) => return MaybeReady::Now(Err(AuthenticationError(error))),
+                None => return MaybeReady::Later(Box::pin(self.ask(checks))),
             };
         }
-        Answer::Now(Ok(checks.finish()))
+        MaybeReady::Now(Ok(checks.finish()))
     }
 
     fn knows_audiences(&self) -> bool {

@@ -208,8 +208,8 @@ async fn a_new_authority_of_the_front_proxy_counts_at_once() {
             now: SystemTime::now(),
         };
         match believer.authenticate(&credentials) {
-            crate::Answer::Now(answer) => answer.is_ok(),
-            crate::Answer::Later(_) => panic!("certificates are checked at once"),
+            crate::MaybeReady::Now(answer) => answer.is_ok(),
+            crate::MaybeReady::Later(_) => panic!("certificates are checked at once"),
         }
     };
     assert!(knows(&old) && !knows(&new));

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path, time::SystemTime};
 
 use super::{AuthenticationError, CredentialFileError, Identity, Outcome, TokenAuthenticator};
-use crate::{Answer, cache::Fingerprint, csv, user::User};
+use crate::{MaybeReady, cache::Fingerprint, csv, user::User};
 
 /// Tokens are kept as fingerprints: a lookup takes as long for a near miss as for any other, and
 /// memory holds no secret.
@@ -44,9 +44,9 @@ impl TokenAuthenticator for TokenFile {
         token: &'a str,
         _: &'a [String],
         _: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
         let identity = self.0.get(&Fingerprint::of(token.as_bytes()));
-        Answer::Now(Ok(identity.cloned().map_or(Outcome::NotMine, Outcome::Authenticated)))
+        MaybeReady::Now(Ok(identity.cloned().map_or(Outcome::NotMine, Outcome::Authenticated)))
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     fn user_of(file: &TokenFile, token: &str) -> Option<User> {
         match file.authenticate_token(token, &[], SystemTime::UNIX_EPOCH) {
-            Answer::Now(Ok(Outcome::Authenticated(identity))) => Some((*identity.user).clone()),
+            MaybeReady::Now(Ok(Outcome::Authenticated(identity))) => Some((*identity.user).clone()),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use super::{AuthenticationError, Authenticator, Credentials, Identity, Outcome};
-use crate::Answer;
+use crate::MaybeReady;
 
 /// Recognises one kind of token.
 pub trait TokenAuthenticator: Send + Sync {
@@ -15,7 +15,7 @@ pub trait TokenAuthenticator: Send + Sync {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>>;
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>>;
 
     /// Tokens that name no audience are good for the API server and nobody else.
     fn knows_audiences(&self) -> bool {
@@ -61,14 +61,14 @@ impl Tokens {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
         let member = &self.members[index];
         if member.knows_audiences() {
             return member.authenticate_token(token, audiences, now);
         }
         let common = intersect(&self.api_audiences, audiences);
         if common.is_empty() {
-            return Answer::Now(Ok(Outcome::NotMine));
+            return MaybeReady::Now(Ok(Outcome::NotMine));
         }
         let with_audiences = move |outcome| match outcome {
             Outcome::Authenticated(identity) => {
@@ -77,8 +77,10 @@ impl Tokens {
             Outcome::NotMine => Outcome::NotMine,
         };
         match member.authenticate_token(token, audiences, now) {
-            Answer::Now(result) => Answer::Now(result.map(with_audiences)),
-            Answer::Later(future) => Answer::Later(Box::pin(async move { future.await.map(with_audiences) })),
+            MaybeReady::Now(result) => MaybeReady::Now(result.map(with_audiences)),
+            MaybeReady::Later(future) => {
+                MaybeReady::Later(Box::pin(async move { future.await.map(with_audiences) }))
+            }
         }
     }
 }
@@ -103,18 +105,18 @@ impl Authenticator for Tokens {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
-        let Some(token) = credentials.bearer() else { return Answer::Now(Ok(Outcome::NotMine)) };
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+        let Some(token) = credentials.bearer() else { return MaybeReady::Now(Ok(Outcome::NotMine)) };
         // Nearly all tokens are recognised from memory; only if a member has to ask elsewhere does
         // the rest of the way become a future.
         let mut errors = Vec::new();
         for index in 0..self.members.len() {
             match self.ask(index, token, &self.api_audiences, credentials.now) {
-                Answer::Now(Ok(Outcome::NotMine)) => {}
-                Answer::Now(Ok(authenticated)) => return Answer::Now(Ok(authenticated)),
-                Answer::Now(Err(error)) => errors.push(error),
-                Answer::Later(pending) => {
-                    return Answer::Later(Box::pin(self.rest(
+                MaybeReady::Now(Ok(Outcome::NotMine)) => {}
+                MaybeReady::Now(Ok(authenticated)) => return MaybeReady::Now(Ok(authenticated)),
+                MaybeReady::Now(Err(error)) => errors.push(error),
+                MaybeReady::Later(pending) => {
+                    return MaybeReady::Later(Box::pin(self.rest(
                         pending,
                         index,
                         errors,
@@ -124,7 +126,7 @@ impl Authenticator for Tokens {
                 }
             }
         }
-        Answer::Now(refuse_unknown(conclude(errors)))
+        MaybeReady::Now(refuse_unknown(conclude(errors)))
     }
 }
 

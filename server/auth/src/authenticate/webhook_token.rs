@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator, tokens::intersect};
 use crate::{
-    Answer,
+    MaybeReady,
     cache::{ExpiringCache, Fingerprint},
     outbound::{Endpoint, OutboundError, Retry},
     user::User,
@@ -101,11 +101,11 @@ impl TokenAuthenticator for WebhookTokens {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
         let question = Fingerprint::of(format!("{}\0{token}", audiences.join("\0")).as_bytes());
         match self.answers.get(&question, now) {
-            Some(status) => Answer::Now(self.judge(&status, audiences)),
-            None => Answer::Later(Box::pin(self.ask(token, audiences, question))),
+            Some(status) => MaybeReady::Now(self.judge(&status, audiences)),
+            None => MaybeReady::Later(Box::pin(self.ask(token, audiences, question))),
         }
     }
 

@@ -6,7 +6,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::{AuthenticationError, Authenticator, ClientCertificates, Credentials, Identity, Outcome};
 use crate::{
-    Answer,
+    MaybeReady,
     cache::{ExpiringCache, Fingerprint},
     certificate::{CertificateError, CertificateFacts, ClientTrust},
     user::{CREDENTIAL_ID, User},
@@ -78,7 +78,7 @@ impl Authenticator for X509 {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> Answer<'a, Result<Outcome, AuthenticationError>> {
-        Answer::Now(self.decide(credentials.client_certificates, credentials.now))
+    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+        MaybeReady::Now(self.decide(credentials.client_certificates, credentials.now))
     }
 }

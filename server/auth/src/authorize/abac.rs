@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{Authorizer, Decision, NonResourceRule, Reason, ResourceRule, Rules};
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::Attributes,
     user::{ALL_AUTHENTICATED, User},
 };
@@ -129,9 +129,9 @@ impl Policy {
 }
 
 impl Authorizer for Abac {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
         let allowed = self.0.iter().any(|policy| policy.allows(attributes));
-        Answer::Now(if allowed {
+        MaybeReady::Now(if allowed {
             Decision::Allow { reason: Reason::None }
         } else {
             Decision::NoOpinion { reason: Reason::Static("No policy matched.") }

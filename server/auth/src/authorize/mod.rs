@@ -7,7 +7,7 @@ mod webhook;
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::{Answer, attributes::Attributes, user};
+use crate::{MaybeReady, attributes::Attributes, user};
 
 pub use abac::{Abac, AbacError};
 pub use node::NodeAuthorizer;
@@ -105,14 +105,14 @@ impl From<String> for Reason {
     }
 }
 
-/// Decides at once from memory, or later from the network: see [`Answer`].
+/// Decides at once from memory, or later from the network: see [`MaybeReady`].
 pub trait Authorizer: Send + Sync {
     /// Its name in the trace: what it is called here.
     fn name(&self) -> &'static str {
         crate::short_type_name::<Self>()
     }
 
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision>;
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision>;
 
     /// What the user may do in a namespace, for SelfSubjectRulesReview.
     fn rules_for(&self, user: &user::User, namespace: &str) -> Rules;
@@ -244,8 +244,8 @@ pub(crate) fn aggregate(errors: &[String]) -> String {
 pub struct AlwaysAllow;
 
 impl Authorizer for AlwaysAllow {
-    fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> Answer<'a, Decision> {
-        Answer::Now(Decision::Allow { reason: Reason::None })
+    fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
+        MaybeReady::Now(Decision::Allow { reason: Reason::None })
     }
 
     fn rules_for(&self, _: &user::User, _: &str) -> Rules {
@@ -256,8 +256,8 @@ impl Authorizer for AlwaysAllow {
 pub struct AlwaysDeny;
 
 impl Authorizer for AlwaysDeny {
-    fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> Answer<'a, Decision> {
-        Answer::Now(Decision::NoOpinion { reason: Reason::Static("Everything is forbidden.") })
+    fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
+        MaybeReady::Now(Decision::NoOpinion { reason: Reason::Static("Everything is forbidden.") })
     }
 
     fn rules_for(&self, _: &user::User, _: &str) -> Rules {
@@ -273,9 +273,9 @@ mod tests {
     struct Says(Decision);
 
     impl Authorizer for Says {
-        fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> Answer<'a, Decision> {
+        fn authorize<'a>(&'a self, _: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
             let decision = self.0.clone();
-            Answer::Later(Box::pin(async move { decision }))
+            MaybeReady::Later(Box::pin(async move { decision }))
         }
 
         fn rules_for(&self, _: &User, _: &str) -> Rules {

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{Authorizer, Decision, Reason, Rules};
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::Attributes,
     cache::{ExpiringCache, Fingerprint},
     outbound::{Endpoint, OutboundError, Retry},
@@ -150,17 +150,17 @@ fn spec_of(attributes: &Attributes<'_>) -> SubjectAccessReviewSpec {
 }
 
 impl Authorizer for WebhookAuthorizer {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
         let spec = spec_of(attributes);
         let text = match serde_json::to_vec(&spec) {
             Ok(text) => text,
-            Err(error) => return Answer::Now(Decision::Failed { error: error.to_string() }),
+            Err(error) => return MaybeReady::Now(Decision::Failed { error: error.to_string() }),
         };
         let question = Fingerprint::of(&text);
         if let Some(status) = self.answers.get(&question, SystemTime::now()) {
-            return Answer::Now(decision_of(&status));
+            return MaybeReady::Now(decision_of(&status));
         }
-        Answer::Later(Box::pin(self.ask(spec, question, text.len() <= MAX_CACHED_QUESTION)))
+        MaybeReady::Later(Box::pin(self.ask(spec, question, text.len() <= MAX_CACHED_QUESTION)))
     }
 
     fn rules_for(&self, _: &User, _: &str) -> Rules {

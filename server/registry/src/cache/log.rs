@@ -17,8 +17,8 @@ use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use super::foretold::Foretold;
 use super::peek::Peeked;
+use super::pending_writes::PendingWrites;
 use super::{Cache, Entry};
 
 /// Turns stored bytes into the JSON the cache keeps; fails on bytes that are no object of the kind.
@@ -35,7 +35,7 @@ pub struct Log {
     /// Held while caches are filled from the store, all of them or one, so that an older reading never replaces a newer.
     filling: tokio::sync::Mutex<()>,
     progress: RwLock<Option<Progress>>,
-    pub foretold: Foretold,
+    pub pending_writes: PendingWrites,
 }
 
 /// A resource whose cache the log feeds.
@@ -67,7 +67,7 @@ impl Log {
             resources: RwLock::default(),
             filling: tokio::sync::Mutex::default(),
             progress: RwLock::default(),
-            foretold: Foretold::default(),
+            pending_writes: PendingWrites::default(),
         }
     }
 
@@ -222,8 +222,8 @@ impl Log {
         }
         match kind {
             EventKind::Put => {
-                let foretold = self.foretold.take(&kv.value);
-                match entry_of(resource, prefix, kv, foretold) {
+                let known = self.pending_writes.take(&kv.value);
+                match entry_of(resource, prefix, kv, known) {
                     Ok(entry) => drop(resource.cache.put(entry)),
                     Err(key) => resource.cache.put_unreadable(&key, kv.mod_revision),
                 }
@@ -294,11 +294,11 @@ fn entry_of(
     resource: &CachedResource,
     prefix: &str,
     kv: &KeyValue,
-    foretold: Option<Peeked>,
+    known: Option<Peeked>,
 ) -> Result<Entry, Arc<str>> {
     let key: Arc<str> = kv.key[prefix.len()..].into();
     let paths = resource.cache.paths();
-    let made = resource.reader.read(&kv.value).and_then(|json| match foretold {
+    let made = resource.reader.read(&kv.value).and_then(|json| match known {
         Some(peeked) => {
             debug_assert_eq!(paths.read(&json).ok().as_ref(), Some(&peeked), "{}", kv.key);
             Ok(Entry::of_peeked(key.clone(), &json, kv.mod_revision, peeked))

@@ -8,9 +8,9 @@ pub mod derived;
 pub mod entry;
 pub mod filter;
 pub mod follow;
-pub mod foretold;
 pub mod log;
 pub mod peek;
+pub mod pending_writes;
 pub mod recent;
 pub mod watcher;
 

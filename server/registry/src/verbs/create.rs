@@ -104,9 +104,9 @@ impl Registry {
     ) -> Result<Committed, Error> {
         let mut span = ferry_trace::span("store.commit");
         span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
-        let _foretold = match (txn.operations.first(), written) {
+        let _pending = match (txn.operations.first(), written) {
             (Some(StoreOperation::Put { value, .. }), Some(object)) => {
-                Some(self.log.foretold.tell(value.clone(), call.resource.cache.paths().of(object)))
+                Some(self.log.pending_writes.add(value.clone(), call.resource.cache.paths().of(object)))
             }
             _ => None,
         };

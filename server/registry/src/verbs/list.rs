@@ -44,7 +44,7 @@ pub struct Listed {
 impl Registry {
     /// A get that names a revision accepts anything as new; one that does not is fresh.
     pub async fn get(&self, call: &Call<'_>, freshness: Freshness) -> Result<Arc<Entry>, Status> {
-        self.settle(freshness).await?;
+        self.wait_until_fresh(freshness).await?;
         let entry = call.current().filter(|entry| !entry.uninitialized || call.include_uninitialized);
         entry.ok_or_else(|| call.not_found())
     }
@@ -67,12 +67,12 @@ impl Registry {
                 (self.snapshot_at(resource, from.revision).await?, from.revision)
             }
             (None, Freshness::Exactly(revision)) => {
-                self.settle(Freshness::NotOlderThan(revision)).await?;
+                self.wait_until_fresh(Freshness::NotOlderThan(revision)).await?;
                 (self.snapshot_at(resource, revision).await?, revision)
             }
             (from, _) => {
                 let freshness = if from.is_some() { Freshness::Current } else { freshness };
-                let applied = self.settle(freshness).await?;
+                let applied = self.wait_until_fresh(freshness).await?;
                 let (snapshot, touched) = resource.cache.snapshot();
                 (snapshot, applied.max(touched))
             }
@@ -94,7 +94,7 @@ impl Registry {
     }
 
     /// Waits until the caches are as new as asked, and says how new they are.
-    pub async fn settle(&self, freshness: Freshness) -> Result<Revision, Status> {
+    pub async fn wait_until_fresh(&self, freshness: Freshness) -> Result<Revision, Status> {
         match freshness {
             Freshness::Any => Ok(self.log.applied()),
             Freshness::Current => self.log.fresh().await.map_err(store_failure),

@@ -29,7 +29,7 @@ impl Registry {
         match start {
             Start::After(revision) => {
                 if revision > self.log.applied() {
-                    self.settle(Freshness::NotOlderThan(revision)).await?;
+                    self.wait_until_fresh(Freshness::NotOlderThan(revision)).await?;
                 }
                 let watcher = resource.cache.watch_from(revision, filter).map_err(|gone| {
                     Status::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
@@ -37,11 +37,11 @@ impl Registry {
                 Ok(Watching { initial: None, watcher })
             }
             Start::ChangesOnly(freshness) => {
-                self.settle(freshness).await?;
+                self.wait_until_fresh(freshness).await?;
                 Ok(Watching { initial: None, watcher: resource.cache.watch_now(filter).2 })
             }
             Start::Now(freshness) => {
-                let applied = self.settle(freshness).await?;
+                let applied = self.wait_until_fresh(freshness).await?;
                 let (snapshot, touched, watcher) = resource.cache.watch_now(filter);
                 Ok(Watching { initial: Some((snapshot, applied.max(touched))), watcher })
             }

@@ -30,9 +30,9 @@ impl BoundObjects for Objects {
         kind: BoundKind,
         namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Option<BoundObject>> {
+    ) -> MaybeReady<'a, Option<BoundObject>> {
         let found = self.found.lock().get(&(kind as u8, namespace.to_owned(), name.to_owned())).cloned();
-        if self.later { Answer::Later(Box::pin(async move { found })) } else { Answer::Now(found) }
+        if self.later { MaybeReady::Later(Box::pin(async move { found })) } else { MaybeReady::Now(found) }
     }
 }
 

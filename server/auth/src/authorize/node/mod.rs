@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 
 use super::{Authorizer, Decision, Reason, Rules, rbac::rule_allows};
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::{Attributes, quote},
     bootstrap_policy,
     user::{NODE_PREFIX, NODES, User},
@@ -318,8 +318,8 @@ impl Question<'_> {
 }
 
 impl Authorizer for NodeAuthorizer {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision> {
-        Answer::Now(self.decide(attributes))
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
+        MaybeReady::Now(self.decide(attributes))
     }
 
     fn rules_for(&self, user: &User, _: &str) -> Rules {

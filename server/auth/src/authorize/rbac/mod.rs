@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use crate::{
-    Answer,
+    MaybeReady,
     attributes::{Attributes, quote},
     authorize::{Authorizer, Decision, NonResourceRule, Reason, ResourceRule, Rules, aggregate},
     user::{User, service_account_username},
@@ -147,8 +147,8 @@ impl Rbac {
 }
 
 impl Authorizer for Rbac {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Answer<'a, Decision> {
-        Answer::Now(self.decide(attributes))
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision> {
+        MaybeReady::Now(self.decide(attributes))
     }
 
     fn rules_for(&self, user: &User, namespace: &str) -> Rules {

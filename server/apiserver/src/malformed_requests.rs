@@ -1,5 +1,5 @@
-//! Requests that never became one: too many headers, headers without an end, bytes that are no HTTP. The connection
-//! ends before a filter sees anything of them, and the audit log tells of it all the same.
+//! Audit of requests that hyper refuses before a filter sees them: too many headers, headers that do not arrive in time,
+//! bytes that are no HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use ferry_auth::{Attributes, User};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much was heard of a connection, and how much of that is answered: so a client that does not finish its
-/// request is told from one that keeps the connection for later.
+/// How many bytes of a connection were read, and how many of them belong to answered requests. Tells a client that does not
+/// finish its request from an idle connection.
 #[derive(Default)]
 pub struct Progress {
     heard: AtomicU64,
@@ -34,15 +34,15 @@ impl Progress {
 }
 
 /// A stream that counts what is read from it.
-pub struct Heard<S> {
+pub struct CountedStream<S> {
     stream: S,
     progress: Arc<Progress>,
 }
 
-impl<S> Heard<S> {
-    pub fn new(stream: S) -> (Heard<S>, Arc<Progress>) {
+impl<S> CountedStream<S> {
+    pub fn new(stream: S) -> (CountedStream<S>, Arc<Progress>) {
         let progress = Arc::new(Progress::default());
-        (Heard { stream, progress: progress.clone() }, progress)
+        (CountedStream { stream, progress: progress.clone() }, progress)
     }
 }
 
@@ -90,7 +90,7 @@ pub fn audit(audit: &Audit, peer: SocketAddr, (code, message): (u16, &str)) {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -104,7 +104,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

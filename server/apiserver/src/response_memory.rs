@@ -1,5 +1,5 @@
-//! The memory of answers that are written as a whole and not read yet: of one connection, and of all. Who does not read
-//! what it asked for gets no more.
+//! The memory budget of responses that are made as a whole and not read by their clients yet: of one connection, and of
+//! all. A client that does not read its responses gets no more.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ pub fn of_connection() -> Arc<Shares> {
 
 /// What one answer holds; a component's is its own.
 #[derive(Default)]
-pub struct AnswerMemory(Mutex<Option<[Share; 2]>>);
+pub struct ResponseMemory(Mutex<Option<[Share; 2]>>);
 
-impl AnswerMemory {
+impl ResponseMemory {
     /// Nothing is held yet, but there has to be room.
-    pub fn new(limits: [&Arc<Shares>; 2], user: &User) -> Result<AnswerMemory, Status> {
+    pub fn new(limits: [&Arc<Shares>; 2], user: &User) -> Result<ResponseMemory, Status> {
         match limits.iter().all(|shares| shares.has_room(user)) {
-            true => Ok(AnswerMemory(Mutex::new(Some(limits.map(|shares| shares.nothing(user)))))),
+            true => Ok(ResponseMemory(Mutex::new(Some(limits.map(|shares| shares.nothing(user)))))),
             false => Err(refusal()),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn who_does_not_read_gets_no_more() {
         let (connection, all, user) = (Shares::new(100), Shares::new(1000), User::new("a"));
-        let answer = || AnswerMemory::new([&connection, &all], &user);
+        let answer = || ResponseMemory::new([&connection, &all], &user);
         let (first, second) = (answer().expect("room"), answer().expect("room"));
         first.take(60).expect("nothing is held");
         first.take(50).expect("it is held already");
@@ -66,6 +66,6 @@ mod tests {
         assert!(answer().is_err());
         drop(second);
         assert!(answer().is_ok());
-        AnswerMemory::default().take(1 << 40).expect("a component's is its own");
+        ResponseMemory::default().take(1 << 40).expect("a component's is its own");
     }
 }

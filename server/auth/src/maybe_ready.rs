@@ -1,19 +1,19 @@
-//! An answer that is usually there already.
+//! A result that is usually ready.
 
 use futures::future::BoxFuture;
 
 /// Certificates, verified tokens and RBAC answer from memory; a webhook has to be waited for.
 /// Only the latter pays for a boxed future.
-pub enum Answer<'a, T> {
+pub enum MaybeReady<'a, T> {
     Now(T),
     Later(BoxFuture<'a, T>),
 }
 
-impl<T> Answer<'_, T> {
+impl<T> MaybeReady<'_, T> {
     pub async fn get(self) -> T {
         match self {
-            Answer::Now(value) => value,
-            Answer::Later(future) => future.await,
+            MaybeReady::Now(value) => value,
+            MaybeReady::Later(future) => future.await,
         }
     }
 }

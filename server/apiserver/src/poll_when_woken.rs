@@ -1,5 +1,5 @@
-//! A future that sleeps for long beside one that is often ready. Whoever waits for both looks at both whenever either
-//! stirs; this one lets itself be looked at for almost nothing until it was woken itself.
+//! A future that is polled only after its own waker was called. `select` polls all its futures whenever one is woken; this
+//! makes polling a future that is rarely ready (a timer beside a busy stream) almost free.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 
-pub struct Dormant<T> {
+pub struct PollWhenWoken<T> {
     future: BoxFuture<'static, T>,
     bell: Arc<Bell>,
     /// The bell, as the future holds it.
@@ -21,15 +21,15 @@ struct Bell {
     waiting: AtomicWaker,
 }
 
-impl<T> Dormant<T> {
-    pub fn new(future: impl Future<Output = T> + Send + 'static) -> Dormant<T> {
+impl<T> PollWhenWoken<T> {
+    pub fn new(future: impl Future<Output = T> + Send + 'static) -> PollWhenWoken<T> {
         // Rung once: the future has not been asked at all yet.
         let bell = Arc::new(Bell { rang: AtomicBool::new(true), waiting: AtomicWaker::new() });
-        Dormant { future: Box::pin(future), waker: bell.clone().into(), bell }
+        PollWhenWoken { future: Box::pin(future), waker: bell.clone().into(), bell }
     }
 }
 
-impl<T> Future for Dormant<T> {
+impl<T> Future for PollWhenWoken<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -67,7 +67,7 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let (done, mut wait) = oneshot::channel();
         let count = asked.clone();
-        let mut dormant = Dormant::new(std::future::poll_fn(move |context| {
+        let mut dormant = PollWhenWoken::new(std::future::poll_fn(move |context| {
             count.fetch_add(1, Ordering::SeqCst);
             Pin::new(&mut wait).poll(context)
         }));

@@ -1,6 +1,6 @@
-//! Work that is not cut short. A write that has reached its verb may be committed at any moment; a caller that goes away,
-//! or waits no longer, must not take the rest with it: the audit event, the metrics, what follows the commit. The caller's
-//! own task does the work for as long as it waits for it, so this costs a task only when it is needed.
+//! A future that completes even when its caller drops it. A write that has reached its verb may be committed at any moment;
+//! a client that disconnects or times out must not cancel what follows the commit: the audit event, the metrics. The
+//! caller's task polls the future for as long as it waits, so a task of its own is spawned only when it is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,19 +10,19 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 /// Dropped before its end, it goes on in a task of its own.
-pub struct ToItsEnd<T: Send + 'static> {
+pub struct RunToCompletion<T: Send + 'static> {
     work: Option<BoxFuture<'static, T>>,
     tasks: TaskTracker,
 }
 
-impl<T: Send + 'static> ToItsEnd<T> {
+impl<T: Send + 'static> RunToCompletion<T> {
     /// Whoever stops the server waits for `tasks`.
-    pub fn new(work: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> ToItsEnd<T> {
-        ToItsEnd { work: Some(Box::pin(work)), tasks: tasks.clone() }
+    pub fn new(work: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> RunToCompletion<T> {
+        RunToCompletion { work: Some(Box::pin(work)), tasks: tasks.clone() }
     }
 }
 
-impl<T: Send + 'static> Future for ToItsEnd<T> {
+impl<T: Send + 'static> Future for RunToCompletion<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Future for ToItsEnd<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for ToItsEnd<T> {
+impl<T: Send + 'static> Drop for RunToCompletion<T> {
     fn drop(&mut self) {
         // Without a runtime the process is at its end, and the work with it.
         if let Some(work) = self.work.take()
@@ -58,7 +58,7 @@ mod tests {
             wait.await.expect("told to go on");
             done.send(()).expect("somebody listens");
         };
-        let mut waiting = Box::pin(ToItsEnd::new(work, &tasks));
+        let mut waiting = Box::pin(RunToCompletion::new(work, &tasks));
         assert!(futures::poll!(&mut waiting).is_pending());
         drop(waiting);
         go.send(()).expect("it waits");
@@ -70,7 +70,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_waited_for_needs_no_task() {
         let tasks = TaskTracker::new();
-        assert_eq!(ToItsEnd::new(async { 7 }, &tasks).await, 7);
+        assert_eq!(RunToCompletion::new(async { 7 }, &tasks).await, 7);
         assert_eq!(tasks.len(), 0);
     }
 }
