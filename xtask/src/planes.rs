@@ -14,7 +14,7 @@ const PLANES: &[(&str, &[&str])] = &[
     ("server", &["store", "registry", "auth", "admission", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
     ("node", &["linux", "cni", "kubelet", "proxy", "dns"]),
-    ("cli", &["kubectl", "timeline"]),
+    ("cli", &["kustomize", "kubectl", "timeline"]),
 ];
 
 /// What each plane may use besides itself.

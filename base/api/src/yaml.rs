@@ -34,7 +34,7 @@ pub fn decode_untyped(bytes: &[u8], validation: FieldValidation) -> Result<Decod
 
 /// All documents of a file, empty ones left out.
 pub fn documents(text: &str) -> Result<Vec<Value>, BadYaml> {
-    let read = read::documents(text, usize::MAX)?;
+    let read = read::documents(text, usize::MAX, Scalars::Kubernetes)?;
     Ok(read.documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
@@ -55,6 +55,31 @@ pub enum BadDocument {
     Count(usize),
     #[error(transparent)]
     Type(serde_json::Error),
+}
+
+/// What plain scalars are read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scalars {
+    /// As Kubernetes' own tools read them: `yes` is true.
+    Kubernetes,
+    /// As YAML 1.2 and kustomize do: of the words only `true` and `false` are booleans.
+    Core,
+    /// The text as it stands.
+    Text,
+}
+
+/// All documents of a file, empty ones left out; a key that stands twice in a mapping is refused.
+pub fn unique_documents(text: &str, scalars: Scalars) -> Result<Vec<Value>, BadYaml> {
+    let read = read::documents(text, usize::MAX, scalars)?;
+    if let Some((line, key)) = read.duplicates.into_iter().next() {
+        return Err(BadYaml { line, why: format!("mapping key {key:?} already defined") });
+    }
+    Ok(read.documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// What a plain scalar means in YAML 1.2.
+pub fn core_scalar(text: &str) -> Value {
+    scalar::resolve_core(text)
 }
 
 /// The object as `kubectl -o yaml` prints it.
@@ -98,7 +123,8 @@ impl Reading<'_> {
         };
         let text =
             std::str::from_utf8(bytes).map_err(|_| unreadable("yaml: invalid leading UTF-8 octet".into()))?;
-        let read = read::documents(text, 1).map_err(|error| unreadable(error.to_string()))?;
+        let read =
+            read::documents(text, 1, Scalars::Kubernetes).map_err(|error| unreadable(error.to_string()))?;
         let value = read.documents.into_iter().next().unwrap_or(Value::Null);
         let (object, mut findings) = self.pass(value);
         note_duplicates(&mut findings, &read.duplicates);
@@ -140,6 +166,16 @@ mod tests {
             json!({"a": "5", "b": 7, "c": 0.5, "d": -3, "e": "1:30"}),
         );
         check("1: a\ntrue: b\n2.5: c", json!({"1": "a", "true": "b", "2.5": "c"}));
+    }
+
+    #[test]
+    fn scalars_are_read_as_asked() {
+        let text = "{a: yes, b: true, c: 1.10, d: 'x', e: ~}";
+        let read = |scalars| unique_documents(text, scalars).expect(text);
+        assert_eq!(read(Scalars::Core), [json!({"a": "yes", "b": true, "c": 1.1, "d": "x", "e": null})]);
+        assert_eq!(read(Scalars::Text), [json!({"a": "yes", "b": "true", "c": "1.10", "d": "x", "e": "~"})]);
+        let twice = unique_documents("a: 1\nb: 2\na: 3\n", Scalars::Core).expect_err("twice");
+        assert_eq!(twice.to_string(), "yaml: line 3: mapping key \"a\" already defined");
     }
 
     #[test]

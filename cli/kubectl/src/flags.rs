@@ -158,6 +158,10 @@ impl Args {
             },
         }
     }
+    /// Whether `-f` or `-k` names what to work on.
+    pub fn has_files(&self) -> bool {
+        self.changed("filename") || !self.text("kustomize").is_empty()
+    }
     pub fn first(&self) -> Option<&str> {
         self.positional.first().map(String::as_str)
     }

@@ -23,6 +23,7 @@ pub mod fields;
 pub mod flags;
 pub mod image_name;
 pub mod kubeconfig;
+mod kustomization;
 mod own_trace;
 pub mod pods;
 pub mod printers;

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Value};
 
-use super::{BadYaml, scalar};
+use super::{BadYaml, Scalars, scalar};
 use crate::depth::{self, MAX_DEPTH};
 use crate::excerpt;
 
@@ -28,7 +28,7 @@ pub struct Read {
 }
 
 /// Reads the first documents of a stream.
-pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
+pub fn documents(text: &str, limit: usize, scalars: Scalars) -> Result<Read, BadYaml> {
     // The parser writes a directive's text out at every node that has its tag.
     let is_long = |line: &str| line.starts_with('%') && line.len() > LONGEST_DIRECTIVE;
     if let Some(line) = text.lines().position(is_long) {
@@ -37,7 +37,8 @@ pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
     let mut options = granit_parser::Options::default();
     options.emit_comments = false;
     let parser = Parser::new_from_str_with_options(text, options);
-    let mut builder = Builder { events: parser, anchors: HashMap::new(), copied: 0, duplicates: Vec::new() };
+    let mut builder =
+        Builder { events: parser, scalars, anchors: HashMap::new(), copied: 0, duplicates: Vec::new() };
     let mut documents = Vec::new();
     while documents.len() < limit {
         let (event, span) = builder.next()?;
@@ -55,6 +56,7 @@ pub fn documents(text: &str, limit: usize) -> Result<Read, BadYaml> {
 
 struct Builder<I> {
     events: I,
+    scalars: Scalars,
     anchors: HashMap<usize, Node>,
     copied: usize,
     duplicates: Vec<(usize, String)>,
@@ -87,7 +89,7 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), granit_parser::ScanError>>
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let size = NODE_SIZE + text.len();
-                let value = scalar_value(text, style, tag.as_deref()).map_err(bad)?;
+                let value = scalar_value(text, style, tag.as_deref(), self.scalars).map_err(bad)?;
                 (anchor, Node { value, size, depth: 0 })
             }
             Event::Alias(id) => {
@@ -197,15 +199,28 @@ fn merge(map: &mut Map<String, Value>, source: Value) -> Result<(), String> {
     }
 }
 
-fn scalar_value(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, &'static str> {
+fn scalar_value(
+    text: Cow<'_, str>,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    scalars: Scalars,
+) -> Result<Value, &'static str> {
+    let resolve = |text: &str| match scalars {
+        Scalars::Kubernetes => scalar::resolve(text),
+        Scalars::Core => scalar::resolve_core(text),
+        Scalars::Text => Value::String(text.to_string()),
+    };
     let Some(tag) = tag else {
         return Ok(match style {
-            ScalarStyle::Plain => scalar::resolve(&text),
+            ScalarStyle::Plain => resolve(&text),
             _ => Value::String(text.into_owned()),
         });
     };
+    if scalars == Scalars::Text {
+        return Ok(Value::String(text.into_owned()));
+    }
     let core = tag.to_string();
-    let resolved = scalar::resolve(&text);
+    let resolved = resolve(&text);
     match core.rsplit([':', '!']).next().unwrap_or("") {
         "int" if resolved.is_number() => Ok(resolved),
         "float" if resolved.is_number() => Ok(resolved),

@@ -17,6 +17,15 @@ pub fn resolve(text: &str) -> Value {
     number(text).unwrap_or_else(|| Value::String(text.to_string()))
 }
 
+/// As [`resolve`], with only the words of YAML 1.2 for true and false.
+pub fn resolve_core(text: &str) -> Value {
+    match (resolve(text), text) {
+        (Value::Bool(given), "true" | "True" | "TRUE" | "false" | "False" | "FALSE") => Value::Bool(given),
+        (Value::Bool(_), _) => Value::String(text.to_string()),
+        (value, _) => value,
+    }
+}
+
 /// Whether the text, written without quotes, would be read as something else than itself.
 pub fn needs_quotes(text: &str) -> bool {
     !matches!(resolve(text), Value::String(_)) || is_timestamp(text) || is_base60(text) || is_special(text)

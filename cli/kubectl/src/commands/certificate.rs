@@ -60,14 +60,14 @@ const DENY: Command = Command {
 };
 
 async fn run(cli: &Cli, kind: &str, reason: &str, message: &str, operation: &str) -> Result<()> {
-    if cli.args.positional.is_empty() && cli.args.list("filename").is_empty() {
+    if cli.args.positional.is_empty() && !cli.args.has_files() {
         return Err(Error::message("one or more CSRs must be specified as <name> or -f <filename>"));
     }
     let writer = Writer::new(cli)?;
     let requests = cli.resource("certificatesigningrequests.certificates.k8s.io").await?;
     let selection = Selection::from_args(cli, &[]);
     let mut infos: Vec<Info> = Vec::new();
-    if !cli.args.list("filename").is_empty() {
+    if cli.args.has_files() {
         infos = selection.fetch(cli).await?.all()?;
     }
     for name in &cli.args.positional {

@@ -29,7 +29,7 @@ pub const COMMAND: Command = Command {
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if args.positional.is_empty() && args.list("filename").is_empty() {
+    if args.positional.is_empty() && !args.has_files() {
         return Err(Error::message(
             "You must specify the type of resource to describe. Use \"kubectl api-resources\" for a complete list of supported resources.",
         ));

@@ -50,7 +50,7 @@ fn failure(error: Error) -> Error {
 }
 
 async fn run(cli: &Cli) -> Result<()> {
-    if cli.args.list("filename").is_empty() && cli.args.text("kustomize").is_empty() {
+    if !cli.args.has_files() {
         return Err(Error::message("must specify one of -f and -k"));
     }
     let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;

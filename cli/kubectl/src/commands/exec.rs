@@ -32,7 +32,7 @@ pub const COMMAND: Command = Command {
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    let from_file = !args.list("filename").is_empty();
+    let from_file = args.has_files();
     if args.positional.is_empty() && !from_file {
         return Err(Error::message("pod, type/name or --filename must be specified"));
     }

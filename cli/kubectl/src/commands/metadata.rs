@@ -84,7 +84,7 @@ async fn run(cli: &Cli, map: &Entries) -> Result<()> {
     let (words, changes) = split(&args.positional);
     let change = parse(changes, map)?;
     let listing = args.bool("list");
-    if words.is_empty() && args.list("filename").is_empty() {
+    if words.is_empty() && !args.has_files() {
         return Err(Error::message(
             "one or more resources must be specified as <resource> <name> or <resource>/<name>",
         ));

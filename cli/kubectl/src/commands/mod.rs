@@ -19,6 +19,7 @@ mod exec;
 mod explain;
 mod expose;
 mod get;
+mod kustomize;
 mod logs;
 mod metadata;
 mod node;
@@ -80,6 +81,7 @@ pub const ROOT: &[&Command] = &[
     &patch::COMMAND,
     &replace::COMMAND,
     &wait::COMMAND,
+    &kustomize::COMMAND,
     &metadata::LABEL,
     &metadata::ANNOTATE,
     &completion::COMMAND,

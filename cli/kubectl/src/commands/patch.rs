@@ -51,7 +51,7 @@ async fn run(cli: &Cli) -> Result<()> {
             .map_err(|error| Error::message(format!("unable to read patch file: {error}")))?,
         (patch, _) => patch.to_owned(),
     };
-    if args.bool("local") && args.list("filename").is_empty() {
+    if args.bool("local") && !args.has_files() {
         return Err(Error::message("--local requires a file"));
     }
     let content_type = match args.text("type") {

@@ -44,7 +44,7 @@ pub const COMMAND: Command = Command {
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if args.list("filename").is_empty() && args.text("kustomize").is_empty() {
+    if !args.has_files() {
         return Err(Error::message("must specify one of -f and -k"));
     }
     if !args.text("raw").is_empty() {

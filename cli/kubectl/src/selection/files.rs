@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::kubeconfig::resolve::{ClientConfig, Credentials, Impersonate};
+use crate::kustomization;
 use crate::transport::{Client, Request};
 use crate::yaml;
 
@@ -42,6 +43,16 @@ pub async fn read_documents(
                 documents.extend(decode_each(&text, &file.display().to_string(), validating));
             }
         }
+    }
+    Ok(documents)
+}
+
+/// The resources that a kustomization builds.
+pub fn built_documents(directory: &str, validating: bool) -> Result<Vec<Result<Document>>> {
+    let built = kustomization::build(directory, &Default::default())?;
+    let mut documents = Vec::new();
+    for resource in built.resources {
+        flatten(resource, directory, validating, &mut documents);
     }
     Ok(documents)
 }

@@ -4,6 +4,7 @@
 mod files;
 mod words;
 
+use files::built_documents;
 pub use files::{Document, decode, read_documents};
 pub use words::NOTHING_GIVEN;
 
@@ -20,7 +21,7 @@ use crate::transport::{JSON, Query, Request};
 
 pub const FILE_FLAGS: &[Flag] = &[
     Flag::list("filename", "File, directory or URL that holds the resource").short('f'),
-    Flag::text("kustomize", "Not supported; use -f with rendered manifests").short('k'),
+    Flag::text("kustomize", "Directory of a kustomization that builds the resources").short('k'),
     Flag::bool("recursive", "Go through directories of -f recursively").short('R'),
 ];
 pub const SELECTOR_FLAGS: &[Flag] = &[Flag::text("selector", "Label selector").short('l')];
@@ -87,6 +88,8 @@ pub enum Target {
 pub struct Selection {
     pub words: Vec<String>,
     pub files: Vec<String>,
+    /// The directory of a kustomization, in the place of files.
+    pub kustomize: String,
     pub recursive: bool,
     pub selector: String,
     pub field_selector: String,
@@ -132,6 +135,7 @@ impl Selection {
         Selection {
             words: words.to_vec(),
             files: args.list("filename").into_iter().map(str::to_owned).collect(),
+            kustomize: args.text("kustomize").to_owned(),
             recursive: args.bool("recursive"),
             selector: args.text("selector").to_owned(),
             field_selector: args.text("field-selector").to_owned(),
@@ -163,19 +167,27 @@ impl Selection {
 
     /// The targets, in the order given. Nothing is fetched but discovery.
     pub async fn targets(&self, cli: &Cli) -> Result<Vec<Target>> {
-        if !cli.args.text("kustomize").is_empty() {
-            return Err(Error::message(
-                "kustomizations are not built here; render them first and pass the result with -f",
-            ));
+        if !self.kustomize.is_empty() {
+            if !self.files.is_empty() {
+                return Err(Error::message("only one of -f or -k can be specified"));
+            }
+            if self.recursive {
+                return Err(Error::message("the -k flag can't be used with -f or -R"));
+            }
         }
-        if !self.files.is_empty() {
+        if !self.files.is_empty() || !self.kustomize.is_empty() {
             if !self.words.is_empty() {
                 return Err(Error::message(
                     "when paths, URLs, or stdin is provided as resource input, you may not specify resource arguments as well",
                 ));
             }
             let mut targets = Vec::new();
-            for document in read_documents(&self.files, self.recursive, self.validating).await? {
+            let documents = if self.kustomize.is_empty() {
+                read_documents(&self.files, self.recursive, self.validating).await?
+            } else {
+                built_documents(&self.kustomize, self.validating)?
+            };
+            for document in documents {
                 targets.push(match document {
                     Ok(document) => match self.file_info(cli, document).await {
                         Ok(info) => Target::Object(info),

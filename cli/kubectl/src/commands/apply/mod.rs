@@ -74,7 +74,7 @@ pub fn field_manager(args: &Args) -> &str {
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if args.list("filename").is_empty() && args.text("kustomize").is_empty() {
+    if !args.has_files() {
         return Err(Error::message("must specify one of -f and -k"));
     }
     if !args.positional.is_empty() {

@@ -31,7 +31,7 @@ pub const COMMAND: Command = Command {
 };
 
 async fn run(cli: &Cli) -> Result<()> {
-    if cli.args.list("filename").is_empty() {
+    if !cli.args.has_files() {
         return Err(Error::message("must specify one of -f and -k"));
     }
     let writer = Writer::new(cli)?;

@@ -89,7 +89,7 @@ pub(crate) use generator_flags;
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if args.list("filename").is_empty() && args.text("kustomize").is_empty() {
+    if !args.has_files() {
         if !args.positional.is_empty() {
             return Err(args.usage_error(format!("Unexpected args: [{}]", args.positional.join(" "))));
         }

@@ -62,11 +62,7 @@ async fn run(cli: &Cli) -> Result<()> {
             "--output-watch-events option can only be used with --watch or --watch-only",
         ));
     }
-    if !watching
-        && args.positional.is_empty()
-        && args.list("filename").is_empty()
-        && args.text("kustomize").is_empty()
-    {
+    if !watching && args.positional.is_empty() && !args.has_files() && args.text("kustomize").is_empty() {
         eprintln!(
             "You must specify the type of resource to get. Use \"kubectl api-resources\" for a complete list of supported resources.\n"
         );

@@ -32,7 +32,7 @@ pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// The workloads named, or all a selector finds.
 pub async fn workloads(cli: &Cli) -> Result<Selected> {
-    if cli.args.positional.is_empty() && cli.args.list("filename").is_empty() {
+    if cli.args.positional.is_empty() && !cli.args.has_files() {
         return Err(Error::message("required resource not specified"));
     }
     let mut selection = Selection::from_args(cli, &cli.args.positional);

@@ -48,7 +48,7 @@ async fn run(cli: &Cli) -> Result<()> {
     let is_change = |word: &String| word.contains('=') || word.ends_with('-');
     let first = args.positional.iter().position(is_change).unwrap_or(args.positional.len());
     let (resources, words) = args.positional.split_at(first);
-    if resources.is_empty() && args.list("filename").is_empty() {
+    if resources.is_empty() && !args.has_files() {
         return Err(Error::message(
             "one or more resources must be specified as <resource> <name> or <resource>/<name>",
         ));

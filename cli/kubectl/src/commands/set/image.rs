@@ -24,7 +24,7 @@ async fn run(cli: &Cli) -> Result<()> {
     let words = &cli.args.positional;
     let first = words.iter().position(|word| word.contains('=')).unwrap_or(words.len());
     let (resources, changes) = words.split_at(first);
-    if resources.is_empty() && cli.args.list("filename").is_empty() {
+    if resources.is_empty() && !cli.args.has_files() {
         return Err(Error::message(NOTHING_GIVEN));
     }
     if changes.is_empty() {

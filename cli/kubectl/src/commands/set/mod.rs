@@ -57,7 +57,7 @@ pub async fn selected(cli: &Cli, words: &[String]) -> Result<(Vec<Info>, Vec<Err
     selection.chunk = 500;
     selection.live = !cli.args.bool("local");
     selection.types_mean_all = cli.args.bool("all");
-    if cli.args.bool("local") && cli.args.list("filename").is_empty() {
+    if cli.args.bool("local") && !cli.args.has_files() {
         return Err(Error::message("one or more files must be specified as -f when --local is set"));
     }
     let selected = selection.fetch(cli).await?;
