@@ -107,7 +107,8 @@ impl Show<'_> {
             };
             return self.cli.print(&text);
         }
-        if with_event {
+        // a name says nothing about what became of it
+        if with_event && *self.format != Format::Name {
             let wrapped = serde_json::json!({"type": kind, "object": object});
             return self.cli.print(&self.format.print(&wrapped, &self.cli.args)?);
         }
