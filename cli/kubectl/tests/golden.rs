@@ -86,6 +86,34 @@ fn both_kubectls_print_the_same_on_one_cluster() {
     assert!(failures.is_empty(), "{} commands differ:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Upstream's kubectl deletes first and asks later; ours must not, so there is nothing to compare.
+#[test]
+fn what_cannot_be_made_again_is_not_deleted() {
+    let Some(cluster) = Cluster::find() else { return };
+    let run = Run::new(&cluster, OURS, Path::new("force.txt"), "f");
+    let must = |line: &str| {
+        let output = run.shell(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    must("kubectl create deployment web --image=i");
+    must("kubectl create configmap other --from-literal=a=1");
+    let uids = "kubectl get deployment/web configmap/other -o jsonpath='{.items[*].metadata.uid}'";
+    let before = must(uids);
+    // a name that is none: the server refuses it in every way
+    must("kubectl get deployment/web configmap/other -o yaml > $TMP_DIR/both.yaml");
+    must("sed -i 's/image: i$/image: \"\"/; s/ a: .1./ a: \"2\"/' $TMP_DIR/both.yaml");
+    for line in
+        ["kubectl replace --force -f $TMP_DIR/both.yaml", "kubectl apply --force -f $TMP_DIR/both.yaml"]
+    {
+        let output = run.shell(line);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{line}");
+        assert!(said.contains("image: Required value"), "{line}: {said}");
+        assert_eq!(must(uids), before, "{line} deleted something: {said}");
+    }
+}
+
 #[test]
 fn the_suite_is_large_enough_and_recorded() {
     let mut count = 0;

@@ -143,7 +143,7 @@ async fn run(cli: &Cli) -> Result<()> {
         )));
     }
     if args.bool("all") && !args.text("selector").is_empty() {
-        return Err(Error::message("cannot set --all and --selector at the same time"));
+        return Err(Error::message("setting 'all' parameter but found a non empty selector. "));
     }
     if args.bool("all") && !args.text("field-selector").is_empty() {
         return Err(Error::message("cannot set --all and --field-selector at the same time"));

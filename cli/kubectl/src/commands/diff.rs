@@ -55,23 +55,22 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
     let directory = Directories::new()?;
-    let mut kept: Vec<Info> = Vec::new();
+    let mut kept: Vec<String> = Vec::new();
     for info in &infos {
         if !super::create::matches_selector(&info.object, cli.args.text("selector"))? {
             continue;
         }
         match versions(cli, info).await {
             Ok((live, merged)) => {
-                if let Some(object) = live.clone() {
-                    kept.push(Info { object, ..info.clone() });
-                }
+                kept.extend(live.as_ref().map(|live| live.text("metadata.uid").to_owned()));
                 directory.write(cli, info, live, Some(merged))?;
             }
             Err(error) => errors.push(error),
         }
     }
     if cli.args.bool("prune") {
-        for info in surplus(cli, &kept).await? {
+        let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
+        for info in surplus(cli, &infos, &kept).await? {
             directory.write(cli, &info, Some(info.object.clone()), None)?;
         }
     }

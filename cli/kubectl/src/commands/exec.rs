@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::pods;
 use crate::remote::{self, Session};
-use crate::selection::{FILE_FLAGS, Selection};
+use crate::selection::{FILE_FLAGS, Selection, Target};
 use crate::transport::Query;
 
 pub const COMMAND: Command = Command {
@@ -53,7 +53,11 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     let mut selection = Selection::from_args(cli, &args.positional[..dash]);
     selection.default_type = Some("pods");
-    if selection.targets(cli).await?.len() > 1 {
+    let targets = selection.targets(cli).await?;
+    if let Some(Target::Broken(error)) = targets.iter().find(|target| matches!(target, Target::Broken(_))) {
+        return Err(error.clone());
+    }
+    if targets.len() > 1 {
         return Err(Error::message("cannot exec into multiple objects at a time"));
     }
     let infos = selection.fetch(cli).await?.all()?;

@@ -6,6 +6,7 @@ use super::ADVANCED;
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
+use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, Selection};
@@ -130,9 +131,11 @@ fn apply_locally(object: &Value, content_type: &str, patch: &Value) -> Result<Va
             ferry_patch::strategic::apply(&mut patched, patch.clone(), &schema)
         }
         (STRATEGIC_MERGE_PATCH, None) => {
-            return Err(Error::message(
-                "strategic merge patch is not supported for this kind; use --type=merge",
-            ));
+            return Err(Error::message(format!(
+                "cannot apply strategic merge patch for {}, Kind={} locally, try --type merge",
+                object.text("apiVersion"),
+                object.kind()
+            )));
         }
         _ => {
             ferry_patch::merge::apply(&mut patched, patch);

@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::ADVANCED;
-use super::create::raw_body;
+use super::create::{raw_body, raw_file};
 use super::delete::{DELETE_FLAGS, Options};
 use super::get::raw;
 use super::recreate::{Replacement, make_room};
@@ -48,11 +48,7 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("must specify one of -f and -k"));
     }
     if !args.text("raw").is_empty() {
-        let files = args.list("filename");
-        let [file] = files.as_slice() else {
-            return Err(Error::message("--raw can only use a single local file or stdin"));
-        };
-        return raw::send(cli, Method::PUT, raw_body(file)?.into()).await;
+        return raw::send(cli, Method::PUT, raw_body(raw_file(args)?)?.into()).await;
     }
     if args.int("grace-period") >= 0 && !args.bool("force") {
         return Err(Error::message("--grace-period must have --force specified"));

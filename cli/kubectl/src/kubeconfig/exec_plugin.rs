@@ -23,9 +23,7 @@ const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authenti
 pub fn checked(plugin: &Value, user: &str) -> Result<Value> {
     let mut plugin = plugin.clone();
     let missing = |field: &str| {
-        Err(Error::Configuration(format!(
-            "{field} must be specified for {user} to use exec authentication plugin"
-        )))
+        Err(Error::message(format!("{field} must be specified for {user} to use exec authentication plugin")))
     };
     if plugin.text("command").is_empty() {
         return missing("command");
@@ -40,7 +38,7 @@ pub fn checked(plugin: &Value, user: &str) -> Result<Value> {
         "" if version.ends_with("/v1beta1") => plugin["interactiveMode"] = json!("IfAvailable"),
         "" => return missing("interactiveMode"),
         other => {
-            return Err(Error::Configuration(format!("invalid interactiveMode for {user}: {other:?}")));
+            return Err(Error::message(format!("invalid interactiveMode for {user}: {other:?}")));
         }
     }
     if !VERSIONS.contains(&version.as_str()) {

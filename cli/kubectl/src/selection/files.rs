@@ -28,6 +28,9 @@ pub async fn read_documents(
 ) -> Result<Vec<Result<Document>>> {
     let _span = ferry_trace::span("kubectl.read_files");
     let mut documents = Vec::new();
+    if paths.iter().filter(|path| *path == "-").count() > 1 {
+        return Err(Error::message("standard input cannot be used for multiple arguments"));
+    }
     for path in paths {
         if path == "-" {
             let mut text = String::new();

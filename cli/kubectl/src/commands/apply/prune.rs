@@ -34,7 +34,8 @@ pub async fn run(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
     let cli = writer.cli;
     let mut options = Options::from_args(&cli.args)?;
     options.quiet = true;
-    for info in surplus(cli, applied).await? {
+    let uids: Vec<&str> = applied.iter().map(|info| info.object.text("metadata.uid")).collect();
+    for info in surplus(cli, applied, &uids).await? {
         if writer.dry_run != DryRun::Client {
             let mut errors = Vec::new();
             delete_all(cli, std::slice::from_ref(&info), &options, true, &mut errors).await?;
@@ -45,11 +46,10 @@ pub async fn run(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
     Ok(())
 }
 
-/// What an earlier apply made and `kept` lacks, in the namespaces of what is kept.
-pub async fn surplus(cli: &Cli, kept: &[Info]) -> Result<Vec<Info>> {
-    let uids: Vec<&str> = kept.iter().map(|info| info.object.text("metadata.uid")).collect();
+/// What an earlier apply made in the namespaces of `files`, without the objects of these UIDs.
+pub async fn surplus(cli: &Cli, files: &[Info], uids: &[&str]) -> Result<Vec<Info>> {
     let current = cli.namespace()?;
-    let mut namespaces: Vec<&str> = kept
+    let mut namespaces: Vec<&str> = files
         .iter()
         .map(|info| info.namespace.as_str())
         .chain(current.explicit.then_some(current.name.as_str()))

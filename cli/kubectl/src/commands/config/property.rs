@@ -35,6 +35,10 @@ fn parse<'a>(config: &Kubeconfig, path: &'a str) -> Result<(&'a str, String, &'a
     if !SECTIONS.iter().any(|(known, _)| *known == section) {
         return Ok((section, String::new(), rest));
     }
+    // programs and providers are set as a whole, by set-credentials
+    if rest.contains(".exec.") || rest.contains(".auth-provider.") {
+        return Err(Error::message(format!("unable to parse one or more field values of {path}")));
+    }
     if let Some(name) = config
         .names(section)
         .into_iter()

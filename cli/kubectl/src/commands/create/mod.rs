@@ -133,14 +133,32 @@ async fn run(cli: &Cli) -> Result<()> {
 }
 
 async fn post_raw(cli: &Cli) -> Result<()> {
-    let files = cli.args.list("filename");
+    if cli.args.bool("edit") {
+        return Err(Error::message("--raw and --edit are mutually exclusive"));
+    }
+    let file = raw_file(&cli.args)?;
+    if !cli.args.text("selector").is_empty() {
+        return Err(Error::message("--raw and --selector (-l) are mutually exclusive"));
+    }
+    raw::send(cli, http::Method::POST, raw_body(file)?.into()).await
+}
+
+/// The one file that `--raw` sends as it is.
+pub fn raw_file(args: &Args) -> Result<&str> {
+    let files = args.list("filename");
     let [file] = files.as_slice() else {
         return Err(Error::message("--raw can only use a single local file or stdin"));
     };
-    if !cli.args.text("output").is_empty() {
+    if file.starts_with("http://") || file.starts_with("https://") {
+        return Err(Error::message("--raw cannot read from a url"));
+    }
+    if args.bool("recursive") {
+        return Err(Error::message("--raw and --recursive are mutually exclusive"));
+    }
+    if !args.text("output").is_empty() {
         return Err(Error::message("--raw and --output are mutually exclusive"));
     }
-    raw::send(cli, http::Method::POST, raw_body(file)?.into()).await
+    Ok(*file)
 }
 
 /// The bytes of a file, or of standard input.

@@ -206,10 +206,10 @@ async fn resource_rules(cli: &Cli, verbs: &[&str]) -> Result<Vec<Value>> {
                 && !special
             {
                 return Err(match error {
-                    Error::NoMatch { resource } if !group.is_empty() => Error::message(format!(
+                    Error::NoMatch { resource } if !group.is_empty() => Error::plain(format!(
                         "the server doesn't have a resource type {resource:?} in group {group:?}"
                     )),
-                    other => Error::message(other.to_string()),
+                    other => Error::plain(other.to_string()),
                 });
             }
         }

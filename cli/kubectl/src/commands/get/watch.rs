@@ -22,7 +22,13 @@ pub async fn run(cli: &Cli, selection: &Selection, format: &Format) -> Result<()
     }
     let targets = selection.targets(cli).await?;
     let [target] = targets.as_slice() else {
-        return Err(Error::message("you may only specify a single resource type"));
+        return Err(Error::message(
+            if selection.files.is_empty() && !selection.words.iter().any(|word| word.contains('/')) {
+                "you may only specify a single resource type"
+            } else {
+                "watch is only supported on individual resources and resource collections - more than 1 resource was found"
+            },
+        ));
     };
     let (resource, namespace, name) = match target {
         Target::Object(info) => (&info.resource, &info.namespace, info.name.as_str()),
@@ -107,7 +113,8 @@ impl Show<'_> {
             };
             return self.cli.print(&text);
         }
-        if with_event {
+        // a name says nothing about what became of it
+        if with_event && *self.format != Format::Name {
             let wrapped = serde_json::json!({"type": kind, "object": object});
             return self.cli.print(&self.format.print(&wrapped, &self.cli.args)?);
         }

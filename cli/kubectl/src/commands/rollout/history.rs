@@ -53,14 +53,24 @@ async fn show(cli: &Cli, info: &Info, revision: i64, format: &Format) -> Result<
         )));
     }
     let history = revisions(cli, info).await?;
+    if !cli.args.text("output").is_empty() {
+        let is_chosen = |number: i64| revision == 0 || number == revision;
+        let chosen: Vec<&Value> =
+            history.iter().filter(|(number, _)| is_chosen(*number)).map(|(_, object)| object).collect();
+        if chosen.is_empty() && revision > 0 {
+            return Err(Error::message("unable to find the specified revision"));
+        }
+        for (position, object) in chosen.into_iter().enumerate() {
+            if position > 0 && *format == Format::Yaml {
+                cli.print("---\n")?;
+            }
+            cli.print(&format.print(object, &cli.args)?)?;
+        }
+        return Ok(());
+    }
     if !format.is_human() {
-        let chosen = if revision > 0 {
-            history.iter().find(|(number, _)| *number == revision)
-        } else {
-            history.last()
-        };
-        let (_, object) = chosen.ok_or_else(|| Error::message("unable to find the specified revision"))?;
-        return cli.print(&format.print(object, &cli.args)?);
+        // a template without -o is about the workload itself
+        return cli.print(&format.print(&info.object, &cli.args)?);
     }
     let header = format!("{}/{}", info.resource.kind_name(), info.name);
     if revision > 0 {

@@ -56,7 +56,7 @@ async fn undo(writer: &Writer<'_>, info: &Info) -> Result<()> {
     if !matches!(kind, "Deployment" | "DaemonSet" | "StatefulSet") {
         return Err(Error::message(format!(
             "no rollbacker has been implemented for {:?}",
-            info.resource.kind_name()
+            info.resource.kind
         )));
     }
     if info.object.flag("spec.paused") {

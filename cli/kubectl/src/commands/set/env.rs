@@ -53,6 +53,9 @@ async fn run(cli: &Cli) -> Result<()> {
             "one or more resources must be specified as <resource> <name> or <resource>/<name>",
         ));
     }
+    if args.list("filename").contains(&"-") && words.iter().any(|word| word == "-") {
+        return Err(Error::message("standard input cannot be used for multiple arguments"));
+    }
     let mut changes = Changes::default();
     for word in words.iter().map(String::as_str).chain(args.list("env")) {
         parse(word, &mut changes)?;
