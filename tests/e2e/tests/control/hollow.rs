@@ -53,7 +53,8 @@ async fn act(client: &Client, pod: &Pod) {
     } else if phase == Some("Pending") {
         let condition = |name: &str| json!({"type": name, "status": "True"});
         let conditions: Vec<_> = ["Initialized", "Ready", "ContainersReady"].map(condition).into();
-        let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}});
+        let started = &pod.metadata.creation_timestamp;
+        let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "startTime": started, "conditions": conditions}});
         let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await;
     }
 }

@@ -1,6 +1,7 @@
 //! The control loops and the scheduler, each a process of its own, through the API and kubectl only: what
 //! users do, and what happens when any of them is killed.
 
+mod autoscaling;
 mod faults;
 mod hollow;
 mod kubectl;

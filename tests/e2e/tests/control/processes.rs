@@ -2,7 +2,7 @@
 //! kill at any moment.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -99,13 +99,41 @@ impl Cluster {
         self.component("controller-manager", &flags)
     }
 
+    pub fn controller_manager_without(&self, controller: &str) -> Process {
+        let controllers = format!("--controllers=*,-{controller}");
+        self.component("controller-manager", &[&ELECTION[..], &[&controllers]].concat())
+    }
+
+    /// One controller alone, with the rights of its own account and no more, which looks at metrics every second.
+    pub fn horizontal_pod_autoscaler(&self) -> Process {
+        let mut kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the server wrote it");
+        let user = kubeconfig.auth_infos[0].auth_info.as_mut().expect("has credentials");
+        user.impersonate = Some("system:serviceaccount:kube-system:horizontal-pod-autoscaler".into());
+        let file = self.directory.path().join("horizontal-pod-autoscaler.kubeconfig");
+        std::fs::write(&file, serde_json::to_vec(&kubeconfig).expect("is JSON")).expect("it is written");
+        self.component_as(
+            &file,
+            "controller-manager",
+            &[
+                "--controllers=horizontal-pod-autoscaler-controller",
+                "--leader-elect=false",
+                "--horizontal-pod-autoscaler-sync-period=1s",
+                "--horizontal-pod-autoscaler-cpu-initialization-period=0s",
+            ],
+        )
+    }
+
     pub fn scheduler(&self) -> Process {
         self.component("scheduler", &ELECTION)
     }
 
     fn component(&self, role: &str, flags: &[&str]) -> Process {
+        self.component_as(&self.kubeconfig(), role, flags)
+    }
+
+    fn component_as(&self, kubeconfig: &Path, role: &str, flags: &[&str]) -> Process {
         let mut command = Command::new(&self.binary);
-        command.arg(role).arg("--kubeconfig").arg(self.kubeconfig()).args(flags);
+        command.arg(role).arg("--kubeconfig").arg(kubeconfig).args(flags);
         Process(command.stderr(Stdio::null()).spawn().expect("ferry starts"))
     }
 
