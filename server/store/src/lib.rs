@@ -14,6 +14,7 @@ pub mod encryption;
 mod error;
 pub mod etcd;
 pub mod snapshot;
+mod span;
 mod store;
 mod watch;
 
@@ -21,6 +22,7 @@ pub use embedded::Embedded;
 pub use encryption::Encrypted;
 pub use error::{Error, Result};
 pub use etcd::Etcd;
+pub use span::Span;
 pub use store::{
     Committed, Compare, Durability, Found, KeyValue, Operation, Page, Range, Revision, Store, Txn, Usage,
 };

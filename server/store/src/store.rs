@@ -41,6 +41,8 @@ pub struct KeyValue {
     pub mod_revision: Revision,
     /// Counts the puts since the key was created; zero in a delete event.
     pub version: i64,
+    /// The lease of etcd's that it goes with; zero for none.
+    pub lease: i64,
 }
 
 /// Revisioned keys and values. Every read that names no revision is linearizable: it sees all

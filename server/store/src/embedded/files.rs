@@ -32,6 +32,10 @@ pub trait LogFile: Send + Sync {
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
     /// Cuts the file, durably.
     fn truncate(&self, length: u64) -> io::Result<()>;
+    /// Cuts the file.
+    fn cut(&self, length: u64) -> io::Result<()> {
+        self.truncate(length)
+    }
     /// Makes the contents durable, and the length where that is needed to read them.
     fn sync(&self) -> io::Result<()>;
 }
@@ -81,6 +85,72 @@ pub fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
     matches!(error.kind(), Interrupted | OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
         || matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// A directory whose files are left to the kernel to write: what was acknowledged survives the end of the process, not
+/// that of the machine. etcd's `--unsafe-no-fsync`.
+pub struct Unsynced<D>(pub D);
+
+struct UnsyncedFile(Box<dyn LogFile>);
+
+impl<D: Directory> Directory for Unsynced<D> {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.0.names()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn LogFile>> {
+        Ok(Box::new(UnsyncedFile(self.0.create(name)?)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn LogFile>> {
+        Ok(Box::new(UnsyncedFile(self.0.open(name)?)))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl LogFile for UnsyncedFile {
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(bytes, offset)
+    }
+
+    fn read_cached(&self, bytes: &mut [u8], offset: u64) -> bool {
+        self.0.read_cached(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.allocate(offset, length)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.cut(length)
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        self.0.cut(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A directory of this machine. It stays open, so that syncing it needs no further descriptor.
@@ -152,8 +222,12 @@ impl LogFile for File {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        repeat(|| self.set_len(length))?;
+        self.cut(length)?;
         repeat(|| self.sync_all())
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        repeat(|| self.set_len(length))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -7,7 +7,7 @@
 //! ```text
 //! segment  magic 8 | format 4 | id 4 | salt 8 | zero 4 | crc 4
 //! frame    magic 4 | crc 4 | length 4 | records 4 | revision 8 | compacted 8 | ceiling 8 | durable 4 | sequence 4 | oldest 4 | zero 4
-//! record   crc 4 | key length 2 | zero 2 | value length 4 | sub 4 | revision 8 | created 8 | version 8 | ttl 8 | key | value
+//! record   crc 4 | key length 2 | flags 2 | value length 4 | sub 4 | revision 8 | created 8 | version 8 | ttl or lease 8 | key | value
 //! trailer  8
 //! ```
 //!
@@ -30,6 +30,8 @@ const FRAME_MAGIC: u32 = 0x6d_61_72_46;
 const SECTOR: usize = 512;
 /// Marks a time to live, in milliseconds.
 const TTL: u64 = 1 << 63;
+/// Among the flags: the last number of the header is a lease and no time to live.
+const LEASE: u16 = 1;
 /// Older versions wrote a deadline by the machine's clock, and only for events, which live for an hour.
 const TTL_OF_DEADLINE: Duration = Duration::from_secs(3600);
 
@@ -47,6 +49,8 @@ pub struct Record<'a> {
     /// From when it was put, or from when the store was opened. No clock of the machine is asked: it may be wrong by
     /// years when a machine starts.
     pub ttl: Option<Duration>,
+    /// Zero for none. A key with a lease has no time of its own.
+    pub lease: i64,
 }
 
 /// What a frame says of the whole store.
@@ -93,9 +97,9 @@ pub fn parse_segment_header(bytes: &[u8], id: u32) -> Result<Option<u64>> {
     Ok(Some(u64_at(header, 16)))
 }
 
-/// Bytes that a record takes.
-pub fn record_size(key: &str, value: &[u8]) -> usize {
-    RECORD_HEADER + key.len() + value.len()
+/// Bytes that a record takes for a key and a value of so many.
+pub fn record_size(key: usize, value: usize) -> usize {
+    RECORD_HEADER + key + value
 }
 
 /// Bytes that a record takes according to its header.
@@ -139,6 +143,22 @@ impl FrameBuilder {
         at
     }
 
+    /// A record that `push` has added, by the place it returned.
+    pub fn record(&self, at: usize, size: usize) -> &[u8] {
+        &self.bytes[at..at + size]
+    }
+
+    /// How far it is, for `truncate`.
+    pub fn mark(&self) -> (usize, u32) {
+        (self.bytes.len(), self.records)
+    }
+
+    /// Takes back what was added since.
+    pub fn truncate(&mut self, (length, records): (usize, u32)) {
+        self.bytes.truncate(length);
+        self.records = records;
+    }
+
     /// Adds a record that was read from elsewhere, as it is.
     pub fn push_raw(&mut self, record: &[u8]) -> usize {
         let at = self.bytes.len();
@@ -179,13 +199,17 @@ pub fn append_record(bytes: &mut Vec<u8>, record: &Record<'_>) {
     let at = bytes.len();
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&(record.key.len() as u16).to_le_bytes());
-    bytes.extend_from_slice(&[0; 2]);
+    let (flags, life) = match record.lease {
+        0 => (0, ttl_to_number(record.ttl)),
+        lease => (LEASE, lease as u64),
+    };
+    bytes.extend_from_slice(&flags.to_le_bytes());
     bytes.extend_from_slice(&(record.value.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&record.sub.to_le_bytes());
     bytes.extend_from_slice(&record.revision.0.to_le_bytes());
     bytes.extend_from_slice(&record.created.0.to_le_bytes());
     bytes.extend_from_slice(&record.version.to_le_bytes());
-    bytes.extend_from_slice(&ttl_to_number(record.ttl).to_le_bytes());
+    bytes.extend_from_slice(&life.to_le_bytes());
     bytes.extend_from_slice(record.key.as_bytes());
     bytes.extend_from_slice(record.value);
     let crc = crc32fast::hash(&bytes[at + 4..]);
@@ -201,6 +225,8 @@ pub fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     if crc32fast::hash(&whole[4..]) != u32_at(whole, 0) {
         return None;
     }
+    let life = u64_at(header, 40);
+    let leased = u16_at(header, 6) & LEASE != 0;
     let record = Record {
         key: std::str::from_utf8(&whole[RECORD_HEADER..key_end]).ok()?,
         value: &whole[key_end..],
@@ -208,7 +234,8 @@ pub fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
         revision: Revision(i64_at(header, 16)),
         created: Revision(i64_at(header, 24)),
         version: i64_at(header, 32),
-        ttl: ttl_of_number(u64_at(header, 40)),
+        ttl: if leased { None } else { ttl_of_number(life) },
+        lease: if leased { life as i64 } else { 0 },
     };
     Some((record, size))
 }
@@ -376,7 +403,16 @@ mod tests {
     const SALT: u64 = 0x1234_5678_9abc_def0;
 
     fn record<'a>(key: &'a str, value: &'a [u8]) -> Record<'a> {
-        Record { key, value, revision: Revision(7), created: Revision(5), version: 3, sub: 1, ttl: None }
+        Record {
+            key,
+            value,
+            revision: Revision(7),
+            created: Revision(5),
+            version: 3,
+            sub: 1,
+            ttl: None,
+            lease: 0,
+        }
     }
 
     /// A segment of zeros with one frame of `values` at its start; returns the frame's end too.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::Revision;
+use crate::{Revision, Span};
 
 /// Where a record lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,24 +95,28 @@ impl Index {
         Some((key.clone(), visible(chain, revision)?))
     }
 
-    /// Keys under a prefix as of a revision, and how many more the limit left out, `most` at most.
+    /// Keys of a span as of a revision, and how many more the limit left out, `most` at most.
     pub fn range(
         &self,
-        prefix: &str,
+        span: &Span,
         after: Option<&str>,
         revision: Revision,
         limit: usize,
         most: usize,
     ) -> (Vec<(Arc<str>, Version)>, usize) {
+        let first = span.first();
         let start = match after {
-            Some(after) if after >= prefix => Bound::Excluded(after),
-            _ => Bound::Included(prefix),
+            Some(after) if after >= first => Bound::Excluded(after),
+            _ => Bound::Included(first),
         };
         let mut found = Vec::new();
         let mut remaining = 0;
         for (key, chain) in self.keys.range::<str, _>((start, Bound::Unbounded)) {
-            if !key.starts_with(prefix) {
+            if span.ends_before(key) {
                 break;
+            }
+            if !span.contains(key) {
+                continue;
             }
             let Some(version) = visible(chain, revision) else {
                 continue;
@@ -134,11 +138,11 @@ impl Index {
         self.keys.iter().filter_map(move |(key, chain)| Some((key, visible(chain, revision)?)))
     }
 
-    /// Changes under a prefix in `from..=until`, about `limit` of them but only whole revisions.
+    /// Changes of a span in `from..=until`, about `limit` of them but only whole revisions.
     /// The revision returned is the last one that the answer covers.
     pub fn changes(
         &self,
-        prefix: &str,
+        span: &Span,
         from: Revision,
         until: Revision,
         limit: usize,
@@ -149,7 +153,7 @@ impl Index {
             if change.revision > until {
                 break;
             }
-            if !change.key.starts_with(prefix) {
+            if !span.contains(&change.key) {
                 continue;
             }
             if let Some((_, last)) = found.last()
@@ -381,7 +385,7 @@ mod tests {
     }
 
     fn keys_at(index: &Index, revision: i64) -> Vec<String> {
-        let (found, _) = index.range("", None, Revision(revision), usize::MAX, usize::MAX);
+        let (found, _) = index.range(&Span::all(), None, Revision(revision), usize::MAX, usize::MAX);
         found.into_iter().map(|(key, _)| key.to_string()).collect()
     }
 
@@ -399,11 +403,11 @@ mod tests {
     #[test]
     fn a_prefix_ends_where_it_ends() {
         let index = index(&[("/a/1", 2, 1), ("/a/2", 3, 1), ("/a0", 4, 1), ("/b", 5, 1)]);
-        let (found, remaining) = index.range("/a/", None, Revision(9), 1, usize::MAX);
+        let (found, remaining) = index.range(&Span::prefix("/a/"), None, Revision(9), 1, usize::MAX);
         assert_eq!((found.len(), remaining), (1, 1));
-        let (found, remaining) = index.range("/a/", Some("/a/1"), Revision(9), 9, usize::MAX);
+        let (found, remaining) = index.range(&Span::prefix("/a/"), Some("/a/1"), Revision(9), 9, usize::MAX);
         assert_eq!((&*found[0].0, remaining), ("/a/2", 0));
-        let (found, _) = index.range("/a/", Some("/"), Revision(9), 9, usize::MAX);
+        let (found, _) = index.range(&Span::prefix("/a/"), Some("/"), Revision(9), 9, usize::MAX);
         assert_eq!(found.len(), 2);
     }
 
@@ -427,7 +431,7 @@ mod tests {
         assert!(index.trim(100));
         assert_eq!(index.at("a", Revision(5)).unwrap().1.modified, Revision(4));
         assert_eq!(index.at("a", Revision(6)).unwrap().1.modified, Revision(6));
-        let (changes, covered) = index.changes("", Revision(5), Revision(6), 100);
+        let (changes, covered) = index.changes(&Span::all(), Revision(5), Revision(6), 100);
         assert_eq!((changes.len(), covered), (2, Revision(6)));
         index.compact(Revision(6));
         index.trim(100);
@@ -453,7 +457,7 @@ mod tests {
     #[test]
     fn changes_are_cut_between_revisions_only() {
         let index = index(&[("a", 2, 1), ("b", 2, 1), ("c", 2, 1), ("d", 3, 1)]);
-        let (changes, covered) = index.changes("", Revision(2), Revision(3), 1);
+        let (changes, covered) = index.changes(&Span::all(), Revision(2), Revision(3), 1);
         assert_eq!((changes.len(), covered), (3, Revision(2)));
     }
 
@@ -473,7 +477,7 @@ mod tests {
             assert_eq!(keys_at(&written, revision), keys_at(&recovered, revision));
         }
         assert_eq!(written.live_keys(), recovered.live_keys());
-        let all = |index: &Index| index.changes("", Revision(30), Revision(99), 999);
+        let all = |index: &Index| index.changes(&Span::all(), Revision(30), Revision(99), 999);
         assert_eq!(all(&written), all(&recovered));
     }
 }

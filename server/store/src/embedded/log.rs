@@ -77,6 +77,8 @@ pub struct Recovered {
     pub clean: bool,
     /// Keys with a time to live: how long, which, and the version that set it.
     pub expiring: Vec<(Duration, Arc<str>, Revision)>,
+    /// Keys with a lease, and which.
+    pub leased: Vec<(Arc<str>, i64)>,
 }
 
 impl Log {
@@ -254,6 +256,12 @@ impl Log {
         Ok(())
     }
 
+    /// Where in the frame being built a record lies that is not in the log yet.
+    pub fn unwritten(&self, location: Location) -> Option<usize> {
+        let at = u64::from(location.offset).checked_sub(self.offset)?;
+        (location.segment == self.active.id).then_some(at as usize)
+    }
+
     /// Where a record that begins at `at` of the frame being built will lie.
     pub fn location(&self, at: usize, size: usize) -> Location {
         Location { segment: self.active.id, offset: (self.offset as usize + at) as u32, size: size as u32 }
@@ -328,6 +336,7 @@ struct Recovery {
     end: usize,
     tail: bool,
     expiring: Vec<(Duration, Arc<str>, Revision)>,
+    leased: Vec<(i64, Arc<str>, Revision)>,
 }
 
 impl Recovery {
@@ -378,6 +387,9 @@ impl Recovery {
         if let Some(ttl) = record.ttl {
             self.expiring.push((ttl, Arc::from(record.key), record.revision));
         }
+        if record.lease != 0 {
+            self.leased.push((record.lease, Arc::from(record.key), record.revision));
+        }
     }
 
     fn finish(mut self, mut log: Log) -> io::Result<Recovered> {
@@ -395,9 +407,12 @@ impl Recovery {
         }
         self.index.recovered(self.mark.compacted);
         let index = self.index;
-        self.expiring.retain(|(_, key, revision)| {
+        let is_current = |key: &str, revision: &Revision| {
             index.head(key).is_some_and(|version| version.modified == *revision)
-        });
-        Ok(Recovered { log, index, mark: self.mark, clean: self.clean, expiring: self.expiring })
+        };
+        self.expiring.retain(|(_, key, revision)| is_current(key, revision));
+        self.leased.retain(|(_, key, revision)| is_current(key, revision));
+        let leased = self.leased.into_iter().map(|(lease, key, _)| (key, lease)).collect();
+        Ok(Recovered { log, index, mark: self.mark, clean: self.clean, expiring: self.expiring, leased })
     }
 }

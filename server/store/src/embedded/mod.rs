@@ -17,9 +17,11 @@ mod frame;
 mod index;
 mod log;
 mod manifest;
+mod memory;
 mod queue;
 mod segment;
 mod snapshot;
+mod transaction;
 mod watchers;
 mod writer;
 
@@ -40,15 +42,20 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use self::expiry::Expiry;
-use self::files::{Directory, RealDirectory};
+use self::files::{Directory, RealDirectory, Unsynced};
 use self::index::{Index, Version};
 use self::log::{Log, Recovered, Sizes};
-use self::queue::{Outcome, Queue, Refused, Request};
-use self::segment::{Located, Segment};
+use self::memory::MemoryDirectory;
+use self::queue::{Outcome, Queue, Refused, Request, Task};
+pub use self::segment::Located;
+use self::segment::Segment;
 pub use self::snapshot::{Summary, restore, verify};
+pub use self::transaction::{Budget, Transaction};
 use self::watchers::Watchers;
 use self::writer::Writer;
-use crate::{Committed, Error, Found, KeyValue, Page, Range, Result, Revision, Store, Txn, Usage, Watch};
+use crate::{
+    Committed, Error, Found, KeyValue, Page, Range, Result, Revision, Span, Store, Txn, Usage, Watch,
+};
 
 /// Values read without leaving the caller's thread, when the kernel has them in memory.
 const INLINE_READS: usize = 16;
@@ -70,6 +77,8 @@ pub struct Config {
     pub history: usize,
     /// Bytes of one transaction at most.
     pub transaction: usize,
+    /// Whether what is acknowledged survives the loss of power.
+    pub sync: bool,
     /// Bytes of one file of the log, about.
     pub segment: u64,
     /// Called on the writer's thread before it begins; the process may have a wish as to how it is scheduled.
@@ -84,6 +93,7 @@ impl Config {
             retention: Duration::from_secs(5 * 60),
             history: 100_000,
             transaction: 8 << 20,
+            sync: true,
             segment: DEFAULT_SEGMENT,
             at_writer_start: || {},
         }
@@ -94,6 +104,8 @@ pub struct Embedded {
     shared: Arc<Shared>,
     transaction_limit: usize,
     quota: u64,
+    /// Keys that went with a lease when the store was opened, and which.
+    leased: Vec<(Arc<str>, i64)>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -119,8 +131,13 @@ impl Embedded {
     /// Opens the store in a directory, or begins one. Reads all of it, so give it a thread.
     pub fn open(config: Config) -> Result<Self> {
         let lock = lock_directory(&config.directory)?;
-        let directory = open_directory(&config.directory)?;
+        let directory = open_directory(&config.directory, config.sync)?;
         Embedded::start(config, directory, Some(lock))
+    }
+
+    /// A store in memory, which ends with the process.
+    pub fn in_memory(config: Config) -> Result<Self> {
+        Embedded::start(config, Arc::new(MemoryDirectory::default()), None)
     }
 
     /// A store over another disk than this machine's; nobody else may use it.
@@ -130,7 +147,7 @@ impl Embedded {
 
     fn start(config: Config, directory: Arc<dyn Directory>, lock: Option<File>) -> Result<Self> {
         let mut span = ferry_trace::span("store.open");
-        let Recovered { log, index, mark, clean, expiring } =
+        let Recovered { log, index, mark, clean, expiring, leased } =
             Log::open(directory, Sizes::new(config.segment))?;
         span.set("keys", index.live_keys() as i64);
         // After a crash, revisions may have been given away that the log does not show.
@@ -160,7 +177,7 @@ impl Embedded {
                 writer.run();
             })
             .map_err(|error| Error::unavailable("start the store's thread", error))?;
-        Ok(Embedded { shared, transaction_limit, quota, writer: Mutex::new(Some(thread)) })
+        Ok(Embedded { shared, transaction_limit, quota, leased, writer: Mutex::new(Some(thread)) })
     }
 
     fn request(&self, request: Request) -> Result<()> {
@@ -168,6 +185,85 @@ impl Embedded {
             Refused::Full => Error::unavailable("queue a write", io::Error::other("too many are waiting")),
             Refused::Closed => watchers::closed(),
         })
+    }
+}
+
+/// What etcd's API asks of a store beyond [`Store`].
+impl Embedded {
+    /// Runs `work` on the newest state, with no other transaction beside it. What it wrote is durable when this
+    /// returns; where it fails, nothing has happened. It runs on the writer's thread, so it must be brief.
+    pub async fn transact<T, E>(
+        &self,
+        budget: Budget,
+        work: impl FnOnce(&mut Transaction<'_>) -> std::result::Result<T, E> + Send + 'static,
+    ) -> std::result::Result<(T, Revision), E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let mut span = ferry_trace::span("store.write");
+        span.set("bytes", budget.bytes);
+        if budget.bytes > self.transaction_limit {
+            return Err(Error::TooLarge { size: budget.bytes, limit: self.transaction_limit }.into());
+        }
+        let (said, result) = std::sync::mpsc::channel();
+        let work = Box::new(move |transaction: &mut Transaction<'_>| {
+            let result = work(transaction);
+            let stays = result.is_ok();
+            // Who does not wait any longer need not know.
+            said.send(result).ok();
+            stays
+        });
+        let (answer, outcome) = oneshot::channel();
+        self.request(Request::Commit { task: Task::Work(budget, work), answer })?;
+        let outcome = outcome.await.map_err(|_| watchers::closed())?;
+        let revision = match outcome {
+            Ok(Outcome::Committed(committed)) => committed.revision,
+            Ok(_) => Revision(0),
+            Err(error) => {
+                span.fail(&error);
+                return Err(error.into());
+            }
+        };
+        let result = result.try_recv().map_err(|_| watchers::closed())??;
+        span.committed(revision.0);
+        Ok((result, revision))
+    }
+
+    /// Keys of a span as they are now or were at a revision, `limit` of them; how many it left out; and the store's
+    /// revision.
+    pub fn entries(
+        &self,
+        span: &Span,
+        at: Option<Revision>,
+        limit: usize,
+    ) -> Result<(Vec<Located>, usize, Revision)> {
+        self.shared.check_open()?;
+        let state = self.shared.state.read();
+        let current = self.shared.published();
+        let at = at.unwrap_or(current);
+        state.check_revision(at, current)?;
+        let (found, left) = state.index.range(span, None, at, limit, usize::MAX);
+        Ok((state.locate_all(found), left, current))
+    }
+
+    pub async fn read(&self, entries: Vec<Located>) -> Result<Vec<KeyValue>> {
+        read_all(entries, |_, kv| kv).await
+    }
+
+    /// As [`Store::watch`], of any span.
+    pub fn watch_span(&self, span: Span, from: Revision) -> Result<Watch> {
+        self.shared.check_open()?;
+        watchers::watch(self.shared.clone(), span, from)
+    }
+
+    pub fn compacted_revision(&self) -> Revision {
+        self.shared.state.read().index.compacted()
+    }
+
+    /// Keys that went with a lease when the store was opened, and which.
+    pub fn leased(&self) -> &[(Arc<str>, i64)] {
+        &self.leased
     }
 }
 
@@ -265,7 +361,7 @@ impl Store for Embedded {
             let at = range.at.unwrap_or(current);
             state.check_revision(at, current)?;
             let (found, remaining) = state.index.range(
-                &range.prefix,
+                &Span::prefix(&range.prefix),
                 range.after.as_deref(),
                 at,
                 range.limit.unwrap_or(usize::MAX),
@@ -281,12 +377,13 @@ impl Store for Embedded {
         span.set("bytes", txn.size());
         txn.check(self.transaction_limit)?;
         let (answer, outcome) = oneshot::channel();
-        self.request(Request::Commit { txn, answer })?;
+        self.request(Request::Commit { task: Task::Txn(txn), answer })?;
         match outcome.await.map_err(|_| watchers::closed())? {
             Ok(Outcome::Committed(committed)) => {
                 span.committed(committed.revision.0);
                 Ok(committed)
             }
+            Ok(Outcome::Abandoned) => Err(Error::corrupt("a transaction without work was abandoned")),
             Ok(Outcome::Conflict { key, current }) => {
                 let current = match current {
                     Some(located) => Some(read(located).await?),
@@ -303,7 +400,7 @@ impl Store for Embedded {
 
     async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch> {
         self.shared.check_open()?;
-        watchers::watch(self.shared.clone(), prefix, from)
+        watchers::watch(self.shared.clone(), Span::prefix(prefix), from)
     }
 
     async fn current_revision(&self) -> Result<Revision> {
@@ -432,9 +529,10 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-fn open_directory(path: &Path) -> Result<Arc<dyn Directory>> {
+fn open_directory(path: &Path, sync: bool) -> Result<Arc<dyn Directory>> {
     match RealDirectory::open(path) {
-        Ok(directory) => Ok(Arc::new(directory)),
+        Ok(directory) if sync => Ok(Arc::new(directory)),
+        Ok(directory) => Ok(Arc::new(Unsynced(directory))),
         Err(error) => Err(Error::unavailable(format!("open {}", path.display()), error)),
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::files::{Directory, LogFile};
-use super::frame::{self, RECORD_HEADER};
+use super::frame::{self, RECORD_HEADER, Record};
 use super::index::{Location, Version};
-use crate::{Error, KeyValue, Result};
+use crate::{Error, KeyValue, Result, Revision};
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -99,23 +99,44 @@ impl Segment {
     }
 }
 
-/// A version together with the file it lies in: it can be read after the index has moved on, and
+/// A version of a key together with the file it lies in: its value can be read after the index has moved on, and
 /// even after the file was removed.
 #[derive(Clone)]
 pub struct Located {
-    pub key: Arc<str>,
-    pub version: Version,
-    pub segment: Arc<Segment>,
+    pub(super) key: Arc<str>,
+    pub(super) version: Version,
+    pub(super) segment: Arc<Segment>,
 }
 
 impl Located {
+    pub fn key(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    pub fn create_revision(&self) -> Revision {
+        self.version.created
+    }
+
+    pub fn mod_revision(&self) -> Revision {
+        self.version.modified
+    }
+
+    pub fn version(&self) -> i64 {
+        self.version.version
+    }
+
+    /// Its place among the changes of its revision.
+    pub fn sub(&self) -> u32 {
+        self.version.sub
+    }
+
     /// Reads the value; may wait for the disk.
     pub fn read(&self) -> Result<KeyValue> {
         self.key_value(self.read_record()?)
     }
 
     /// Reads the value if that needs no waiting.
-    pub fn read_cached(&self) -> Option<Result<KeyValue>> {
+    pub(super) fn read_cached(&self) -> Option<Result<KeyValue>> {
         if self.version.is_deletion() {
             return Some(self.key_value(Vec::new()));
         }
@@ -125,19 +146,19 @@ impl Located {
     }
 
     /// The bytes of the record as they are in the log.
-    pub fn read_record(&self) -> Result<Vec<u8>> {
+    pub(super) fn read_record(&self) -> Result<Vec<u8>> {
         let Location { offset, size, .. } = self.version.location;
         self.segment
             .read_exact_at(u64::from(offset), size as usize)
             .map_err(|error| Error::unavailable(format!("read {}", self.segment.path.display()), error))
     }
 
-    fn key_value(&self, record: Vec<u8>) -> Result<KeyValue> {
-        let value = if self.version.is_deletion() {
-            Bytes::new()
+    pub(super) fn key_value(&self, record: Vec<u8>) -> Result<KeyValue> {
+        let (value, lease) = if self.version.is_deletion() {
+            (Bytes::new(), 0)
         } else {
-            self.check(&record)?;
-            Bytes::from(record).slice(RECORD_HEADER + self.key.len()..)
+            let lease = self.check(&record)?.lease;
+            (Bytes::from(record).slice(RECORD_HEADER + self.key.len()..), lease)
         };
         Ok(KeyValue {
             key: self.key.clone(),
@@ -145,12 +166,15 @@ impl Located {
             create_revision: self.version.created,
             mod_revision: self.version.modified,
             version: self.version.version,
+            lease,
         })
     }
 
-    pub fn check(&self, record: &[u8]) -> Result<()> {
+    pub(super) fn check<'a>(&self, record: &'a [u8]) -> Result<Record<'a>> {
         match frame::parse_record(record) {
-            Some((found, _)) if *found.key == *self.key && found.revision == self.version.modified => Ok(()),
+            Some((found, _)) if *found.key == *self.key && found.revision == self.version.modified => {
+                Ok(found)
+            }
             _ => Err(Error::corrupt(format!(
                 "{} at revision {} (offset {} of {})",
                 self.key,

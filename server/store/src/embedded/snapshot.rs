@@ -97,7 +97,7 @@ pub fn restore(snapshot: &Path, directory: &Path, bump: u64) -> Result<Summary> 
     let cannot_restore = |error| Error::unavailable(format!("restore into {}", directory.display()), error);
     let partial = Partial::create(directory).map_err(cannot_restore)?;
     let mut new = NewLog::begin(
-        Log::open(super::open_directory(&partial.path)?, Sizes::new(super::DEFAULT_SEGMENT))?.log,
+        Log::open(super::open_directory(&partial.path, true)?, Sizes::new(super::DEFAULT_SEGMENT))?.log,
         Revision(summary.revision.0 + bump as i64),
     );
     let read = Reader::open(snapshot)?.read_all(|record| new.add(record).map_err(cannot_restore))?;

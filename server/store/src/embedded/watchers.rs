@@ -1,4 +1,4 @@
-//! Who follows which prefix, and handing them what happened.
+//! Who follows which keys, and handing them what happened.
 //!
 //! A follower begins by replaying history from the log up to a revision, then takes what the
 //! writer puts into its channel. The writer never waits: where a channel is full, it drops the
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::Shared;
 use super::segment::Located;
-use crate::{Batch, Error, Event, EventKind, Progress, Result, Revision, Watch};
+use crate::{Batch, Error, Event, EventKind, Progress, Result, Revision, Span, Watch};
 
 /// Batches that a follower may lie behind before it reads from the log again.
 const CHANNEL: usize = 1024;
@@ -34,7 +34,7 @@ pub struct Watchers {
 }
 
 struct Watcher {
-    prefix: Box<str>,
+    span: Span,
     sender: mpsc::Sender<Batch>,
     /// The revision of the newest event that this follower has to get.
     newest: Arc<AtomicI64>,
@@ -47,7 +47,7 @@ impl Watchers {
     /// Registers a follower; everything up to the returned revision it must replay.
     fn register(
         &self,
-        prefix: &str,
+        span: &Span,
         newest: &Arc<AtomicI64>,
         published: &AtomicI64,
     ) -> (mpsc::Receiver<Batch>, Revision) {
@@ -56,7 +56,7 @@ impl Watchers {
         let revision = Revision(published.load(Ordering::Acquire));
         newest.store(revision.0, Ordering::Release);
         watchers.push(Watcher {
-            prefix: prefix.into(),
+            span: span.clone(),
             sender,
             newest: newest.clone(),
             told: revision,
@@ -71,8 +71,8 @@ impl Watchers {
     pub fn publish(&self, events: &[Event], revision: Revision, published: &AtomicI64) {
         let mut watchers = self.watchers.lock();
         for watcher in watchers.iter_mut() {
-            let prefix = &*watcher.prefix;
-            let matching = events.iter().filter(|event| event.kv.key.starts_with(prefix));
+            let span = &watcher.span;
+            let matching = events.iter().filter(|event| span.contains(&event.kv.key));
             watcher.outgoing.extend(matching.cloned());
             if !watcher.outgoing.is_empty() {
                 watcher.newest.store(revision.0, Ordering::Release);
@@ -119,11 +119,11 @@ impl Watcher {
     }
 }
 
-pub fn watch(shared: Arc<Shared>, prefix: &str, from: Revision) -> Result<Watch> {
+pub fn watch(shared: Arc<Shared>, span: Span, from: Revision) -> Result<Watch> {
     let newest = Arc::new(AtomicI64::new(i64::MAX));
-    let (receiver, until) = shared.watchers.register(prefix, &newest, &shared.published);
+    let (receiver, until) = shared.watchers.register(&span, &newest, &shared.published);
     let follower = Follower {
-        prefix: prefix.into(),
+        span,
         next: from,
         phase: Phase::Replaying { until },
         receiver,
@@ -144,7 +144,7 @@ pub fn watch(shared: Arc<Shared>, prefix: &str, from: Revision) -> Result<Watch>
 
 struct Follower {
     shared: Arc<Shared>,
-    prefix: Box<str>,
+    span: Span,
     /// The first revision not delivered yet.
     next: Revision,
     phase: Phase,
@@ -185,7 +185,7 @@ impl Follower {
     fn register_again(&mut self) -> Result<()> {
         self.shared.check_open()?;
         let (receiver, until) =
-            self.shared.watchers.register(&self.prefix, &self.newest, &self.shared.published);
+            self.shared.watchers.register(&self.span, &self.newest, &self.shared.published);
         self.receiver = receiver;
         self.phase = Phase::Replaying { until };
         Ok(())
@@ -195,7 +195,7 @@ impl Follower {
         let (changes, revision) = {
             let state = self.shared.state.read();
             state.check_history(self.next, until)?;
-            let (changes, revision) = state.index.changes(&self.prefix, self.next, until, REPLAY);
+            let (changes, revision) = state.index.changes(&self.span, self.next, until, REPLAY);
             (state.locate_all(changes), revision)
         };
         let events = super::read_all(changes, |located: &Located, kv| Event {

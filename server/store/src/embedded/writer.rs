@@ -16,14 +16,12 @@ use tokio::sync::oneshot;
 use super::cleaning::{Cleaning, Situation};
 use super::expiry::Expiry;
 use super::files::is_passing;
-use super::frame::{self, FrameBuilder, Mark, Record};
-use super::index::{Index, Version};
+use super::frame::{self, FrameBuilder, Mark};
 use super::log::{Log, Space};
-use super::queue::{Outcome, Request};
+use super::queue::{Outcome, Request, Task};
+use super::transaction::{Life, Transaction};
 use super::{Config, Shared, State};
-use crate::{
-    Committed, Compare, Durability, Error, Event, EventKind, KeyValue, Operation, Result, Revision, Txn,
-};
+use crate::{Committed, Durability, Error, Event, Operation, Result, Revision, Txn};
 
 /// Bytes of records in one frame, about.
 const FRAME_LIMIT: usize = 4 << 20;
@@ -80,7 +78,7 @@ impl Drop for Guard {
 }
 
 /// A transaction and who waits for it.
-type Waiting = (Txn, oneshot::Sender<Result<Outcome>>);
+type Waiting = (Task, oneshot::Sender<Result<Outcome>>);
 
 impl Writer {
     pub fn new(
@@ -122,10 +120,14 @@ impl Writer {
             let mut bytes = 0;
             for request in requests.drain(..) {
                 match request {
-                    Request::Commit { txn, answer } => {
-                        bytes += size_of_txn(&txn);
-                        batch.push((txn, answer));
-                        if bytes > FRAME_LIMIT {
+                    Request::Commit { task, answer } => {
+                        let alone = task.deletes_spans();
+                        if alone {
+                            self.commit(std::mem::take(&mut batch));
+                        }
+                        bytes += task.size(&self.shared.state.read().index);
+                        batch.push((task, answer));
+                        if alone || bytes > FRAME_LIMIT {
                             self.commit(std::mem::take(&mut batch));
                             bytes = 0;
                         }
@@ -176,10 +178,11 @@ impl Writer {
         {
             let shared = self.shared.clone();
             let mut state = shared.state.write();
-            for (txn, answer) in waiting {
+            for (task, answer) in waiting {
                 let before = events.len();
-                let outcome = self.decide(&mut state, &txn, &mut events, &mut expiring);
-                sync |= txn.durability == Durability::Sync && events.len() > before;
+                let relaxed = task.is_relaxed();
+                let outcome = self.decide(&mut state, task, &mut events, &mut expiring);
+                sync |= !relaxed && events.len() > before;
                 outcomes.push((answer, outcome));
             }
         }
@@ -193,7 +196,7 @@ impl Writer {
                     self.publish(&events);
                 }
                 for (answer, outcome) in outcomes {
-                    answer.send(Ok(outcome)).ok();
+                    answer.send(outcome).ok();
                 }
             }
             Err(error) => {
@@ -208,14 +211,17 @@ impl Writer {
     /// Makes room in the log for these transactions. Where there is none, those that put are
     /// refused and only the deletions are left.
     fn make_room(&mut self, waiting: Vec<Waiting>) -> Vec<Waiting> {
-        let size =
-            |waiting: &[Waiting]| frame::frame_size(waiting.iter().map(|(txn, _)| size_of_txn(txn)).sum());
+        let shared = self.shared.clone();
+        let size = |waiting: &[Waiting]| {
+            let state = shared.state.read();
+            frame::frame_size(waiting.iter().map(|(task, _)| task.size(&state.index)).sum())
+        };
         let bytes = size(&waiting);
         let refusal = match self.over_quota(bytes) {
             Some(error) => error,
             None => match self.prepare(bytes, Space::Common) {
                 Ok(()) => {
-                    if self.no_space && waiting.iter().any(|(txn, _)| has_put(txn)) {
+                    if self.no_space && waiting.iter().any(|(task, _)| task.has_put()) {
                         self.set_alarm(None);
                     }
                     return waiting;
@@ -223,14 +229,14 @@ impl Writer {
                 Err(error) => error,
             },
         };
-        if matches!(refusal, Error::NoSpace { .. }) && waiting.iter().any(|(txn, _)| has_put(txn)) {
+        if matches!(refusal, Error::NoSpace { .. }) && waiting.iter().any(|(task, _)| task.has_put()) {
             self.set_alarm(Some(&refusal));
         }
         if self.failed.is_some() {
             refuse(waiting, &refusal);
             return Vec::new();
         }
-        let (puts, deletions): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(txn, _)| has_put(txn));
+        let (puts, deletions): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(task, _)| task.has_put());
         refuse(puts, &refusal);
         match self.prepare(size(&deletions), Space::Reserve) {
             Ok(()) => deletions,
@@ -272,93 +278,36 @@ impl Writer {
         prepared.map_err(|error| self.failure("make room in the log", error))
     }
 
-    /// Compares and, if all holds, adds the operations to the index and to the frame.
+    /// Does the task, in the index and in the frame, and says how it ended.
     fn decide(
         &mut self,
         state: &mut State,
-        txn: &Txn,
+        task: Task,
         events: &mut Vec<Event>,
         expiring: &mut Vec<(Duration, Arc<str>, Revision)>,
-    ) -> Outcome {
-        for compare in &txn.compare {
-            let (key, holds) = check(&state.index, compare);
-            if !holds {
-                let current = state.index.head(key).copied();
-                return Outcome::Conflict {
-                    key: key.clone(),
-                    current: current.map(|version| state.locate(key.clone(), version)),
-                };
-            }
-        }
-        let revision = self.revision.next();
-        let mut sub = 0;
-        let mut deleted = 0;
-        for operation in &txn.operations {
-            let (record, kind, key) = match operation {
-                Operation::Put { key, value, ttl } => {
-                    let head = state.index.head(key);
-                    let record = Record {
-                        key,
-                        value,
-                        revision,
-                        created: head.map_or(revision, |head| head.created),
-                        version: head.map_or(1, |head| head.version + 1),
-                        sub,
-                        ttl: *ttl,
-                    };
-                    if let Some(ttl) = ttl {
-                        expiring.push((*ttl, key.clone(), revision));
-                    }
-                    (record, EventKind::Put, key)
-                }
-                Operation::Delete { key } => {
-                    if state.index.head(key).is_none() {
-                        continue;
-                    }
-                    deleted += 1;
-                    let record = Record {
-                        key,
-                        value: &[],
-                        revision,
-                        created: Revision(0),
-                        version: 0,
-                        sub,
-                        ttl: None,
-                    };
-                    (record, EventKind::Delete, key)
-                }
-            };
-            let at = self.frame.push(&record);
-            let location = self.log.location(at, self.frame.len() - at);
-            state.index.push(
-                key.clone(),
-                Version {
-                    modified: revision,
-                    created: record.created,
-                    version: record.version,
-                    sub,
-                    location,
-                },
-            );
-            events.push(Event {
-                kind,
-                kv: KeyValue {
-                    key: key.clone(),
-                    value: match operation {
-                        Operation::Put { value, .. } => value.clone(),
-                        Operation::Delete { .. } => bytes::Bytes::new(),
-                    },
-                    create_revision: record.created,
-                    mod_revision: revision,
-                    version: record.version,
-                },
-            });
-            sub += 1;
-        }
-        if sub > 0 {
+    ) -> Result<Outcome> {
+        let before = (self.frame.mark(), events.len(), expiring.len());
+        let room = task.size(&state.index);
+        let mut transaction =
+            Transaction::new(state, &mut self.frame, &self.log, events, expiring, self.revision.next(), room);
+        let outcome = match task {
+            Task::Txn(txn) => carry_out(&txn, &mut transaction),
+            Task::Work(_, work) => match work(&mut transaction) {
+                true => Ok(Outcome::Committed(Committed { revision: transaction.revision(), deleted: 0 })),
+                false => Ok(Outcome::Abandoned),
+            },
+        };
+        let revision = transaction.revision();
+        if let Ok(Outcome::Committed(_)) = outcome {
             self.revision = revision;
+        } else {
+            let (frame, changes, deadlines) = before;
+            state.index.roll_back(self.revision);
+            self.frame.truncate(frame);
+            events.truncate(changes);
+            expiring.truncate(deadlines);
         }
-        Outcome::Committed(Committed { revision: self.revision, deleted })
+        outcome
     }
 
     /// Writes the frame that was built, unless it is empty.
@@ -441,7 +390,7 @@ impl Writer {
             durability: Durability::Relaxed,
         };
         let (answer, _) = oneshot::channel();
-        self.commit(vec![(txn, answer)]);
+        self.commit(vec![(Task::Txn(txn), answer)]);
         // What could not be deleted, for a full disk say, is tried again.
         due.retain(is_current);
         for (key, revision) in due {
@@ -519,7 +468,7 @@ impl Writer {
         let history = self.config.history;
         {
             let state = self.shared.state.read();
-            if !self.trimming && state.index.history_len() > history + history / 4 {
+            if !self.trimming && state.index.history_len() > history.saturating_add(history / 4) {
                 target = target.max(state.index.revision_before(history));
             }
             target = target.filter(|target| *target > state.index.compacted());
@@ -618,24 +567,24 @@ fn refuse(waiting: Vec<Waiting>, error: &Error) {
     }
 }
 
-fn check<'a>(index: &Index, compare: &'a Compare) -> (&'a Arc<str>, bool) {
-    let (key, expected) = compare.expectation();
-    // As in etcd, a key that does not exist was last changed at revision zero.
-    let modified = index.head(key).map_or(Revision(0), |head| head.modified);
-    (key, modified == expected)
-}
-
-fn has_put(txn: &Txn) -> bool {
-    txn.operations.iter().any(|operation| matches!(operation, Operation::Put { .. }))
-}
-
-/// Bytes of records that a transaction makes, at most.
-fn size_of_txn(txn: &Txn) -> usize {
-    txn.operations
-        .iter()
-        .map(|operation| match operation {
-            Operation::Put { key, value, .. } => frame::record_size(key, value),
-            Operation::Delete { key } => frame::record_size(key, &[]),
-        })
-        .sum()
+/// Compares and, if all holds, does every operation.
+fn carry_out(txn: &Txn, transaction: &mut Transaction<'_>) -> Result<Outcome> {
+    for compare in &txn.compare {
+        let (key, expected) = compare.expectation();
+        let current = transaction.entry(key);
+        // As in etcd, a key that does not exist was last changed at revision zero.
+        if current.as_ref().map_or(Revision(0), |entry| entry.mod_revision()) != expected {
+            return Ok(Outcome::Conflict { key: key.clone(), current });
+        }
+    }
+    let mut deleted = 0;
+    for operation in &txn.operations {
+        match operation {
+            Operation::Put { key, value, ttl } => {
+                transaction.put_for(key, value, ttl.map_or(Life::Unlimited, Life::Time))?;
+            }
+            Operation::Delete { key } => deleted += usize::from(transaction.delete(key)?),
+        }
+    }
+    Ok(Outcome::Committed(Committed { revision: transaction.revision(), deleted }))
 }

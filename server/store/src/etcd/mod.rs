@@ -330,6 +330,7 @@ fn conflict(txn: &Txn, reads: Vec<TxnOpResponse>) -> Result<Error> {
 
 fn key_value(kv: etcd_client::KeyValue) -> Result<KeyValue> {
     let revisions = (kv.create_revision(), kv.mod_revision(), kv.version());
+    let lease = kv.lease();
     let (key, value) = kv.into_key_value();
     let key = String::from_utf8(key)
         .map_err(|error| Error::corrupt(format!("a key in etcd is not text: {error}")))?;
@@ -339,6 +340,7 @@ fn key_value(kv: etcd_client::KeyValue) -> Result<KeyValue> {
         create_revision: Revision(revisions.0),
         mod_revision: Revision(revisions.1),
         version: revisions.2,
+        lease,
     })
 }
 

@@ -15,3 +15,4 @@ mod linearizable;
 mod model;
 mod snapshot;
 mod store_contract;
+mod transactions;

@@ -22,6 +22,18 @@ impl EmbeddedSubject {
     }
 }
 
+/// A store in this process' memory.
+struct MemorySubject {
+    store: Subject,
+}
+
+impl MemorySubject {
+    async fn start() -> Option<Self> {
+        let store = Embedded::in_memory(embedded::Config::new(""));
+        Some(MemorySubject { store: Arc::new(store.expect("a new store")) })
+    }
+}
+
 /// A store in an etcd of its own, which ends with it.
 struct EtcdSubject {
     store: Subject,
@@ -96,6 +108,7 @@ macro_rules! store_contract {
 
 store_contract! {
     on_embedded: EmbeddedSubject
+    in_memory: MemorySubject
     on_etcd: EtcdSubject
     encrypted: EncryptedSubject
 }

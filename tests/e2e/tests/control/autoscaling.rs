@@ -59,8 +59,10 @@ fn answer(load: &Load, asked: &Asked) -> Reply {
             load.pods.iter().map(pod).collect()
         }
         "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/services/front/requests" => {
-            vec![json!({"describedObject": {"kind": "Service", "name": "front"}, "metric": {"name": "requests"},
-                "timestamp": now, "value": load.requests.to_string()})]
+            vec![
+                json!({"describedObject": {"kind": "Service", "name": "front"}, "metric": {"name": "requests"},
+                "timestamp": now, "value": load.requests.to_string()}),
+            ]
         }
         "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue" => {
             assert!(asked.uri.contains("labelSelector=name%3Djobs"), "{}", asked.uri);
@@ -158,10 +160,7 @@ fn condition(autoscaler: &HorizontalPodAutoscaler, kind: &str) -> (String, Strin
 async fn measure_by(client: &Client, metric: Value) {
     let autoscalers: Api<HorizontalPodAutoscaler> = Api::default_namespaced(client.clone());
     let patch = json!({"spec": {"metrics": [metric]}});
-    autoscalers
-        .patch("web", &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .expect("another metric");
+    autoscalers.patch("web", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("another metric");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,10 +200,9 @@ async fn a_deployment_grows_and_shrinks_with_what_is_measured() {
 
     let load = Arc::new(Mutex::new(Load { cpu: 200, ..Load::default() }));
     let measured = load.clone();
-    let server = Responder::start_as(&["metrics.default.svc".into()], move |asked| {
-        answer(&measured.lock(), asked)
-    })
-    .await;
+    let server =
+        Responder::start_as(&["metrics.default.svc".into()], move |asked| answer(&measured.lock(), asked))
+            .await;
     let following = follow_pods(client.clone(), load.clone());
     register(&client, &server).await;
 
@@ -235,7 +233,8 @@ async fn a_deployment_grows_and_shrinks_with_what_is_measured() {
     // the same by a metric of the pods, and by one of their service
     load.lock().requests = 30;
     let target = json!({"type": "AverageValue", "averageValue": "5"});
-    measure_by(&client, json!({"type": "Pods", "pods": {"metric": {"name": "requests"}, "target": target}})).await;
+    measure_by(&client, json!({"type": "Pods", "pods": {"metric": {"name": "requests"}, "target": target}}))
+        .await;
     until_size(&client, 6).await;
     load.lock().requests = 300;
     let object = json!({"apiVersion": "v1", "kind": "Service", "name": "front"});
@@ -257,10 +256,9 @@ async fn anything_with_a_scale_follows_an_external_metric() {
     let _autoscaler = cluster.horizontal_pod_autoscaler();
     let load = Arc::new(Mutex::new(Load { queue: 10, ..Load::default() }));
     let measured = load.clone();
-    let server = Responder::start_as(&["metrics.default.svc".into()], move |asked| {
-        answer(&measured.lock(), asked)
-    })
-    .await;
+    let server =
+        Responder::start_as(&["metrics.default.svc".into()], move |asked| answer(&measured.lock(), asked))
+            .await;
     register(&client, &server).await;
 
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -282,10 +280,8 @@ async fn anything_with_a_scale_follows_an_external_metric() {
         Api::default_namespaced_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "gadgets"));
     let gadget = json!({"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": {"replicas": 1}});
     let gadget: DynamicObject = serde_json::from_value(gadget).expect("an object");
-    until("gadgets are served", || async {
-        gadgets.create(&PostParams::default(), &gadget).await.ok()
-    })
-    .await;
+    until("gadgets are served", || async { gadgets.create(&PostParams::default(), &gadget).await.ok() })
+        .await;
     let status = json!({"status": {"replicas": 1, "selector": "app=gadget"}});
     gadgets.patch_status("g", &PatchParams::default(), &Patch::Merge(&status)).await.expect("a status");
 
