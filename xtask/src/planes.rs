@@ -54,10 +54,29 @@ pub fn check() -> Result<()> {
             }
         }
     }
+    faults.extend(kinds_named_in(Path::new("server/registry/src"))?);
     if faults.is_empty() {
         return Ok(());
     }
     bail!("the planes are mixed up:\n  {}", faults.join("\n  "));
+}
+
+/// Files of the registry outside `kinds/` that import a built-in kind's type: there custom resources would take another
+/// path than built-in kinds.
+fn kinds_named_in(directory: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))? {
+        let path = entry?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "kinds") {
+            faults.extend(kinds_named_in(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            if text.contains("k8s_openapi::api::") {
+                faults.push(format!("{} names a kind; that belongs into kinds/", path.display()));
+            }
+        }
+    }
+    Ok(faults)
 }
 
 /// The `ferry-` crates that a manifest's `[dependencies]` name. What only tests use is free.
@@ -88,6 +107,12 @@ mod tests {
                 assert!(root.join(plane).join(name).is_dir(), "{plane}/{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_kind_named_outside_of_kinds_is_found() {
+        assert!(!kinds_named_in(Path::new("../server/registry/src/kinds")).expect("a folder").is_empty());
+        assert_eq!(kinds_named_in(Path::new("../server/registry/src")).expect("a folder"), [""; 0]);
     }
 
     #[test]
