@@ -103,7 +103,15 @@ fn run(line: &[String]) -> Result<()> {
     let command = path.last().copied();
     let full_name =
         path.iter().fold("kubectl".to_owned(), |name, command| format!("{name} {}", command.name));
-    let Some(command) = command else { return help_root() };
+    let Some(command) = command else {
+        let known: Vec<&Flag> = GLOBAL_FLAGS.iter().collect();
+        return match flags::parse(&known, &words) {
+            Err(error) if !matches!(error, Error::Help) => {
+                Err(Error::message(format!("{error}\nSee '{full_name} --help' for usage.")))
+            }
+            _ => help_root(),
+        };
+    };
     let known: Vec<&Flag> = command.own_flags().chain(GLOBAL_FLAGS).collect();
     let mut args = match flags::parse(&known, &words) {
         Ok(args) => args,
@@ -123,7 +131,7 @@ fn run(line: &[String]) -> Result<()> {
             )));
         }
         // a group by itself does nothing, and says so
-        return help(command, &full_name).and(Err(Error::exit(1)));
+        return Err(Error::Exit { code: 1, message: help_text(command, &full_name) });
     };
     args.check_required(&known)?;
     let cli = Cli::new(args);
@@ -273,6 +281,10 @@ pub fn help_root() -> Result<()> {
 }
 
 fn help(command: &Command, full_name: &str) -> Result<()> {
+    say(&help_text(command, full_name))
+}
+
+fn help_text(command: &Command, full_name: &str) -> String {
     let mut text = format!("{}.\n", command.short);
     if !command.aliases.is_empty() {
         text.push_str(&format!("\nAliases:\n{}, {}\n", command.name, command.aliases.join(", ")));
@@ -293,7 +305,7 @@ fn help(command: &Command, full_name: &str) -> Result<()> {
     text.push_str(&format!(
         "\nUsage:\n  {full_name} {usage}\n\nUse \"kubectl options\" for the flags every command takes.\n"
     ));
-    say(&text)
+    text
 }
 
 pub fn flag_lines(flags: &[&Flag]) -> String {

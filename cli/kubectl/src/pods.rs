@@ -89,14 +89,24 @@ pub async fn first_pod_of(cli: &Cli, workload: &Value, timeout: Duration) -> Res
     }
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let first = async {
-        let mut events =
-            Events::start(cli.client()?, &path, Query::new().with("labelSelector", &selector), JSON).await?;
-        while let Some(event) = events.next().await? {
-            if matches!(event.kind.as_str(), "ADDED" | "MODIFIED") {
-                return Ok(event.object);
+        loop {
+            let query = Query::new().with("labelSelector", &selector);
+            let list = cli.client()?.json(Request::get(&format!("{path}{query}"))).await?;
+            if let Some(pod) = list.list("items").first() {
+                let mut pod = pod.clone();
+                (pod["kind"], pod["apiVersion"]) = ("Pod".into(), "v1".into());
+                return Ok(pod);
             }
+            let query = query.with("resourceVersion", list.text("metadata.resourceVersion"));
+            let mut events = Events::start(cli.client()?, &path, query, JSON).await?;
+            while let Some(event) = events.next().await? {
+                if matches!(event.kind.as_str(), "ADDED" | "MODIFIED") {
+                    return Ok(event.object);
+                }
+            }
+            // a server that ends watches at once is not asked all the time
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        Err(Error::message("the watch for pods ended"))
     };
     let timeout = if timeout.is_zero() { Duration::from_secs(60) } else { timeout };
     tokio::time::timeout(timeout, first)

@@ -19,7 +19,7 @@ fn exec_joins_streams_and_returns_the_exit_code() {
     let output = kubectl("hello", &["exec", "-i", "web", "--", "cat", "-n"], |path, mut socket| {
         assert!(
             path.starts_with(
-                "/api/v1/namespaces/default/pods/web/exec?command=cat&command=-n&container=main&stdin=true"
+                "/api/v1/namespaces/default/pods/web/exec?command=cat&command=-n&container=main&stderr=true&stdin=true"
             ),
             "{path}"
         );

@@ -1,12 +1,18 @@
 //! `kubectl api-resources` and `kubectl api-versions`: what discovery found.
 
+use serde_json::{Value, json};
+
 use super::OTHER;
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::discovery::Resource;
 use crate::error::{Error, Result};
 use crate::flags::Flag;
+use crate::printers::Format;
 use crate::printers::columns::{TABLE, align};
+use ferry_api::go_json;
+
+const FORMATS: &str = "json,kyaml,name,wide,yaml";
 
 pub const API_RESOURCES: Command = Command {
     name: "api-resources",
@@ -17,7 +23,7 @@ pub const API_RESOURCES: Command = Command {
         Flag::bool("namespaced", "Only kinds that live in namespaces, or with =false only those that do not")
             .default("true"),
         Flag::list("verbs", "Only kinds that support these verbs"),
-        Flag::text("output", "wide or name").short('o'),
+        Flag::text("output", "wide, name, json, yaml or kyaml").short('o'),
         Flag::bool("no-headers", "Leave out the headers"),
         Flag::text("sort-by", "name or kind"),
         Flag::list("categories", "Only kinds of these categories"),
@@ -53,6 +59,48 @@ async fn versions(cli: &Cli) -> Result<()> {
     versions.into_iter().try_for_each(|version| cli.line(version))
 }
 
+/// The resources as the server's own list of them would have them.
+fn list(resources: &[&Resource]) -> Value {
+    let entries: Vec<Value> = resources
+        .iter()
+        .map(|resource| {
+            let mut entry = json!({"name": resource.name, "singularName": resource.singular,
+                "namespaced": resource.namespaced, "version": resource.version, "kind": resource.kind,
+                "verbs": resource.verbs});
+            if !resource.group.is_empty() {
+                entry["group"] = json!(resource.group);
+            }
+            for (key, words) in [("shortNames", &resource.short_names), ("categories", &resource.categories)]
+            {
+                if !words.is_empty() {
+                    entry[key] = json!(words);
+                }
+            }
+            entry
+        })
+        .collect();
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "", "resources": entries})
+}
+
+/// The order the API declares the fields of such a list in.
+fn order(path: &[&str]) -> Vec<String> {
+    let names: &[&str] = match path {
+        [] => &["kind", "apiVersion", "groupVersion", "resources"],
+        _ => &[
+            "name",
+            "singularName",
+            "namespaced",
+            "group",
+            "version",
+            "kind",
+            "verbs",
+            "shortNames",
+            "categories",
+        ],
+    };
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
 fn refuse_words(cli: &Cli) -> Result<()> {
     if cli.args.positional.is_empty() {
         return Ok(());
@@ -62,12 +110,7 @@ fn refuse_words(cli: &Cli) -> Result<()> {
 
 async fn resources(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if !matches!(args.text("output"), "" | "wide" | "name") {
-        return Err(Error::message(format!(
-            "--output {} is not available in kubectl api-resources",
-            args.text("output")
-        )));
-    }
+    let format = Format::from_args(args, FORMATS)?;
     refuse_words(cli)?;
     if !matches!(args.text("sort-by"), "" | "name" | "kind") {
         return Err(Error::message("--sort-by accepts only name or kind"));
@@ -90,10 +133,15 @@ async fn resources(cli: &Cli) -> Result<()> {
         "kind" => a.kind.cmp(&b.kind),
         _ => (&a.group, &a.name).cmp(&(&b.group, &b.name)),
     });
-    if args.text("output") == "name" {
-        return resources.into_iter().try_for_each(|resource| cli.line(resource.qualified()));
+    match format {
+        Format::Name => {
+            return resources.into_iter().try_for_each(|resource| cli.line(resource.qualified()));
+        }
+        Format::Json => return cli.print(&go_json::pretty_in_order(&list(&resources), &order)),
+        Format::Yaml | Format::Kyaml => return cli.print(&format.print(&list(&resources), args)?),
+        _ => {}
     }
-    let wide = args.text("output") == "wide";
+    let wide = format == Format::Wide;
     let mut text = String::new();
     if !args.bool("no-headers") {
         text.push_str("NAME\tSHORTNAMES\tAPIVERSION\tNAMESPACED\tKIND");

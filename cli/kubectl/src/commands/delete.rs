@@ -111,7 +111,7 @@ impl Options {
             "foreground" => "Foreground",
             other => {
                 return Err(Error::message(format!(
-                    "Invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\"."
+                    "invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""
                 )));
             }
         };

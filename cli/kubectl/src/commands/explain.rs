@@ -17,7 +17,7 @@ pub const COMMAND: Command = Command {
     usage: "TYPE [--recursive=FALSE|TRUE] [--api-version=api-version-group] [-o|--output=plaintext|plaintext-openapiv2]",
     flags: &[&[
         Flag::text("api-version", "Of this group and version"),
-        Flag::bool("recursive", "Show fields of fields, names only"),
+        Flag::bool("recursive", "Show fields of fields, names only").short('R'),
         Flag::text("output", "plaintext").short('o').default("plaintext"),
     ]],
     run: Some(|cli| Box::pin(run(cli))),
@@ -40,6 +40,9 @@ async fn run(cli: &Cli) -> Result<()> {
             )));
         }
     };
+    if !matches!(args.text("output"), "plaintext" | "plaintext-openapiv2") {
+        return Err(Error::message(format!("unrecognized format: {}", args.text("output"))));
+    }
     let (resource, path) = find(cli, word).await?;
     let root = if resource.group.is_empty() {
         format!("api/{}", resource.version)

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::{Args, Flag};
 use crate::printers;
-use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
+use crate::selection::{FILE_FLAGS, Info, Selection};
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace, record_cause,
     save_config,
@@ -24,7 +24,6 @@ pub const COMMAND: Command = Command {
     usage: "(-f FILENAME | TYPE NAME) [--port=port] [--protocol=TCP|UDP|SCTP] [--target-port=number-or-name] [--name=name] [--type=type]",
     flags: &[
         FILE_FLAGS,
-        SELECTOR_FLAGS,
         printers::FLAGS,
         DRY_RUN_FLAGS,
         SAVE_CONFIG_FLAGS,
@@ -47,7 +46,8 @@ const SERVICE_FLAGS: &[Flag] = &[
     Flag::text("external-ip", "Further address of the service"),
     Flag::text("session-affinity", "None or ClientIP"),
     Flag::text("cluster-ip", "Address of the service, or None"),
-    Flag::text("labels", "Labels of the service"),
+    Flag::text("labels", "Labels of the service").short('l'),
+    Flag::text("selector", "What the service selects; by default what the exposed object does"),
 ];
 
 /// What a service is made of, whoever asks for it.

@@ -14,7 +14,7 @@ use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers::{self, Format, OBJECT_FORMATS, named};
 use crate::selection::{
-    ALL_NAMESPACES_FLAGS, FIELD_SELECTOR_FLAGS, FILE_FLAGS, Info, SELECTOR_FLAGS, Selection, Target,
+    ALL_NAMESPACES_FLAGS, FIELD_SELECTOR_FLAGS, Info, RECURSIVE_FILE_FLAGS, SELECTOR_FLAGS, Selection, Target,
 };
 use crate::transport::{JSON, Query};
 use crate::watch::Events;
@@ -26,7 +26,7 @@ pub const COMMAND: Command = Command {
     short: "Wait for a condition on resources",
     usage: "([-f FILENAME] | resource.group/resource.name | resource.group [(-l label | --all)]) [--for=create|--for=delete|--for condition=available|--for=jsonpath='{}'[=value]]",
     flags: &[
-        FILE_FLAGS,
+        RECURSIVE_FILE_FLAGS,
         SELECTOR_FLAGS,
         FIELD_SELECTOR_FLAGS,
         ALL_NAMESPACES_FLAGS,

@@ -58,6 +58,20 @@ pub struct Impersonate {
     pub extra: Vec<(String, String)>,
 }
 
+impl Impersonate {
+    /// Groups and the like belong to somebody.
+    fn checked(self, user: &str) -> Result<Self> {
+        let alone =
+            self.user.is_empty() && !(self.uid.is_empty() && self.groups.is_empty() && self.extra.is_empty());
+        if alone {
+            return Err(Error::message(format!(
+                "requesting uid, groups or user-extra for {user} without impersonating a user"
+            )));
+        }
+        Ok(self)
+    }
+}
+
 /// The namespace to work in, and whether the user named it on the command line.
 #[derive(Debug, Clone)]
 pub struct Namespace {
@@ -154,7 +168,7 @@ impl Kubeconfig {
             client_certificate: pem(args.text("client-certificate"), user, "client-certificate")?,
             client_key: pem(args.text("client-key"), user, "client-key")?,
             credentials: credentials(args, user, user_name)?,
-            impersonate: impersonate(args, user.content),
+            impersonate: impersonate(args, user.content).checked(user_name)?,
             timeout: request_timeout(args)?,
             proxy: cluster.content.text("proxy-url").to_owned(),
         })
@@ -327,4 +341,17 @@ fn in_cluster(args: &Args) -> Result<Option<ClientConfig>> {
         timeout: request_timeout(args)?,
         proxy: String::new(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_only_impersonated_with_a_user() {
+        let group = Impersonate { groups: vec!["g".to_owned()], ..Impersonate::default() };
+        assert!(group.clone().checked("u").is_err());
+        assert!(Impersonate { user: "bob".to_owned(), ..group }.checked("u").is_ok());
+        assert!(Impersonate::default().checked("u").is_ok());
+    }
 }

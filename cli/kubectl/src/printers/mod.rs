@@ -66,9 +66,7 @@ impl Format {
         let template = inline.unwrap_or(args.text("template"));
         // a template alone says what to print
         let format = if format.is_empty() && !template.is_empty() { "go-template" } else { format };
-        let missing = |format: &str| {
-            Err(Error::message(format!("template format specified but no template given ({format})")))
-        };
+        let missing = || Err(Error::message("template format specified but no template given"));
         match format {
             "" => Ok(Format::Human),
             "wide" => Ok(Format::Wide),
@@ -78,7 +76,7 @@ impl Format {
             "kyaml" => Ok(Format::Kyaml),
             "jsonpath" | "jsonpath-as-json" | "jsonpath-file" => {
                 if template.is_empty() {
-                    return missing(format);
+                    return missing();
                 }
                 let text = if format == "jsonpath-file" {
                     std::fs::read_to_string(template).map_err(|error| {
@@ -93,7 +91,7 @@ impl Format {
             }
             "go-template" | "go-template-file" | "template" | "templatefile" => {
                 if template.is_empty() {
-                    return Err(Error::message("template format specified but no template given"));
+                    return missing();
                 }
                 let text = if format.ends_with("file") {
                     std::fs::read_to_string(template).map_err(|error| {

@@ -24,6 +24,12 @@ pub const FILE_FLAGS: &[Flag] = &[
     Flag::text("kustomize", "Directory of a kustomization that builds the resources").short('k'),
     Flag::bool("recursive", "Go through directories of -f recursively").short('R'),
 ];
+/// The same, for commands that go through directories unless told otherwise.
+pub const RECURSIVE_FILE_FLAGS: &[Flag] = &[
+    FILE_FLAGS[0],
+    FILE_FLAGS[1],
+    Flag::bool("recursive", "Go through directories of -f recursively").short('R').default("true"),
+];
 pub const SELECTOR_FLAGS: &[Flag] = &[Flag::text("selector", "Label selector").short('l')];
 pub const ALL_NAMESPACES_FLAGS: &[Flag] =
     &[Flag::bool("all-namespaces", "Look in all namespaces").short('A')];
@@ -287,6 +293,23 @@ impl Selection {
         cli.client()?.json(Request::get(&path).accept(self.accept)).await
     }
 
+    /// A list that cannot be had says what it was to be of.
+    fn while_listing(&self, error: Error, resource: &Resource) -> Error {
+        if !error.is_not_found() && !matches!(&error, Error::Status(status) if status.reason == "BadRequest")
+        {
+            return error;
+        }
+        let what = format!("\"{}/{}, Resource={}\"", resource.group, resource.version, resource.name);
+        error.context(if self.lists() {
+            format!(
+                "Unable to find {what} that match label selector {:?}, field selector {:?}",
+                self.selector, self.field_selector
+            )
+        } else {
+            format!("Unable to list {what}")
+        })
+    }
+
     /// Reads a list piece by piece. A Table stays one object; everything else is taken apart.
     async fn list(&self, cli: &Cli, resource: Rc<Resource>, namespace: &str) -> Result<Vec<Info>> {
         let client = cli.client()?;
@@ -303,7 +326,10 @@ impl Selection {
                 .with("limit", &if self.chunk > 0 { self.chunk.to_string() } else { String::new() })
                 .with("continue", &token);
             let path = format!("{}{query}", resource.path(namespace));
-            let list = client.json(Request::get(&path).accept(self.accept)).await?;
+            let list = client
+                .json(Request::get(&path).accept(self.accept))
+                .await
+                .map_err(|error| self.while_listing(error, &resource))?;
             token = list.text("metadata.continue").to_owned();
             if list.kind() == "Table" {
                 infos.push(Info {

@@ -1,4 +1,5 @@
-//! `kubectl auth reconcile`: makes roles and bindings grant at least what a file says.
+//! `kubectl auth reconcile`: makes roles and bindings grant at least what a file says. What is missing
+//! and what is extra is found by comparing rules broken down to single rights.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -6,8 +7,8 @@ use serde_json::{Value, json};
 use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::fields::Fields;
-use crate::flags::Flag;
+use crate::fields::{self, Fields};
+use crate::flags::{Args, Flag};
 use crate::printers;
 use crate::selection::{Document, FILE_FLAGS, Info, Selection, read_documents};
 use crate::transport::{JSON, Request};
@@ -68,8 +69,19 @@ async fn reconcile_document(
     }
     let info = selection.file_info(writer.cli, document).await?;
     make_namespace(writer, &info).await?;
-    let object = reconcile(writer, &info).await?;
-    writer.report(&object, "reconciled")
+    let live = match writer.cli.client()?.get_json(&info.path()).await {
+        Ok(live) => Some(live),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error),
+    };
+    let mut plan = plan(live.as_ref(), &info.object, Remove::from_args(&writer.cli.args));
+    if writer.dry_run == DryRun::No && !plan.protected {
+        carry_out(writer, &info, &mut plan).await?;
+    }
+    writer.report(&plan.object, "reconciled")?;
+    writer.cli.flush()?;
+    eprint!("{}", plan.summary());
+    Ok(())
 }
 
 /// A role may stand in a file before the namespace it is for.
@@ -91,96 +103,294 @@ async fn make_namespace(writer: &Writer<'_>, info: &Info) -> Result<()> {
     }
 }
 
-async fn reconcile(writer: &Writer<'_>, info: &Info) -> Result<Value> {
-    let cli = writer.cli;
-    let client = cli.client()?;
-    let live = match client.get_json(&info.path()).await {
-        Ok(live) => live,
-        Err(error) if error.is_not_found() => {
-            return if writer.dry_run == DryRun::Client {
-                Ok(info.object.clone())
-            } else {
-                writer.create(&info.resource, &info.namespace, &info.object).await
-            };
-        }
-        Err(error) => return Err(error),
-    };
-    let is_binding = info.resource.kind.ends_with("Binding");
-    if is_binding && live.at("roleRef") != info.object.at("roleRef") {
-        // the role of a binding cannot change: it is made anew
-        if writer.dry_run == DryRun::Client {
-            return Ok(info.object.clone());
-        }
-        client.json(Request::with_body(Method::DELETE, &info.path(), JSON, json!({}).to_string())).await?;
-        return writer.create(&info.resource, &info.namespace, &info.object).await;
+/// Whether what the file does not have is taken away.
+#[derive(Clone, Copy)]
+struct Remove {
+    rules: bool,
+    subjects: bool,
+}
+
+impl Remove {
+    fn from_args(args: &Args) -> Self {
+        Remove { rules: args.bool("remove-extra-permissions"), subjects: args.bool("remove-extra-subjects") }
     }
-    let (field, replace) = if is_binding {
-        ("subjects", "remove-extra-subjects")
-    } else {
-        ("rules", "remove-extra-permissions")
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operation {
+    Nothing,
+    Create,
+    Update,
+    /// The role of a binding cannot change: it is made anew.
+    Recreate,
+}
+
+#[derive(Debug)]
+struct Plan {
+    operation: Operation,
+    object: Value,
+    /// Its owner wants it left alone.
+    protected: bool,
+    field: &'static str,
+    missing: Vec<Value>,
+    removed: Vec<Value>,
+}
+
+const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+fn plan(live: Option<&Value>, wanted: &Value, remove: Remove) -> Plan {
+    let is_binding = wanted.kind().ends_with("Binding");
+    let field = if is_binding { "subjects" } else { "rules" };
+    let mut plan = Plan {
+        operation: Operation::Nothing,
+        object: wanted.clone(),
+        protected: false,
+        field,
+        missing: Vec::new(),
+        removed: Vec::new(),
     };
-    let mut wanted = live.clone();
-    wanted[field] = Value::Array(if cli.args.bool(replace) {
-        info.object.list(field).to_vec()
-    } else {
-        union(live.list(field), info.object.list(field))
-    });
-    if info.object.has("aggregationRule") {
-        wanted["aggregationRule"] = info.object.at("aggregationRule").clone();
+    let Some(live) = live else {
+        plan.operation = Operation::Create;
+        plan.missing = wanted.list(field).to_vec();
+        return plan;
+    };
+    plan.protected = live.keyed("metadata.annotations", AUTO_UPDATE) == "false";
+    if is_binding && live.at("roleRef") != wanted.at("roleRef") {
+        plan.operation = Operation::Recreate;
+        return plan;
     }
+    plan.object = live.clone();
     for map in ["metadata.labels", "metadata.annotations"] {
-        for (key, value) in info.object.entries(map) {
-            crate::fields::set_keyed(&mut wanted, map, key, value.clone());
+        for (key, value) in wanted.entries(map) {
+            if live.map(map).is_none_or(|known| !known.contains_key(key)) {
+                fields::set_keyed(&mut plan.object, map, key, value.clone());
+            }
         }
     }
-    if wanted == live || writer.dry_run == DryRun::Client {
-        return Ok(wanted);
+    let (have, want) = (live.list(field), wanted.list(field));
+    let not_covered: fn(&[Value], &[Value]) -> Vec<Value> =
+        if is_binding { subjects_not_in } else { rights_not_in };
+    let removes = if is_binding { remove.subjects } else { remove.rules };
+    plan.missing = not_covered(have, want);
+    let both_aggregate = live.has("aggregationRule") && wanted.has("aggregationRule");
+    let extra = if both_aggregate { Vec::new() } else { not_covered(want, have) };
+    if removes && !(plan.missing.is_empty() && extra.is_empty()) {
+        plan.object[field] = Value::Array(want.to_vec());
+        plan.removed = extra;
+    } else if !plan.missing.is_empty() {
+        plan.object[field] = Value::Array([have, &plan.missing].concat());
     }
-    writer.replace(&info.resource, &info.namespace, &info.name, "", &wanted).await
+    aggregate(&mut plan.object, live, wanted, removes);
+    if plan.object != *live {
+        plan.operation = Operation::Update;
+    }
+    plan
 }
 
-/// All of `have`, and of `want` what it does not cover.
-fn union(have: &[Value], want: &[Value]) -> Vec<Value> {
-    let mut all = have.to_vec();
-    for entry in want {
-        if !all.iter().any(|known| covers(known, entry)) {
-            all.push(entry.clone());
+/// The selectors of a role that is made of others.
+fn aggregate(object: &mut Value, live: &Value, wanted: &Value, removes: bool) {
+    const SELECTORS: &str = "aggregationRule.clusterRoleSelectors";
+    let (have, want) = (live.list(SELECTORS), wanted.list(SELECTORS));
+    if !wanted.has("aggregationRule") {
+        fields::remove(object, "aggregationRule");
+        return;
+    }
+    let missing = subjects_not_in(have, want);
+    if removes {
+        fields::set(object, SELECTORS, Value::Array(want.to_vec()));
+    } else if !missing.is_empty() {
+        fields::set(object, SELECTORS, Value::Array([have, &missing].concat()));
+    }
+}
+
+async fn carry_out(writer: &Writer<'_>, info: &Info, plan: &mut Plan) -> Result<()> {
+    let Info { resource, namespace, name, .. } = info;
+    match plan.operation {
+        Operation::Nothing => return Ok(()),
+        Operation::Create => {}
+        Operation::Update => {
+            plan.object = writer.replace(resource, namespace, name, "", &plan.object).await?;
+            return Ok(());
+        }
+        Operation::Recreate => {
+            let path = info.path();
+            let request = Request::with_body(Method::DELETE, &path, JSON, json!({}).to_string());
+            writer.cli.client()?.json(request).await?;
         }
     }
-    all
+    plan.object = writer.create(resource, namespace, &plan.object).await?;
+    Ok(())
 }
 
-/// Whether a rule grants at least what another does.
-fn covers(known: &Value, wanted: &Value) -> bool {
-    if known == wanted {
-        return true;
+impl Plan {
+    /// What was, or would be, changed.
+    fn summary(&self) -> String {
+        let word = match self.operation {
+            Operation::Nothing => return String::new(),
+            Operation::Create => "create",
+            Operation::Update => "update",
+            Operation::Recreate => "recreate",
+        };
+        let caveat = if self.protected {
+            format!(", but object opted out ({AUTO_UPDATE}: false)")
+        } else {
+            String::new()
+        };
+        let mut text = format!("\treconciliation required {word}{caveat}\n");
+        for (title, entries) in [("missing", &self.missing), ("extra", &self.removed)] {
+            let done = if title == "missing" { "added" } else { "removed" };
+            if !entries.is_empty() {
+                text.push_str(&format!("\t{title} {} {done}:\n", self.field));
+            }
+            entries.iter().for_each(|entry| text.push_str(&format!("\t\t{}\n", shown(entry, self.field))));
+        }
+        text
     }
-    let lists = ["apiGroups", "resources", "verbs", "nonResourceURLs"];
-    if !lists.iter().any(|list| wanted.has(list)) {
-        return false;
-    }
-    let includes = |list: &str| {
-        let have = known.list(list);
-        wanted.list(list).iter().all(|entry| have.contains(entry) || have.iter().any(|value| value == "*"))
+}
+
+/// An entry with all its fields, as Go prints a structure.
+fn shown(entry: &Value, field: &str) -> String {
+    let texts: &[(&str, &str)] = if field == "rules" {
+        &[
+            ("Verbs", "verbs"),
+            ("APIGroups", "apiGroups"),
+            ("Resources", "resources"),
+            ("ResourceNames", "resourceNames"),
+            ("NonResourceURLs", "nonResourceURLs"),
+        ]
+    } else {
+        &[("Kind", "kind"), ("APIGroup", "apiGroup"), ("Name", "name"), ("Namespace", "namespace")]
     };
-    let names = known.list("resourceNames").is_empty()
-        || (!wanted.list("resourceNames").is_empty()
-            && wanted.list("resourceNames").iter().all(|name| known.list("resourceNames").contains(name)));
-    lists.iter().all(|list| includes(list)) && names
+    let parts: Vec<String> = texts
+        .iter()
+        .map(|(title, key)| match entry.at(key) {
+            Value::String(text) => format!("{title}:{text}"),
+            Value::Array(list) => {
+                let words: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+                format!("{title}:[{}]", words.join(" "))
+            }
+            _ if field == "rules" => format!("{title}:[]"),
+            _ => format!("{title}:"),
+        })
+        .collect();
+    format!("{{{}}}", parts.join(" "))
+}
+
+fn subjects_not_in(have: &[Value], want: &[Value]) -> Vec<Value> {
+    want.iter().filter(|entry| !have.contains(entry)).cloned().collect()
+}
+
+/// The single rights of `want` that no rule of `have` grants.
+fn rights_not_in(have: &[Value], want: &[Value]) -> Vec<Value> {
+    want.iter().flat_map(rights).filter(|right| !have.iter().any(|rule| grants(rule, right))).collect()
+}
+
+/// A rule taken apart: one verb on one resource of one group, or on one URL.
+fn rights(rule: &Value) -> Vec<Value> {
+    let mut rights = Vec::new();
+    for group in rule.list("apiGroups") {
+        for resource in rule.list("resources") {
+            for verb in rule.list("verbs") {
+                let right = json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]});
+                let names = rule.list("resourceNames");
+                if names.is_empty() {
+                    rights.push(right.clone());
+                }
+                for name in names {
+                    let mut named = right.clone();
+                    named["resourceNames"] = json!([name]);
+                    rights.push(named);
+                }
+            }
+        }
+    }
+    for url in rule.list("nonResourceURLs") {
+        for verb in rule.list("verbs") {
+            rights.push(json!({"nonResourceURLs": [url], "verbs": [verb]}));
+        }
+    }
+    rights
+}
+
+fn grants(rule: &Value, right: &Value) -> bool {
+    let has = |list: &str, text: &str| rule.list(list).iter().any(|entry| entry == text);
+    let all = |list: &str, also: fn(&str, &str) -> bool| {
+        right.list(list).iter().filter_map(Value::as_str).all(|wanted| {
+            has(list, "*")
+                || has(list, wanted)
+                || rule.list(list).iter().filter_map(Value::as_str).any(|entry| also(entry, wanted))
+        })
+    };
+    let never = |_: &str, _: &str| false;
+    // `*/scale` is the subresource of everything, `/healthz*` every URL that starts so
+    let subresource = |entry: &str, wanted: &str| matches!((entry.strip_prefix("*/"), wanted.split_once('/')), (Some(entry), Some((_, wanted))) if entry == wanted);
+    let prefix =
+        |entry: &str, wanted: &str| entry.strip_suffix('*').is_some_and(|start| wanted.starts_with(start));
+    let names = rule.list("resourceNames").is_empty()
+        || (!right.list("resourceNames").is_empty()
+            && right.list("resourceNames").iter().all(|name| rule.list("resourceNames").contains(name)));
+    names
+        && all("verbs", never)
+        && all("apiGroups", never)
+        && all("resources", subresource)
+        && all("nonResourceURLs", prefix)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const UNION: Remove = Remove { rules: false, subjects: false };
+    const EXACT: Remove = Remove { rules: true, subjects: true };
+
+    fn role(rules: Value) -> Value {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": rules})
+    }
+
     #[test]
-    fn a_rule_that_is_covered_is_not_added() {
-        let wide = json!({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["*"]});
-        let narrow = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    fn a_right_that_is_granted_is_not_added() {
+        let wide = json!({"apiGroups": ["*"], "resources": ["pods", "*/scale"], "verbs": ["*"]});
         let named =
             json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": ["x"]});
-        let rules = |rules: &[&Value]| rules.iter().map(|rule| (*rule).clone()).collect::<Vec<_>>();
-        assert_eq!(union(&rules(&[&wide]), &rules(&[&narrow, &named])), rules(&[&wide]));
-        assert_eq!(union(&rules(&[&named]), &rules(&[&narrow])), rules(&[&named, &narrow]));
+        let narrow = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]});
+        let scale = json!({"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get"]});
+        let check = |have: &Value, want: &Value, expected: usize| {
+            let missing = rights_not_in(std::slice::from_ref(have), std::slice::from_ref(want));
+            assert_eq!(missing.len(), expected, "{have} {want}");
+        };
+        check(&wide, &narrow, 0);
+        check(&wide, &named, 0);
+        check(&wide, &scale, 0);
+        check(&named, &narrow, 2);
+        check(&narrow, &named, 0);
+        check(
+            &json!({"nonResourceURLs": ["/a*"], "verbs": ["get"]}),
+            &json!({"nonResourceURLs": ["/ab"], "verbs": ["get"]}),
+            0,
+        );
+    }
+
+    #[test]
+    fn missing_rights_are_added_and_extra_ones_removed_on_request() {
+        let live = role(json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]));
+        let wanted = role(json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "watch"]}]));
+        let united = plan(Some(&live), &wanted, UNION);
+        assert_eq!(united.operation, Operation::Update);
+        assert_eq!(united.object.list("rules").len(), 2);
+        assert_eq!(
+            united.summary(),
+            "\treconciliation required update\n\tmissing rules added:\n\t\t{Verbs:[watch] APIGroups:[] Resources:[pods] ResourceNames:[] NonResourceURLs:[]}\n"
+        );
+        let exact = plan(Some(&live), &wanted, EXACT);
+        assert_eq!(exact.object.list("rules"), wanted.list("rules"));
+        assert_eq!(exact.removed.len(), 1);
+        assert_eq!(plan(Some(&live), &live, EXACT).operation, Operation::Nothing);
+        assert_eq!(plan(None, &wanted, UNION).operation, Operation::Create);
+    }
+
+    #[test]
+    fn a_binding_to_another_role_is_made_anew() {
+        let binding = |role: &str| json!({"kind": "RoleBinding", "roleRef": {"name": role}, "subjects": []});
+        assert_eq!(plan(Some(&binding("a")), &binding("b"), UNION).operation, Operation::Recreate);
     }
 }

@@ -290,7 +290,10 @@ fn set_context(cli: &Cli) -> Result<()> {
             current => current.to_owned(),
         }
     } else {
-        one_name(args)?.to_owned()
+        match args.positional.as_slice() {
+            [] => return Err(Error::message("you must specify a non-empty context name or --current")),
+            _ => one_name(args)?.to_owned(),
+        }
     };
     let existed = config.entry("contexts", &name).is_some();
     change_file(&config.file_of("contexts", &name), |document| {

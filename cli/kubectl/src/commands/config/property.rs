@@ -77,7 +77,7 @@ fn set(cli: &Cli) -> Result<()> {
     };
     if name.is_empty() {
         if section != "current-context" && section != "preferences" {
-            return Err(Error::message(format!("unable to locate path {path:?}")));
+            return Err(Error::message(format!("unable to parse {path} after [] at api.Config")));
         }
         change_file(&config.current_context_file(), |document| {
             document[section] = json!(value);

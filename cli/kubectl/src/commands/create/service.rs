@@ -92,7 +92,9 @@ fn service(args: &Args, kind: &str) -> Result<Value> {
 }
 
 fn port(pair: &str, node_port: i64) -> Result<Value> {
-    let (port, target) = pair.split_once(':').unwrap_or((pair, pair));
+    let mut parts = pair.split(':');
+    let port = parts.next().unwrap_or(pair);
+    let target = parts.next().unwrap_or(port);
     let number: i64 = port
         .parse()
         .map_err(|_| Error::message(format!("strconv.ParseInt: parsing {port:?}: invalid syntax")))?;

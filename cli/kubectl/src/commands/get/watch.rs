@@ -22,12 +22,13 @@ pub async fn run(cli: &Cli, selection: &Selection, format: &Format) -> Result<()
     }
     let targets = selection.targets(cli).await?;
     let [target] = targets.as_slice() else {
+        if selection.files.is_empty() && selection.words.len() == 1 {
+            return Err(Error::message("you may only specify a single resource type"));
+        }
+        // what is not there is the better reason
+        selection.fetch(cli).await?.all()?;
         return Err(Error::message(
-            if selection.files.is_empty() && !selection.words.iter().any(|word| word.contains('/')) {
-                "you may only specify a single resource type"
-            } else {
-                "watch is only supported on individual resources and resource collections - more than 1 resource was found"
-            },
+            "watch is only supported on individual resources and resource collections - more than 1 resource was found",
         ));
     };
     let (resource, namespace, name) = match target {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fields;
 use crate::flags::Flag;
 use crate::printers;
-use crate::selection::FILE_FLAGS;
+use crate::selection::RECURSIVE_FILE_FLAGS;
 use crate::write::{DRY_RUN_FLAGS, RECORD_FLAGS, Writer};
 
 pub const COMMAND: Command = Command {
@@ -18,7 +18,7 @@ pub const COMMAND: Command = Command {
     short: "Set the selector of a service",
     usage: "(-f FILENAME | TYPE NAME) EXPRESSIONS [--resource-version=version]",
     flags: &[
-        FILE_FLAGS,
+        RECURSIVE_FILE_FLAGS,
         printers::FLAGS,
         DRY_RUN_FLAGS,
         RECORD_FLAGS,
@@ -48,10 +48,7 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     super::change_all(&writer, infos, errors, "selector updated", "", |object, info| {
         if info.resource.kind != "Service" {
-            return Err(Error::message(format!(
-                "setting a selector is only supported for Services, found {}",
-                info.resource.kind
-            )));
+            return Err(Error::message("setting a selector is only supported for Services"));
         }
         fields::set(object, "spec.selector", json!(selector));
         if !revision.is_empty() {
