@@ -27,6 +27,7 @@ pub mod filters;
 mod follow;
 mod headers;
 pub mod health;
+pub mod host_images;
 mod http2;
 pub mod in_process;
 mod list_body;

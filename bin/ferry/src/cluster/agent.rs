@@ -135,6 +135,7 @@ async fn start(
         overlay: facts.overlay.mode(),
         domain: facts.domain,
         options: flags.node,
+        has_server: false,
         name,
         ranges,
         runtime,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use ferry_kubelet::cri;
-use ferry_kubelet::images::{containerd, oci};
+use ferry_kubelet::images::containerd::{self, Source};
+use ferry_kubelet::images::oci;
 use serde_json::json;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
@@ -65,7 +66,7 @@ async fn load(endpoint: &str, file: &Path, name: Option<&str>) -> anyhow::Result
     }
     let client = containerd::Client::new(endpoint)?;
     for image in &images {
-        client.import(image).await.with_context(|| format!("bring {} into the runtime", image.name))?;
+        client.import(image, Source::Loaded).await.with_context(|| format!("bring {} into the runtime", image.name))?;
         println!("{}", image.name);
     }
     Ok(())

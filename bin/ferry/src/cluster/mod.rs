@@ -18,6 +18,7 @@ pub mod control_plane;
 pub mod down;
 pub mod facts;
 pub mod founding;
+mod host_images;
 pub mod image;
 pub mod join;
 pub mod kubeconfig;

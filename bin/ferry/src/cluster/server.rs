@@ -24,7 +24,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, kubeconfig, ranges, rotation, runtime};
+use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -121,6 +121,7 @@ async fn start(
         anyhow::Ok(found)
     };
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
+    host_images::give_out(&running.api, &runtime.endpoint)?;
     // The API can be asked from here on, also what a node lacks that does not become Ready.
     let file = kubeconfig::path(options.kubeconfig)?;
     kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
@@ -137,6 +138,7 @@ async fn start(
         ranges,
         domain: facts.domain,
         overlay: facts.overlay.mode(),
+        has_server: true,
         runtime,
         layout: layout.clone(),
     };
