@@ -9,6 +9,7 @@ pub mod controller_manager;
 pub mod dns;
 mod encryption;
 pub mod kubelet;
+pub mod manual;
 pub mod proxy;
 pub mod scheduler;
 pub mod snapshot;

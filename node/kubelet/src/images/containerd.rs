@@ -52,16 +52,25 @@ impl Client {
 
     /// Stores an image under its name, replacing what had that name.
     pub async fn import(&self, image: &Image, source: Source) -> Result<(), Error> {
+        self.import_counted(image, source, |_| {}).await
+    }
+
+    /// The same; `sent` is told how many bytes went.
+    pub async fn import_counted(
+        &self,
+        image: &Image,
+        source: Source,
+        sent: impl Fn(u64) + Clone + Send + Sync + 'static,
+    ) -> Result<(), Error> {
         let lease = self.lease().await?;
         let imported = async {
             for blob in &image.blobs {
                 let chunks: Vec<Bytes> = blob.data.chunks(CHUNK).map(Bytes::copy_from_slice).collect();
-                let content = Content {
-                    digest: &blob.digest,
-                    size: blob.data.len() as u64,
-                    children: &blob.children,
-                };
-                self.write(content, stream::iter(chunks), &lease).await?;
+                let content =
+                    Content { digest: &blob.digest, size: blob.data.len() as u64, children: &blob.children };
+                let sent = sent.clone();
+                let chunks = stream::iter(chunks).inspect(move |chunk| sent(chunk.len() as u64));
+                self.write(content, chunks, &lease).await?;
             }
             let Blob { media_type, digest, data, .. } = &image.target;
             let target =
@@ -104,9 +113,8 @@ impl Client {
         };
         let record = ImageRecord { name: name.into(), labels, target: Some(target) };
         let request = ImageRequest { image: Some(record) };
-        let created: Result<ImageRequest, Status> = self
-            .unary("/containerd.services.images.v1.Images/Create", request.clone(), Some(lease))
-            .await;
+        let created: Result<ImageRequest, Status> =
+            self.unary("/containerd.services.images.v1.Images/Create", request.clone(), Some(lease)).await;
         match created {
             Ok(_) => Ok(()),
             Err(status) if status.code() == Code::AlreadyExists => self

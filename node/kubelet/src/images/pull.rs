@@ -205,7 +205,8 @@ impl Images {
     async fn is_loaded(&self, image: &str) -> bool {
         let Some(containerd) = &self.containerd else { return false };
         let found = containerd.image(&canonical_name(image)).await;
-        let found = found.inspect_err(|error| tracing::warn!(image, %error, "the image's source is not known"));
+        let found =
+            found.inspect_err(|error| tracing::warn!(image, %error, "the image's source is not known"));
         found.is_ok_and(|found| found.is_some_and(|found| found.source == Some(Source::Loaded)))
     }
 

@@ -68,3 +68,46 @@ fn a_loaded_image_is_as_good_as_one_in_a_registry() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("Forbidden"), "{said}");
 }
+
+/// `ferry demo`, twice, with nothing but the program.
+#[test]
+fn the_demo_needs_no_network() {
+    let Some(binary) = ferry() else { return };
+    let island = Island::new("demo");
+    let mut cluster = Cluster::new(binary, &[]);
+    std::fs::remove_dir_all(cluster.registry.config_dir.join("docker.io")).unwrap();
+    cluster.enter = island.enter();
+    let demo = |more: &[&str]| {
+        let mut command = cluster.ferry();
+        command.args(["demo", "--data-dir"]).arg(cluster.data_dir()).args(more);
+        command.args(["--", "--port", &cluster.port().to_string(), "--registry-config-dir"]);
+        String::from_utf8(run(command.arg(&cluster.registry.config_dir))).unwrap()
+    };
+    let shown = demo(&[]);
+    for words in [
+        "✓ apiserver",
+        "localhost/ferry/web, which Ferry carries",
+        "deployment.apps/web created",
+        // its life, as the trace has it
+        "Scheduling",
+        "Sandbox and network",
+        "200 OK (ferry-web): hello from web-",
+        "http://web.ferry-demo.svc.cluster.local/   (10.",
+        "serves in its place",
+        "the demo's objects are removed",
+        "ferry",
+    ] {
+        assert!(shown.contains(words), "{words:?}: {shown}");
+    }
+    let namespaces = cluster.kubectl(&["get", "namespaces", "-o", "name"]);
+    assert!(!namespaces.contains("ferry-demo"), "{namespaces}");
+
+    // On a cluster that runs, and with what an earlier one left.
+    assert!(demo(&["--keep"]).contains("one runs already"));
+    let left = cluster.kubectl(&["get", "pods", "-n", "ferry-demo", "-o", "name"]);
+    assert_eq!(left.lines().count(), 3, "{left}");
+    let before = cluster.kubectl(&["get", "namespace", "ferry-demo", "-o", "jsonpath={.metadata.uid}"]);
+    demo(&["--keep"]);
+    let after = cluster.kubectl(&["get", "namespace", "ferry-demo", "-o", "jsonpath={.metadata.uid}"]);
+    assert_ne!(before, after);
+}
