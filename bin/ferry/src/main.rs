@@ -6,6 +6,7 @@
 mod allocator;
 mod cluster;
 mod program;
+mod progress;
 mod roles;
 mod settings;
 mod usage;
@@ -21,7 +22,12 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "ferry", version, about = "A complete Kubernetes in one binary")]
+#[command(
+    name = "ferry",
+    version,
+    about = "A complete Kubernetes in one binary",
+    after_help = "Examples:\n  ferry demo                        a cluster, and one command's life on it\n  ferry up                          a cluster in the background\n  ferry kubectl get nodes           kubectl, with nothing installed\n  ferry image load nginx.tar        images for a machine without a registry\n  ferry down --purge                no process, interface, rule, mount, cgroup or data is left"
+)]
 struct Cli {
     #[command(subcommand)]
     role: Role,
@@ -30,12 +36,27 @@ struct Cli {
 #[derive(Subcommand)]
 enum Role {
     /// Start a one-node cluster in the background and wait until it is ready
+    #[command(
+        after_help = "Examples:\n  ferry up\n  ferry up --data-dir /srv/two --port 7443       a second cluster on this machine\n  ferry up --config /etc/ferry/ferry.yaml        options in a file, named like the flags\n  FERRY_NODE_NAME=edge-1 ferry up                or in the environment"
+    )]
     Up(Box<cluster::options::ServerOptions>),
+    /// Show one command's life from end to end, on a cluster that is brought up if none runs
+    #[command(
+        after_help = "Examples:\n  ferry demo                        also without the internet\n  ferry demo --keep                 leaves the namespace ferry-demo\n  ferry demo --image httpd          another web server\n  ferry demo -- --port 7443         options of `ferry up`"
+    )]
+    Demo(cluster::demo::Flags),
     /// Stop the cluster and remove what it made on this host
+    #[command(
+        after_help = "Examples:\n  ferry down                        data and images stay; `ferry up` goes on with them\n  ferry down --purge                nothing stays"
+    )]
     Down(cluster::down::Flags),
     /// Show what runs, what it uses and what is wrong
+    #[command(after_help = "Examples:\n  ferry status\n  ferry status -o json | jq .problems")]
     Status(cluster::status::Flags),
     /// Run a one-node cluster in the foreground
+    #[command(
+        after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as the systemd unit does\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
+    )]
     Server(Box<cluster::options::ServerOptions>),
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
@@ -61,15 +82,38 @@ enum Role {
     /// Measure what this machine gets out of Ferry
     Bench(roles::bench::Flags),
     /// Show what happened when, and because of what
+    #[command(
+        after_help = "Examples:\n  ferry trace --last\n  ferry trace pod/web-0 -n shop              why it is not running\n  ferry trace -- kubectl run web --image=nginx   followed as it happens"
+    )]
     Trace(Box<ferry_timeline::Flags>),
     /// Run a further node of a cluster
+    #[command(
+        after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
+    )]
     Agent(cluster::agent::Flags),
     /// Let nodes join
+    #[command(
+        after_help = "Examples:\n  ferry token create\n  ferry token create --help       how long it counts, and for whom"
+    )]
     Token(cluster::token::Flags),
     /// Bring images into a node without a registry
+    #[command(
+        after_help = "Examples:\n  docker save nginx | ferry image load -\n  ferry image load nginx.tar\n  ferry image ls"
+    )]
     Image(cluster::image::Flags),
     /// Save the whole store to a file, or make a store out of one
+    #[command(
+        after_help = "Examples:\n  ferry snapshot save /backup/today.snapshot                             also while it runs\n  ferry snapshot restore /backup/today.snapshot --data-dir /srv/new"
+    )]
     Snapshot(roles::snapshot::Flags),
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Examples:\n  ferry completion bash > /etc/bash_completion.d/ferry\n  source <(ferry completion zsh)"
+    )]
+    Completion(roles::manual::CompletionFlags),
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    Man(roles::manual::ManFlags),
 }
 
 impl Role {
@@ -146,6 +190,9 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
     }
     match cli.role {
         Role::Up(options) => cluster::up::run(&options, &arguments[2..]),
+        Role::Demo(flags) => cluster::demo::run(&flags),
+        Role::Completion(flags) => roles::manual::complete(Cli::command(), &flags),
+        Role::Man(flags) => roles::manual::write(Cli::command(), &flags),
         Role::Down(flags) => cluster::down::run(&flags),
         Role::Status(flags) => cluster::status::run(&flags),
         Role::Agent(flags) => cluster::agent::run(flags),

@@ -1,23 +1,36 @@
-//! Whether a server answers for the cluster: what a start waits for and a status shows.
+//! What a server answers: what a start waits for, a status shows and a demo calls by name.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
-use hickory_proto::rr::{Name, RecordType};
+use hickory_proto::rr::{Name, RData, RecordType};
 use tokio::net::UdpSocket;
 
 /// A server on this host answers well within it.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Somebody waits for the address itself.
+const LONG_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks for the address of the API server's own Service.
 pub async fn answers(server: SocketAddr, domain: &str) -> bool {
-    let asked = tokio::time::timeout(PATIENCE, ask(server, domain)).await;
-    matches!(asked, Ok(Some(true)))
+    let name = format!("kubernetes.default.svc.{domain}");
+    let asked = tokio::time::timeout(PATIENCE, ask(server, &name)).await;
+    matches!(asked, Ok(Some(answer)) if !answer.answers.is_empty())
 }
 
-async fn ask(server: SocketAddr, domain: &str) -> Option<bool> {
-    let name = Name::from_ascii(format!("kubernetes.default.svc.{domain}.")).ok()?;
+/// The first address of a full name, of the server's own family.
+pub async fn address(server: SocketAddr, name: &str) -> Option<IpAddr> {
+    let answer = tokio::time::timeout(LONG_PATIENCE, ask(server, name)).await.ok()??;
+    answer.answers.iter().find_map(|record| match &record.data {
+        RData::A(address) => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+        _ => None,
+    })
+}
+
+async fn ask(server: SocketAddr, name: &str) -> Option<Message> {
+    let name = Name::from_ascii(format!("{name}.")).ok()?;
     let mut question = Message::new(0x4653, MessageType::Query, OpCode::Query);
     question.add_query(Query::query(name, if server.is_ipv4() { RecordType::A } else { RecordType::AAAA }));
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 16], 0).into() };
@@ -26,6 +39,5 @@ async fn ask(server: SocketAddr, domain: &str) -> Option<bool> {
     socket.send(&question.to_vec().ok()?).await.ok()?;
     let mut buffer = [0; 1232];
     let length = socket.recv(&mut buffer).await.ok()?;
-    let answer = Message::from_vec(&buffer[..length]).ok()?;
-    Some(!answer.answers.is_empty())
+    Message::from_vec(&buffer[..length]).ok()
 }

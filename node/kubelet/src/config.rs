@@ -100,6 +100,8 @@ pub struct Config {
     /// Images every pod may use under `NeverVerifyAllowlistedImages`: names, or prefixes that end in `/*`.
     pub preloaded_images_allowlist: Vec<String>,
     pub max_parallel_image_pulls: usize,
+    /// A server of Ferry's gives out what was loaded there by hand; it is asked before registries are.
+    pub asks_server_for_images: bool,
     pub container_log_max_size: u64,
     pub container_log_max_files: u32,
 
@@ -170,6 +172,7 @@ impl Config {
             image_verification: Verification::NeverVerifyPreloadedImages,
             preloaded_images_allowlist: Vec::new(),
             max_parallel_image_pulls: 1,
+            asks_server_for_images: false,
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,
             sync_frequency: Duration::from_secs(60),

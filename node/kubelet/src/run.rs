@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::events::Events;
-use ferry_client::{CancellationToken, Informers, Recorder};
+use ferry_client::{CancellationToken, Client, Informers, Recorder};
 use k8s_openapi::api::core::v1::Service;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -19,9 +19,11 @@ use crate::context::Context;
 use crate::cpu_manager::{self, CpuManager};
 use crate::cri;
 use crate::downward;
+use crate::images::containerd::{self, Source};
+use crate::images::mirror::Mirror;
+use crate::images::pause;
 use crate::images::pull::Images;
 use crate::images::records::Records;
-use crate::images::{containerd, pause};
 use crate::logs;
 use crate::node::capacity::{Capacity, allocatable, memory_of_pods};
 use crate::node::status::{NodeStatusSource, Pressure};
@@ -124,7 +126,7 @@ async fn import_pause_image(runtime: &cri::Client, config: &Config) {
         let image = image.map_err(|error| error.to_string())?;
         let containerd =
             containerd::Client::new(&config.container_runtime_endpoint).map_err(|error| error.to_string())?;
-        containerd.import(&image).await.map_err(|error| error.to_string())?;
+        containerd.import(&image, Source::Ferry).await.map_err(|error| error.to_string())?;
         // the runtime hears of the new image by an event of its own
         for _ in 0..100 {
             if matches!(runtime.image_status(spec.clone()).await, Ok(Some(_))) {
@@ -229,7 +231,7 @@ impl Parts {
             seen: watch::Sender::new(None),
         });
         let context = Arc::new(Context {
-            images: Images::new(runtime.clone(), image_records(&config), config.max_parallel_image_pulls),
+            images: images(&config, &runtime, client.as_ref()),
             volumes: Volumes::new(config.root_dir.clone(), client.clone(), objects.clone()),
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
             seen: Seen::default(),
@@ -359,9 +361,13 @@ impl Parts {
     }
 }
 
-fn image_records(config: &Config) -> Records {
+fn images(config: &Config, runtime: &cri::Client, client: Option<&Client>) -> Images {
+    let containerd = containerd::Client::new(&config.container_runtime_endpoint).ok();
+    let server = client.filter(|_| config.asks_server_for_images).cloned();
+    let mirror = server.zip(containerd.clone()).map(|(server, containerd)| Mirror::new(server, containerd));
     let allowlist = config.preloaded_images_allowlist.clone();
-    Records::new(&config.root_dir, config.image_verification, allowlist)
+    let records = Records::new(&config.root_dir, config.image_verification, allowlist);
+    Images::new(runtime.clone(), containerd, mirror, records, config.max_parallel_image_pulls)
 }
 
 /// One address of each family, as configured or as the machine routes.

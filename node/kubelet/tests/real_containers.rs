@@ -4,6 +4,8 @@
 mod support;
 
 use ferry_kubelet::cri;
+use ferry_kubelet::images::distribution::{Answer, Question, Registry};
+use ferry_kubelet::images::{containerd, oci};
 use ferry_kubelet::streaming::spdy::{Role, Session};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -266,4 +268,84 @@ async fn names_that_are_taken_in_the_runtime_are_freed() {
     node.delete_pod("container");
     eventually("all is gone", async || (node.has().await == (vec![], vec![])).then_some(())).await;
     node.stop_kubelet().await;
+}
+
+/// An image that is to be asked for each time is not asked for where it was loaded by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loaded_image_counts_as_just_pulled() {
+    let Some(mut node) = node().await else { return };
+    node.load("registry.invalid/loaded:latest").await;
+    node.start_kubelet();
+    let spec = |image: &str| {
+        let mut container = container("c", "trap 'exit 0' TERM; while true; do sleep 0.1; done");
+        container["image"] = json!(image);
+        container["imagePullPolicy"] = json!("Always");
+        json!({"hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [container]})
+    };
+    node.run_pod("loaded", spec("registry.invalid/loaded"));
+    node.wait_for("loaded", "becomes ready", is_ready).await;
+
+    // one that Ferry did not load must be pulled, and says why it is not
+    node.import("registry.invalid/imported:latest").await;
+    node.run_pod("imported", spec("registry.invalid/imported"));
+    let waits = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
+    let pod = node.wait_for("imported", "fails", |pod| waits(pod)["message"].is_string()).await;
+    let message = waits(&pod)["message"].as_str().expect("text").to_string();
+    assert!(message.contains("registry.invalid cannot be reached"), "{message}");
+    assert!(message.contains("no network") && message.contains("ferry image load"), "{message}");
+    node.stop_kubelet().await;
+}
+
+/// The registry of loaded images, as any client of registries asks it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loaded_image_is_given_out_and_no_other() {
+    let Some(node) = node().await else { return };
+    node.load("docker.io/library/loaded:1").await;
+    let registry = Registry::new(containerd::Client::new(&node.endpoint()).expect("a socket's path"));
+    let ask = async |path: &str, meant: Option<&str>, range: Option<&str>| {
+        let question = Question {
+            method: http::Method::GET,
+            path: path.into(),
+            registry: meant.map(str::to_string),
+            range: range.map(str::to_string),
+        };
+        let (head, answer) = registry.answer(&question).await.into_parts();
+        let body = match answer {
+            Answer::Bytes(bytes) => bytes.to_vec(),
+            Answer::Stream(pieces) => pieces.collect::<Vec<_>>().await.concat(),
+        };
+        let length = head.headers[http::header::CONTENT_LENGTH].to_str().expect("text").to_string();
+        assert_eq!(length, body.len().to_string(), "{path}");
+        (head.status.as_u16(), head.headers, body)
+    };
+    assert_eq!(ask("/v2/", None, None).await.0, 200);
+    let by_tag = "/v2/library/loaded/manifests/1";
+    let (status, headers, manifest) = ask(by_tag, Some("docker.io"), None).await;
+    assert_eq!(status, 200);
+    let digest = headers["docker-content-digest"].to_str().expect("text");
+    assert_eq!(digest, oci::digest(&manifest));
+    let by_digest = format!("/v2/library/loaded/manifests/{digest}");
+    assert_eq!(ask(&by_digest, None, None).await.2, manifest);
+
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("a manifest");
+    let layer = manifest["layers"][0]["digest"].as_str().expect("a layer");
+    let blob = format!("/v2/library/loaded/blobs/{layer}");
+    let (status, _, whole) = ask(&blob, None, None).await;
+    assert_eq!((status, oci::digest(&whole).as_str()), (200, layer));
+    let (status, headers, part) = ask(&blob, None, Some("bytes=1000000-1000009")).await;
+    assert_eq!((status, part.as_slice()), (206, &whole[1_000_000..1_000_010]));
+    let told = format!("bytes 1000000-1000009/{}", whole.len());
+    assert_eq!(headers[http::header::CONTENT_RANGE], told.as_str());
+
+    // the same content under a name that nobody loaded, and another registry's image of that name
+    for (path, meant) in [
+        ("/v2/library/busybox/manifests/test", None),
+        (&blob.replace("loaded", "busybox"), None),
+        (by_tag, Some("registry.example")),
+        ("/v2/library/loaded/manifests/2", None),
+        (&format!("/v2/library/loaded/blobs/sha256:{}", "0".repeat(64)), None),
+        ("/v2/library/loaded/tags/list", None),
+    ] {
+        assert_eq!(ask(path, meant, None).await.0, 404, "{path} {meant:?}");
+    }
 }

@@ -39,6 +39,8 @@ pub struct Api {
     pub node_connection: crate::node_connection::NodeConnection,
     /// What nodes and pods use.
     pub kubelets: crate::resource_metrics::Kubelets,
+    /// What was loaded on this server's host.
+    pub host_images: crate::host_images::HostImages,
     pub service_accounts: Arc<ServiceAccounts>,
     pub jwks_uri: String,
     /// The address and port that discovery names.
@@ -111,6 +113,7 @@ impl Api {
             unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
             kubelets: Default::default(),
+            host_images: Default::default(),
             service_accounts: parts.service_accounts,
             jwks_uri: parts.jwks_uri,
             advertised: parts.advertised,

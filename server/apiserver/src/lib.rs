@@ -28,6 +28,7 @@ mod follow;
 pub mod given_files;
 mod headers;
 pub mod health;
+pub mod host_images;
 mod http2;
 pub mod in_process;
 mod list_body;

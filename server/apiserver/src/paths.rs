@@ -41,6 +41,8 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         // Names of everybody's objects: administrators only, too.
         ["ferry", "v1", "trace"] => trace::answer(api, request),
+        // Nodes only.
+        ["ferry", "v1", "images", path @ ..] => Ok(api.host_images.answer(request, path).await),
         [".well-known", "openid-configuration"] => api.openid_configuration(),
         ["openid", "v1", "jwks"] => api.openid_keys(),
         _ => Ok(respond::page_not_found()),

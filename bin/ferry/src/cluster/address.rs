@@ -1,11 +1,15 @@
 //! The host's address, which may change under a running node: another lease, another network.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use anyhow::Context;
 use ferry_client::CancellationToken;
 use ferry_kubelet::node::machine;
-use ferry_linux::net::{Changes, Netlink};
+use ferry_linux::net::{Bridge, Changes, Netlink, Route, names};
+use ipnet::IpNet;
+
+use super::layout::Layout;
 
 /// While an interface is set up, addresses come and go.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -19,9 +23,60 @@ pub enum End {
     Outdated,
 }
 
-/// The address of the default route; the loopback's on a host that has no network.
-pub fn of_host() -> IpAddr {
-    machine::default_address().unwrap_or(IpAddr::from([127, 0, 0, 1]))
+/// The node's address on a host that reaches no other. Pods cannot talk to a loopback's; this one is of the range for
+/// benchmarks (RFC 2544), which nobody routes.
+const ALONE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+
+/// The address of the default route. A host that has none gets an address of its own, on an interface of the cluster's,
+/// until it has one.
+pub fn of_host(layout: &Layout) -> anyhow::Result<IpAddr> {
+    match machine::default_address() {
+        Some(address) => {
+            forget_alone(layout)?;
+            Ok(address)
+        }
+        None => {
+            let link = stand_alone(layout)?;
+            let net = IpNet::new(ALONE.into(), 32).context("one address")?;
+            Netlink::open()?.add_address(link, net).context("give the host an address")?;
+            Ok(ALONE.into())
+        }
+    }
+}
+
+/// The address, where it is that of a host without a network: nobody else finds it out.
+pub fn alone(address: IpAddr) -> Option<IpAddr> {
+    Some(address).filter(|address| *address == ALONE)
+}
+
+/// On a host without a default route the kernel refuses what is for a Service before its rules see it.
+pub fn lead_to_services(layout: &Layout, services: IpNet) -> anyhow::Result<()> {
+    if machine::default_address().is_some() {
+        return Ok(());
+    }
+    let route = Route::new(services, None, stand_alone(layout)?);
+    Netlink::open()?.replace_route(&route).context("lead the host's packets to the Services")
+}
+
+/// Takes the interface of a host without a network away, with its address and route.
+pub fn forget_alone(layout: &Layout) -> anyhow::Result<()> {
+    let name = interface_alone(layout);
+    Netlink::open()?.delete_link(&name).with_context(|| format!("remove {name}")).map(drop)
+}
+
+fn interface_alone(layout: &Layout) -> String {
+    names::interface(&layout.cluster, "ip0")
+}
+
+/// A bridge without ports goes nowhere, and needs no kernel module that pods do not need too.
+fn stand_alone(layout: &Layout) -> anyhow::Result<u32> {
+    let name = interface_alone(layout);
+    let mut netlink = Netlink::open()?;
+    if netlink.link(&name)?.is_none() {
+        let bridge = Bridge { name: &name, mac: None, mtu: None };
+        netlink.add_bridge(&bridge).with_context(|| format!("make {name}"))?;
+    }
+    Ok(netlink.link_index(&name)?)
 }
 
 /// Ends `life` when the host has lost the address its node is known by and has another one. An address the
@@ -66,7 +121,7 @@ async fn moved(node: IpAddr) -> anyhow::Result<IpAddr> {
 /// The address a node should move to, if it should. One that the host still has is kept, whatever leads to
 /// the outside now: a tunnel that was switched on is no other host.
 fn next_address(node: IpAddr, held: &[IpAddr], of_route: Option<IpAddr>) -> Option<IpAddr> {
-    let is_kept = !node.is_loopback() && held.contains(&node);
+    let is_kept = !node.is_loopback() && node != ALONE && held.contains(&node);
     of_route.filter(|next| !is_kept && *next != node && !next.is_loopback())
 }
 
@@ -97,5 +152,8 @@ mod tests {
         check(old, &[lo], Some(lo), None);
         // Started before there was a network.
         check(lo, &[lo, new], Some(new), Some(new));
+        let alone = ALONE.to_string();
+        check(&alone, &[lo, &alone, new], Some(new), Some(new));
+        check(&alone, &[lo, &alone], None, None);
     }
 }

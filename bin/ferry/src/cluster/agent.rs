@@ -61,7 +61,7 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
     };
     let parts = Parts::new(layout.state(), snapshot, server::tell_as_text);
     let tasks = TaskTracker::new();
-    let address = flags.node.node_ip.unwrap_or_else(address::of_host);
+    let address = flags.node.node_ip.map_or_else(|| address::of_host(&layout), Ok)?;
     let watched = address::watch(address, flags.node.node_ip.is_some(), shutdown.clone());
     let (keys, life) = (layout.kubelet().join("pki"), shutdown.clone());
     let end = tokio::spawn(async move {
@@ -128,6 +128,7 @@ async fn start(
     tasks.spawn(shutdown.clone().run_until_cancelled_owned(hand_in));
     // Kept for whoever takes the node down.
     let ranges = ranges::choose(&layout, Some(facts.ranges.cluster_cidr), Some(facts.ranges.service_cidr))?;
+    address::lead_to_services(&layout, ranges.service_cidr)?;
     let node = Node {
         keys: Keys::below(&layout.kubelet().join("pki")),
         clients: Clients { kubelet: kubelet.clone(), network: identity.client("kube-proxy").await? },
@@ -135,6 +136,7 @@ async fn start(
         overlay: facts.overlay.mode(),
         domain: facts.domain,
         options: flags.node,
+        has_server: false,
         name,
         ranges,
         runtime,

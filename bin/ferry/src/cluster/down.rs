@@ -17,7 +17,7 @@ use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::options::ProxyMode;
 use super::ranges::{self, Ranges};
 use super::runtime::{self, Runtime};
-use super::{kubeconfig, node, status};
+use super::{address, kubeconfig, node, status};
 
 /// How long the server may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,6 +59,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     if let Some(ranges) = steps.done(ranges::choose(&layout, None, None)) {
         steps.done(remove_network(&layout, &ranges, found.as_ref()));
     }
+    steps.done(address::forget_alone(&layout));
     let mut unmounted = steps.done(unmount(&layout)).is_some();
     if steps.done(runtime::stop_own(&layout)) == Some(true) {
         println!("containerd stopped");

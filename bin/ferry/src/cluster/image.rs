@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use ferry_kubelet::cri;
-use ferry_kubelet::images::{containerd, oci};
+use ferry_kubelet::images::containerd::{self, Source};
+use ferry_kubelet::images::oci;
 use serde_json::json;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::output::{self, Lines};
 use super::runtime;
 use super::status::Output;
+use crate::progress::Progress;
 
 #[derive(Args)]
 pub struct Flags {
@@ -28,7 +30,8 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Bring an archive (docker save, or an OCI layout as tar) into the node's runtime
+    /// Bring an archive (docker save, or an OCI layout as tar) into the node's runtime. It then counts as just pulled,
+    /// whatever a pod's imagePullPolicy; what is loaded on a server is there for all nodes
     Load {
         /// - reads standard input
         file: PathBuf,
@@ -65,7 +68,11 @@ async fn load(endpoint: &str, file: &Path, name: Option<&str>) -> anyhow::Result
     }
     let client = containerd::Client::new(endpoint)?;
     for image in &images {
-        client.import(image).await.with_context(|| format!("bring {} into the runtime", image.name))?;
+        let size = image.blobs.iter().map(|blob| blob.data.len() as u64).sum();
+        let progress = Progress::begin(format!("writing {}", image.name), Some(size));
+        let imported = client.import_counted(image, Source::Loaded, progress.counter()).await;
+        drop(progress);
+        imported.with_context(|| format!("bring {} into the runtime", image.name))?;
         println!("{}", image.name);
     }
     Ok(())
@@ -80,7 +87,11 @@ fn read(file: &Path, name: Option<&str>) -> anyhow::Result<Vec<oci::Image>> {
     } else {
         Box::new(File::open(file).with_context(|| format!("read {}", file.display()))?)
     };
-    oci::read_archive(archive, name).with_context(|| format!("understand {}", file.display()))
+    // Neither standard input nor a pipe has a length.
+    let size = std::fs::metadata(file).ok().map(|data| data.len()).filter(|size| *size > 0);
+    let progress = Progress::begin(format!("reading {}", file.display()), size);
+    oci::read_archive(progress.reader(archive), name)
+        .with_context(|| format!("understand {}", file.display()))
 }
 
 async fn list(endpoint: &str, output: Option<Output>) -> anyhow::Result<()> {

@@ -15,10 +15,13 @@
 pub mod address;
 pub mod agent;
 pub mod control_plane;
+pub mod demo;
 pub mod down;
 pub mod facts;
 pub mod founding;
+mod host_images;
 pub mod image;
+mod invocation;
 pub mod join;
 pub mod kubeconfig;
 pub mod layout;

@@ -40,6 +40,8 @@ pub struct Node {
     pub domain: String,
     /// The way to other hosts; `None` where the pods' network is not ours.
     pub overlay: Option<overlay::Mode>,
+    /// The server is on this host too, and so is what was loaded there.
+    pub has_server: bool,
     pub runtime: Runtime,
     pub keys: Keys,
     pub clients: Clients,
@@ -186,6 +188,7 @@ impl Node {
             port: ANY_PORT,
             client_ca_file: Some(self.keys.client_ca.clone()),
             max_pods: self.options.max_pods,
+            asks_server_for_images: !self.has_server,
             cni_trace_dir: Some(ferry_cni::install::trace_dir(&self.layout.leases())),
             cgroup_driver: self.runtime.cgroup_driver,
             cgroup_root: self.layout.cgroup_root(),

@@ -1,5 +1,6 @@
 //! What the parts of a node may do beyond upstream's bootstrap policy: see the services and nodes of the
-//! cluster, which upstream gives to kube-proxy, see the pods that network policies speak of, and join it with a token.
+//! cluster, which upstream gives to kube-proxy, see the pods that network policies speak of, have the images that were
+//! loaded on a server, and join it with a token.
 
 use ferry_client::{Api, Client};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -41,7 +42,7 @@ pub async fn grant(client: &Client) -> kube::Result<()> {
     span.in_scope(apply).await
 }
 
-fn roles_of_ferry() -> [(&'static str, Value); 5] {
+fn roles_of_ferry() -> [(&'static str, Value); 6] {
     let publish = json!([
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
@@ -55,6 +56,7 @@ fn roles_of_ferry() -> [(&'static str, Value); 5] {
     }]);
     // Nodes tell what they did; only administrators read what everybody did.
     let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
+    let images = json!([{ "nonResourceURLs": ["/ferry/v1/images/*"], "verbs": ["get", "head"] }]);
     // A policy is about pods by their labels, wherever they run: a node must see them to know their addresses.
     let policies = json!([
         { "apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"] },
@@ -65,11 +67,12 @@ fn roles_of_ferry() -> [(&'static str, Value); 5] {
         ("system:ferry:dns", publish),
         ("system:ferry:trace-writer", tell),
         ("system:ferry:node", facts),
+        ("system:ferry:image-reader", images),
         ("system:ferry:approve-serving-nodes", approve),
     ]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 10] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 11] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
@@ -84,6 +87,7 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 10] {
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
         ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
         ("system:ferry:node", "system:ferry:node", group("system:nodes")),
+        ("system:ferry:image-reader", "system:ferry:image-reader", group("system:nodes")),
         ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),
         (
             "system:ferry:approve-new-nodes",

@@ -24,7 +24,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, kubeconfig, ranges, rotation, runtime};
+use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation, runtime};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -38,8 +38,11 @@ pub fn run(options: ServerOptions) -> anyhow::Result<()> {
 
 pub fn must_be_root() -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
+        let words: Vec<String> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
         bail!(
-            "a node changes the host's network and starts containers, which takes root: try `sudo ferry …`"
+            "this takes root, for it makes network interfaces, kernel rules, mounts and containers: sudo {}",
+            words.join(" ")
         );
     }
     Ok(())
@@ -64,7 +67,7 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
         if options.progress { tell_as_json } else { tell_as_text },
     );
     let progress = options.progress;
-    let address = options.node.node_ip.unwrap_or_else(address::of_host);
+    let address = options.node.node_ip.map_or_else(|| address::of_host(&layout), Ok)?;
     let end = tokio::spawn(address::watch(address, options.node.node_ip.is_some(), shutdown.clone()));
     let start = start(options, layout, name, address, &parts, &shutdown);
     let (running, tasks) = span.in_scope(start).await?;
@@ -95,13 +98,18 @@ async fn start(
     let store = apiserver::open_store(&options.api).await?;
     let facts = agree(&options, &layout, &*store).await?;
     let ranges = facts.ranges.clone();
+    address::lead_to_services(&layout, ranges.service_cidr)?;
     let node_options = options.node.clone();
     let instance = Instance { name: &name, address, shares_store: options.api.shares_store() };
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
         cluster_domain: facts.domain.clone(),
         // Where the node is, the API server is too.
-        advertise_address: options.api.advertise_address.or(node_options.node_ip),
+        advertise_address: options
+            .api
+            .advertise_address
+            .or(node_options.node_ip)
+            .or_else(|| address::alone(address)),
         ..options.api
     };
     let tasks = TaskTracker::new();
@@ -121,6 +129,7 @@ async fn start(
         anyhow::Ok(found)
     };
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
+    host_images::give_out(&running.api, &runtime.endpoint)?;
     // The API can be asked from here on, also what a node lacks that does not become Ready.
     let file = kubeconfig::path(options.kubeconfig)?;
     kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
@@ -137,6 +146,7 @@ async fn start(
         ranges,
         domain: facts.domain,
         overlay: facts.overlay.mode(),
+        has_server: true,
         runtime,
         layout: layout.clone(),
     };

@@ -15,16 +15,18 @@ use anyhow::{Context, bail};
 use super::layout::Layout;
 use super::options::ServerOptions;
 use super::parts::{Part, Snapshot, State};
-use super::{kubeconfig, server, status};
+use super::{invocation, kubeconfig, server, status};
 
 /// Lines of the log that are shown when a start fails.
 const LOG_LINES: usize = 15;
 
 /// `words` are the options as the user wrote them; the server reads them again.
 pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
+    server::must_be_root()?;
     let layout = Layout::of(&options.api.data_dir)?;
     if let Some(running) = status::running(&layout)? {
         println!("already up: pid {}, {}", running.pid, running.url);
+        print!("{}", next(&layout, &kubeconfig::path(options.kubeconfig.clone())?));
         return Ok(());
     }
     layout.make()?;
@@ -39,7 +41,7 @@ pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
     if let Some(Snapshot { ready: true, url, .. }) = status::snapshot(&layout)? {
         let file = kubeconfig::path(options.kubeconfig.clone())?;
         println!("ready in {} ms: {url}", began.elapsed().as_millis());
-        println!("kubectl --context {} get nodes   ({})", layout.cluster, file.display());
+        print!("{}", next(&layout, &file));
         return Ok(());
     }
     let code = child.wait().context("wait for the server")?;
@@ -48,6 +50,35 @@ pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
         Some(part) => bail!("{} did not start: {}", part.name, part.detail),
         None => bail!("the server ended ({code}); its log is {}", layout.log().display()),
     }
+}
+
+/// What to type now.
+fn next(layout: &Layout, kubeconfig: &Path) -> String {
+    let ferry = invocation::ferry(layout);
+    let mut words = String::new();
+    if let Some(directory) = &ferry.outside_path {
+        words.push_str(&format!(
+            "ferry is not in your PATH: export PATH=\"$PATH:{}\", or its whole path as below\n",
+            directory.display()
+        ));
+    }
+    let lines = [
+        (ferry.command("demo"), "one command's life, followed; works without the internet"),
+        (format!("{} get nodes", ferry.kubectl()), ""),
+        (ferry.command("status"), "what runs, what it uses, what is wrong"),
+        (ferry.command("down"), "ends it"),
+    ];
+    words.push_str(&format!(
+        "any kubectl has it as context {} of {}. Next:\n",
+        layout.cluster,
+        kubeconfig.display()
+    ));
+    let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    for (line, why) in &lines {
+        words.push_str(format!("  {line:<width$}   {why}").trim_end());
+        words.push('\n');
+    }
+    words
 }
 
 fn spawn(layout: &Layout, words: &[OsString]) -> anyhow::Result<Child> {

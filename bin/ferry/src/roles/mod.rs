@@ -11,6 +11,7 @@ pub mod dns;
 mod encryption;
 pub mod etcd;
 pub mod kubelet;
+pub mod manual;
 mod no_effect;
 pub mod proxy;
 pub mod scheduler;

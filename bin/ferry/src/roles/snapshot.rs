@@ -10,6 +10,8 @@ use ferry_store::{Embedded, embedded, snapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
+use crate::progress::Progress;
+
 #[derive(Args)]
 pub struct Flags {
     #[arg(long, default_value = "/var/lib/ferry", global = true)]
@@ -37,15 +39,19 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     let store = flags.data_dir.join("store");
     match flags.action {
         Action::Save { file } => {
+            let progress = Progress::begin(format!("saving {}", file.display()), None);
             let bytes = runtime.block_on(save(&flags.data_dir, &store, &file))?;
             let summary = embedded::verify(&file).context("verify the snapshot")?;
+            drop(progress);
             println!("saved {} ({bytes} bytes, revision {})", file.display(), summary.revision);
         }
         Action::Restore { file, revision_bump } => {
             std::fs::create_dir_all(&flags.data_dir)
                 .with_context(|| format!("make {}", flags.data_dir.display()))?;
-            let summary = embedded::restore(&file, &store, revision_bump)
-                .with_context(|| format!("restore {}", file.display()))?;
+            let progress = Progress::begin(format!("restoring {}", file.display()), None);
+            let restored = embedded::restore(&file, &store, revision_bump);
+            drop(progress);
+            let summary = restored.with_context(|| format!("restore {}", file.display()))?;
             println!("restored revision {} into {}", summary.revision, store.display());
         }
     }

@@ -2,6 +2,8 @@
 
 pub mod containerd;
 pub mod credentials;
+pub mod distribution;
+pub mod mirror;
 pub mod oci;
 pub mod pause;
 pub mod pull;

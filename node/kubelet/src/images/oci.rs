@@ -125,7 +125,7 @@ fn read_layout(
     let mut images = Vec::new();
     for descriptor in index["manifests"].as_array().into_iter().flatten() {
         let named = NAMES.iter().find_map(|key| descriptor["annotations"][key].as_str());
-        let name = named.or(name).ok_or(Error::Unnamed)?.to_string();
+        let name = canonical_name(named.or(name).ok_or(Error::Unnamed)?);
         let mut blobs = Vec::new();
         collect(descriptor, entries, &mut blobs)?;
         let target = blobs.last().cloned().ok_or(Error::NoIndex)?;
@@ -231,6 +231,37 @@ pub fn canonical_name(name: &str) -> String {
     full
 }
 
+/// A full name in the parts by which a registry is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference<'a> {
+    pub registry: &'a str,
+    pub repository: &'a str,
+    /// A tag, or a digest where the name has one.
+    pub version: &'a str,
+}
+
+impl Reference<'_> {
+    /// Reads what [`canonical_name`] gives.
+    pub fn of(name: &str) -> Option<Reference<'_>> {
+        let (registry, rest) = name.split_once('/')?;
+        let (path, version) = match rest.split_once('@') {
+            Some((path, digest)) => (path, Some(digest)),
+            None => (rest, None),
+        };
+        let tag = path.rfind(':').filter(|at| !path[*at..].contains('/'));
+        let (repository, tag) = tag.map_or((path, None), |at| (&path[..at], Some(&path[at + 1..])));
+        let version = version.or(tag)?;
+        let is_whole = !repository.is_empty() && !version.is_empty();
+        is_whole.then_some(Reference { registry, repository, version })
+    }
+}
+
+/// Whether this names content rather than a tag.
+pub fn is_digest(text: &str) -> bool {
+    let hex = text.strip_prefix("sha256:");
+    hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 fn layer(files: &[File<'_>], links: &[(&str, &str)]) -> io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut directories = std::collections::BTreeSet::new();
@@ -270,7 +301,7 @@ fn blob(media_type: &str, data: Vec<u8>, children: Vec<String>) -> Blob {
     Blob { media_type: media_type.into(), digest: digest(&data), data, children }
 }
 
-fn digest(data: &[u8]) -> String {
+pub fn digest(data: &[u8]) -> String {
     let hash = Sha256::digest(data);
     let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
@@ -296,6 +327,25 @@ mod tests {
         ] {
             assert_eq!(canonical_name(short), full);
         }
+    }
+
+    #[test]
+    fn a_full_name_is_taken_apart() {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let both = format!("host:5000/a/b:1@{digest}");
+        for (name, parts) in [
+            ("docker.io/library/nginx:latest", Some(("docker.io", "library/nginx", "latest"))),
+            ("host:5000/a/b:1", Some(("host:5000", "a/b", "1"))),
+            (&both, Some(("host:5000", "a/b", digest.as_str()))),
+            ("docker.io/nginx", None),
+            ("nginx:latest", None),
+            ("docker.io/:1", None),
+        ] {
+            let found = Reference::of(name);
+            let found = found.map(|found| (found.registry, found.repository, found.version));
+            assert_eq!(found, parts, "{name}");
+        }
+        assert!(is_digest(&digest) && !is_digest("latest") && !is_digest("sha256:00"));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Having a container's image: there already, or pulled with the credentials
 //! that fit, and not asked for again too soon after a failure.
+//!
+//! An image that was loaded by hand counts as just pulled, whatever the policy:
+//! on this node, then on the server. Registries are asked for all others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +13,14 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::containerd::{self, Source};
 use super::credentials::{Login, logins};
+use super::mirror::Mirror;
+use super::oci::{Reference, canonical_name};
 use super::records::{Credentials, Records};
 use crate::backoff::Backoff;
 use crate::cri;
+use crate::node::machine;
 use crate::runtime::security::ImageUser;
 use crate::status::containers::StartFailure;
 
@@ -29,12 +36,20 @@ pub struct Present {
 
 pub struct Images {
     runtime: cri::Client,
+    /// Who knows where an image came from; of other runtimes it is not known.
+    containerd: Option<containerd::Client>,
+    /// What was loaded on the server, for a node that is another host.
+    mirror: Option<Mirror>,
     records: Records,
     permits: Arc<Semaphore>,
     backoff: Mutex<Backoff<Pull>>,
     /// What the last pull of an image failed with, while it is held back.
     problems: Mutex<HashMap<Pull, String>>,
 }
+
+/// How long a runtime may take to see an image that was written beside it.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A pod's uid and an image: what one pod may not pull, another may.
 type Pull = (String, String);
@@ -47,9 +62,17 @@ enum Policy {
 }
 
 impl Images {
-    pub fn new(runtime: cri::Client, records: Records, parallel: usize) -> Self {
+    pub fn new(
+        runtime: cri::Client,
+        containerd: Option<containerd::Client>,
+        mirror: Option<Mirror>,
+        records: Records,
+        parallel: usize,
+    ) -> Self {
         Self {
             runtime,
+            containerd,
+            mirror,
             records,
             permits: Arc::new(Semaphore::new(parallel.max(1))),
             backoff: Mutex::new(Backoff::new(Duration::from_secs(10), Duration::from_secs(300))),
@@ -86,7 +109,8 @@ impl Images {
         })?;
         let policy = policy(container.image_pull_policy.as_deref(), image);
         let logins = logins(&spec.image, secrets);
-        let usable = present.filter(|_| policy != Policy::Always).filter(|found| {
+        let counts = policy != Policy::Always || (present.is_some() && self.is_loaded(image).await);
+        let usable = present.filter(|_| counts).filter(|found| {
             let secrets: Vec<_> = logins.iter().map(|login| login.secret.clone()).collect();
             !self.records.must_pull(image, &found.id, &secrets)
         });
@@ -137,7 +161,7 @@ impl Images {
             Err(error) => {
                 record.failed();
                 span.fail(&error);
-                let failure = pull_failure(image, &error);
+                let failure = pull_failure(image, &error, machine::default_address().is_some());
                 self.backoff.lock().failed(pull.clone(), Instant::now());
                 self.problems.lock().insert(pull, format!("{}: {}", failure.reason, failure.message));
                 Err(failure)
@@ -160,6 +184,9 @@ impl Images {
     ) -> Result<(String, Credentials), cri::Error> {
         // the semaphore is never closed; if it were, pulling at once is fine
         let _permit = self.permits.acquire().await;
+        if let Some(reference) = self.bring(spec).await {
+            return Ok((reference, Credentials::of_anyone()));
+        }
         let pull = |auth| self.runtime.pull_image(spec.clone(), auth, Some(sandbox_config.clone()));
         let mut refused = None;
         for login in logins {
@@ -171,6 +198,38 @@ impl Images {
         match refused {
             Some(error) => Err(error),
             None => Ok((pull(None).await?, Credentials::of_anyone())),
+        }
+    }
+
+    /// Whether it was brought in by hand on this node.
+    async fn is_loaded(&self, image: &str) -> bool {
+        let Some(containerd) = &self.containerd else { return false };
+        let found = containerd.image(&canonical_name(image)).await;
+        let found =
+            found.inspect_err(|error| tracing::warn!(image, %error, "the image's source is not known"));
+        found.is_ok_and(|found| found.is_some_and(|found| found.source == Some(Source::Loaded)))
+    }
+
+    /// The reference of an image that was loaded on the server and is here now. One that cannot be brought is looked
+    /// for where it is from.
+    async fn bring(&self, spec: &cri::ImageSpec) -> Option<String> {
+        let mirror = self.mirror.as_ref()?;
+        let brought = mirror.bring(&canonical_name(&spec.image)).await;
+        let brought = brought.inspect_err(
+            |error| tracing::warn!(image = spec.image, %error, "the server's images cannot be had"),
+        );
+        if !brought.is_ok_and(|brought| brought) {
+            return None;
+        }
+        // the runtime hears of a new image by an event of its own
+        let deadline = Instant::now() + SEEN_WITHIN;
+        loop {
+            let found = self.runtime.image_status(spec.clone()).await;
+            match found {
+                Ok(Some(found)) => return Some(found.id),
+                _ if Instant::now() > deadline => return None,
+                _ => tokio::time::sleep(LOOK).await,
+            }
         }
     }
 
@@ -187,8 +246,9 @@ fn failure(reason: &str, message: String) -> StartFailure {
     StartFailure { reason: reason.into(), message }
 }
 
-/// Runtimes name two causes by the first word of what they say.
-fn pull_failure(image: &str, error: &cri::Error) -> StartFailure {
+/// Runtimes name two causes by the first word of what they say. A registry that cannot be reached is told with what
+/// can be done about it.
+fn pull_failure(image: &str, error: &cri::Error, has_route: bool) -> StartFailure {
     let said = error.to_string();
     let words = error.words();
     let causes = [
@@ -200,7 +260,30 @@ fn pull_failure(image: &str, error: &cri::Error) -> StartFailure {
             return failure(cause, format!("image pull failed for {image} because {meaning}{rest}"));
         }
     }
-    failure("ErrImagePull", said)
+    match unreachable(words, has_route) {
+        None => failure("ErrImagePull", said),
+        Some(cause) => {
+            let full = canonical_name(image);
+            let registry = Reference::of(&full).map_or("the registry", |reference| reference.registry);
+            let advice = "bring the image in with `ferry image load ARCHIVE`";
+            failure("ErrImagePull", format!("{cause}: {registry} cannot be reached; {advice}: {said}"))
+        }
+    }
+}
+
+/// Why a registry was not reached, in words of its user's. The runtime's are those of Go's network calls.
+fn unreachable(words: &str, has_route: bool) -> Option<&'static str> {
+    let says = |any: &[&str]| any.iter().any(|text| words.contains(text));
+    if !says(&["dial tcp", "dial udp", "lookup "]) {
+        return None;
+    }
+    let no_way = ["network is unreachable", "no route to host", "i/o timeout", "connection timed out"];
+    let no_name = ["no such host", "server misbehaving", ":53: read: connection refused"];
+    match () {
+        () if says(&no_way) || (says(&no_name) && !has_route) => Some("no network"),
+        () if says(&no_name) => Some("no network, or no registry of that name"),
+        () => None,
+    }
 }
 
 fn describe(image: &cri::Image, pulled_in: Option<Duration>) -> Present {
@@ -229,6 +312,31 @@ fn with_tag(image: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_registry_that_cannot_be_reached_is_told_with_what_helps() {
+        let (none, maybe) = (Some("no network"), Some("no network, or no registry of that name"));
+        let lookup = "failed to resolve reference \"docker.io/library/nginx:latest\": failed to do request: Head \
+                      \"https://registry-1.docker.io/v2/library/nginx/manifests/latest\": dial tcp: lookup \
+                      registry-1.docker.io";
+        for (words, has_route, expected) in [
+            (": no such host", true, maybe),
+            (": no such host", false, none),
+            (" on 10.0.0.1:53: dial udp 10.0.0.1:53: connect: network is unreachable", false, none),
+            (" on [::1]:53: read udp [::1]:4->[::1]:53: read: connection refused", true, maybe),
+            (": i/o timeout", true, none),
+            (" 192.0.2.1:443: connect: connection refused", true, None),
+        ] {
+            assert_eq!(unreachable(&format!("{lookup}{words}"), has_route), expected, "{words}");
+        }
+        assert_eq!(unreachable("pull access denied, repository does not exist", true), None);
+        let message = format!("{lookup}: no such host");
+        let error = cri::Error::Call { method: "PullImage", code: tonic::Code::Unknown, message };
+        let told = pull_failure("nginx", &error, false);
+        assert_eq!(told.reason, "ErrImagePull");
+        let start = "no network: docker.io cannot be reached; bring the image in with `ferry image load ARCHIVE`: rpc";
+        assert!(told.message.starts_with(start), "{}", told.message);
+    }
 
     #[test]
     fn the_policy_follows_the_tag_unless_said() {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
-use ferry_kubelet::images::{containerd, oci};
+use ferry_kubelet::images::containerd::{self, Source};
+use ferry_kubelet::images::oci;
 use ferry_kubelet::{Config, cri};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
@@ -63,7 +64,7 @@ pub async fn node() -> Option<Node> {
 }
 
 /// A busybox of this name, for the runtime to have.
-async fn import(endpoint: &str, name: &str, busybox: &str) {
+async fn import(endpoint: &str, name: &str, busybox: &str, source: Source) {
     let program = std::fs::read(busybox).expect("busybox can be read");
     let tools = ["sh", "cat", "sleep", "echo", "id", "ls", "true", "false", "env", "httpd", "touch"];
     let links: Vec<String> = tools.iter().map(|tool| format!("bin/{tool}")).collect();
@@ -72,7 +73,7 @@ async fn import(endpoint: &str, name: &str, busybox: &str) {
     let process = oci::Process { environment: &["PATH=/bin"], ..oci::Process::default() };
     let image = oci::assemble(name, &files, &links, &process).expect("an image can be assembled");
     let importer = containerd::Client::new(endpoint).expect("a socket's path");
-    importer.import(&image).await.expect("containerd takes the image");
+    importer.import(&image, source).await.expect("containerd takes the image");
 }
 
 fn start_containerd(directory: &Path) -> Child {
@@ -146,9 +147,18 @@ impl Node {
         self.directory.path().join(name)
     }
 
+    pub fn endpoint(&self) -> String {
+        self.path("containerd.sock").display().to_string()
+    }
+
     /// Brings an image of this name.
     pub async fn import(&self, name: &str) {
-        import(&self.path("containerd.sock").display().to_string(), name, self.busybox).await;
+        import(&self.endpoint(), name, self.busybox, Source::Ferry).await;
+    }
+
+    /// The same, as `ferry image load` does it.
+    pub async fn load(&self, name: &str) {
+        import(&self.endpoint(), name, self.busybox, Source::Loaded).await;
     }
 
     pub fn start_kubelet(&mut self) {

@@ -12,6 +12,7 @@ mod images;
 mod life;
 mod network;
 mod nodes;
+mod offline;
 mod pods;
 mod requests;
 mod resources;

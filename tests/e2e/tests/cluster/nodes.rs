@@ -36,9 +36,8 @@ fn three_hosts_are_one_cluster() {
     for host in HOSTS {
         cluster.until(&format!("{host} is Ready"), || ready(&cluster, host));
     }
-    for directory in directories.iter().chain([&cluster.data_dir()]) {
-        run(cluster.ferry().args(["image", "load"]).arg(&archive).arg("--data-dir").arg(directory));
-    }
+    // What is loaded on the server is there for all.
+    run(cluster.ferry().args(["image", "load"]).arg(&archive).arg("--data-dir").arg(cluster.data_dir()));
 
     one_pod_on_each(&cluster);
     everything_is_reached(&cluster, &segment);
@@ -83,9 +82,7 @@ fn one_pod_on_each(cluster: &Cluster) {
     for host in HOSTS {
         let overrides = format!(r#"{{"spec":{{"nodeName":"{host}"}}}}"#);
         let pod = format!("on-{host}");
-        let image = ["--image=nginx", "--image-pull-policy=IfNotPresent"];
-        cluster
-            .kubectl(&[&["run", &pod, "--labels=app=web", "--overrides", &overrides], &image[..]].concat());
+        cluster.kubectl(&["run", &pod, "--labels=app=web", "--overrides", &overrides, "--image=nginx"]);
     }
     for host in HOSTS {
         let pod = format!("pod/on-{host}");

@@ -1,0 +1,31 @@
+//! Builds the web server of `ferry demo` (`web/main.rs`), which the program carries: with the same compiler, for the
+//! same target, static, since its image holds no other file.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=web/main.rs");
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let directory = PathBuf::from(variable("OUT_DIR"));
+    let program = directory.join("web");
+    let mut command = Command::new(variable("RUSTC"));
+    command.args(["--edition", "2024", "--crate-name", "web", "--target", &variable("TARGET")]);
+    for option in
+        ["opt-level=z", "panic=abort", "strip=symbols", "codegen-units=1", "target-feature=+crt-static"]
+    {
+        command.args(["-C", option]);
+    }
+    if let Ok(linker) = std::env::var("RUSTC_LINKER") {
+        command.args(["-C", &format!("linker={linker}")]);
+    }
+    command.arg("--remap-path-prefix").arg(format!("{}=ferry", variable("CARGO_MANIFEST_DIR")));
+    command.arg("-o").arg(&program).arg("web/main.rs");
+    let output = command.output().expect("the compiler runs");
+    if !output.status.success() {
+        // Some hosts have no static C library. All else works without it.
+        let said = String::from_utf8_lossy(&output.stderr).replace('\n', " ");
+        println!("cargo::warning=ferry demo will need a registry, its own web server is not built: {said}");
+        std::fs::write(&program, []).expect("the output directory can be written");
+    }
+}

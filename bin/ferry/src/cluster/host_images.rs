@@ -1,0 +1,26 @@
+//! What was loaded on this host, given to the cluster's other nodes through the API server.
+
+use ferry_apiserver::Api;
+use ferry_apiserver::body::{Body, Response};
+use ferry_apiserver::host_images::ImageRequest;
+use ferry_kubelet::images::containerd;
+use ferry_kubelet::images::distribution::{Answer, Question, Registry};
+
+/// From now on the API server answers for this runtime's images.
+pub fn give_out(api: &Api, endpoint: &str) -> anyhow::Result<()> {
+    let registry = Registry::new(containerd::Client::new(endpoint)?);
+    api.host_images.answer_with(move |request| {
+        let registry = registry.clone();
+        Box::pin(async move { answer(&registry, request).await })
+    });
+    Ok(())
+}
+
+async fn answer(registry: &Registry, request: ImageRequest) -> Response {
+    let ImageRequest { method, path, registry: meant, range } = request;
+    let answer = registry.answer(&Question { method, path, registry: meant, range }).await;
+    answer.map(|answer| match answer {
+        Answer::Bytes(bytes) => bytes.into(),
+        Answer::Stream(pieces) => Body::stream(pieces),
+    })
+}
