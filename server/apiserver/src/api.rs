@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::AdmissionChain;
+use crate::flow_control::FlowControl;
 use crate::metrics::Metrics;
 use crate::served::Served;
 use crate::shares::Shares;
@@ -33,6 +34,7 @@ pub struct Api {
     pub admission: AdmissionChain,
     pub metrics: Metrics,
     pub limits: Limits,
+    pub flow_control: FlowControl,
     /// Writes whose clients have gone.
     pub unfinished: TaskTracker,
     pub health: crate::health::Health,
@@ -51,9 +53,6 @@ pub struct Api {
 }
 
 pub struct Limits {
-    /// Requests in flight that read, and that write; watches do not count.
-    pub reading: Arc<Shares>,
-    pub writing: Arc<Shares>,
     pub body_bytes: usize,
     /// What all bodies of requests that are not answered yet may hold.
     pub unfinished_body_bytes: Arc<Shares>,
@@ -67,8 +66,6 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            reading: Shares::new(400),
-            writing: Shares::new(200),
             body_bytes: 3 << 20,
             unfinished_body_bytes: Shares::new(256 << 20),
             unread_answer_bytes: Shares::new(256 << 20),
@@ -91,6 +88,7 @@ pub struct Parts {
     pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
     pub limits: Limits,
+    pub flow_control: FlowControl,
     pub node_connection: crate::node_connection::NodeConnection,
     pub service_accounts: Arc<ServiceAccounts>,
     /// Where others find the keys that verify service account tokens.
@@ -110,6 +108,7 @@ impl Api {
             rbac: parts.rbac,
             admission: parts.admission,
             limits: parts.limits,
+            flow_control: parts.flow_control,
             unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
             kubelets: Default::default(),

@@ -1,5 +1,5 @@
-//! The filter chain: what every request goes through before a verb sees it. `admit` lists the steps in
-//! their order; each is one function below. What comes after, the verb's work and what is told of it, is `carry_out`.
+//! The filter chain: what every request goes through before a verb sees it. [`filter`] lists the steps in their order, each
+//! is one function below; [`serve`] runs the verb; [`Responder`] finishes the response.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ferry_auth::{Attributes, Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, EXPECT, HeaderValue, WARNING};
+use http::header::{AUTHORIZATION, EXPECT, HeaderName, HeaderValue, WARNING};
 use parking_lot::Mutex;
 use tokio::time::Instant as Deadline;
 
@@ -23,6 +23,7 @@ use crate::api::Api;
 use crate::auditing::Auditing;
 use crate::body::{Body, PIECE, Response};
 use crate::compress::FiniteStream;
+use crate::flow_control::{Class, Stored};
 use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
 use crate::negotiate::{View, Wanted, wanted};
 use crate::request::Request;
@@ -30,9 +31,12 @@ use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
 use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
-use crate::shares::{Share, Shares};
+use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
 use crate::{compress, paths, respond, verbs};
+
+const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// What a connection brings to each of its requests.
 #[derive(Clone, Default)]
@@ -63,105 +67,91 @@ pub async fn handle<B: RequestBody>(
     connection: Connection,
     request: http::Request<B>,
 ) -> Response {
-    let arrival = Arrival { started: Instant::now(), received: SystemTime::now() };
-    let (parts, body) = request.into_parts();
-    // Who waits for a word before it sends its body hears the answer instead.
-    let body = if parts.headers.contains_key(EXPECT) { Unread::silent(body) } else { Unread::new(body) };
-    let query = Query::parse(parts.uri.query().unwrap_or(""));
-    let (info, legible) = request_info(&parts, &query);
-    let mut told = Told::new(&connection, &parts);
-    let deadline = deadline(&api, &info);
-    let asked = Asked { parts, body, query, info, legible };
-    let admitting = admit(&api, &connection, arrival, asked, &mut told.notes);
-    let admitting = told.span.in_scope(within(deadline, admitting));
-    let admitted = match AssertUnwindSafe(admitting).catch_unwind().await {
-        Ok(Ok(Passed::Here(admitted))) => *admitted,
-        Ok(Ok(Passed::On(response))) => return told.finish(response),
-        Ok(Err(status)) => return told.refuse(&status),
-        Err(_) => return told.panicked(),
+    let (head, body) = receive(request);
+    let mut responder = Responder::new(&connection, &head.parts);
+    let deadline = deadline(&api, &head.info);
+    let filtering = filter(&api, &connection, head, body, &mut responder.context);
+    let filtering = responder.span.in_scope(within(deadline, filtering));
+    let admitted = match AssertUnwindSafe(filtering).catch_unwind().await {
+        Ok(Ok(Filtered::Admitted(admitted))) => *admitted,
+        Ok(Ok(Filtered::Proxied(response))) => return responder.finish(response),
+        Ok(Err(status)) => return responder.refuse(&status),
+        Err(_) => return responder.panicked(),
     };
-    let wanted = told.wanted;
+    let wanted = responder.wanted;
     if !admitted.request.info.is_mutating() || admitted.request.info.is_long_running() {
-        return carry_out(api, admitted, told, deadline).await;
+        return serve(api, admitted, responder, deadline).await;
     }
-    // The time is the client's to wait, not the write's to take.
+    // The deadline limits how long the client waits, not the write.
     let tasks = api.unfinished.clone();
-    let written = RunToCompletion::new(carry_out(api, admitted, told, None), &tasks);
-    let answer = within(deadline, written.map(Ok)).await;
-    answer.unwrap_or_else(|status| respond::status_as(&status, wanted))
+    let writing = RunToCompletion::new(serve(api, admitted, responder, None), &tasks);
+    within(deadline, writing.map(Ok)).await.unwrap_or_else(|status| respond::status_as(&status, wanted))
 }
 
-#[derive(Clone, Copy)]
-struct Arrival {
+/// A request as it arrived, without its body.
+struct Head {
+    parts: http::request::Parts,
+    query: Query,
+    info: RequestInfo,
+    /// Why the path cannot be read. The request is audited before it is refused.
+    path: Result<(), Status>,
     started: Instant,
     received: SystemTime,
 }
 
-/// A request as it came.
-struct Asked<B: RequestBody> {
-    parts: http::request::Parts,
-    body: Unread<B>,
-    query: Query,
-    info: RequestInfo,
-    legible: Result<(), Status>,
+fn receive<B: RequestBody>(request: http::Request<B>) -> (Head, Unread<B>) {
+    let (started, received) = (Instant::now(), SystemTime::now());
+    let (parts, body) = request.into_parts();
+    // A client that expects `100 Continue` is sent the response instead, and sends no body.
+    let body = if parts.headers.contains_key(EXPECT) { Unread::silent(body) } else { Unread::new(body) };
+    let query = Query::parse(parts.uri.query().unwrap_or(""));
+    let (info, path) = request_info(&parts, &query);
+    (Head { parts, query, info, path, started, received }, body)
 }
 
-/// Where a request goes that has passed the filters.
-enum Passed {
-    Here(Box<Admitted>),
-    /// To another API server, which has answered.
-    On(Response),
+/// What the filters made of a request.
+enum Filtered {
+    Admitted(Box<Admitted>),
+    /// Another API server has answered.
+    Proxied(Response),
 }
 
-/// A request that has passed the filters, and what it holds while it is answered.
+/// A request that has passed the filters, and what it holds until it is answered.
 struct Admitted {
     request: Request,
     started: Instant,
     body: request_body::Whole,
-    place: Option<Share>,
 }
 
-async fn admit<B: RequestBody>(
+/// The filters, in their order.
+async fn filter<B: RequestBody>(
     api: &Api,
     connection: &Connection,
-    arrival: Arrival,
-    asked: Asked<B>,
-    notes: &mut Notes,
-) -> Result<Passed, Status> {
-    let Asked { mut parts, body, query, info, legible } = asked;
-    let checked = headers::check(&parts.headers);
-    let authenticated = match &checked {
-        Ok(()) => authenticate(api, connection, &parts, &info).await,
-        Err(status) => Err(status.clone()),
-    };
-    let caller = authenticated.as_ref().map_or_else(|_| Arc::new(User::default()), Arc::clone);
-    notes.auditing =
-        Auditing::begin(api.audit.as_ref(), connection, &parts, &info, &caller, arrival.received);
-    checked?;
-    legible?;
-    let caller = authenticated?;
-    let acting = impersonate(api, &parts.headers, &info, caller.clone()).await?;
-    if !Arc::ptr_eq(&acting.user, &caller) {
-        notes.audit(|auditing| auditing.impersonated(&acting));
-    }
-    let user = acting.user;
-    notes.actor = Some(user.clone());
+    head: Head,
+    body: Unread<B>,
+    context: &mut Context,
+) -> Result<Filtered, Status> {
+    let user = identify(api, connection, &head, context).await?;
+    let Head { mut parts, query, info, started, .. } = head;
+    context.class = api.flow_control.classify(&info, &user);
     let decision = authorize(api, &info, &user).await;
-    notes.audit(|auditing| auditing.decided(&decision));
+    context.audit(|auditing| auditing.decided(&decision));
     permit(&info.attributes(&user), decision)?;
     if let Some(remote) = aggregation::remote(api, &info) {
-        // However slow who answers is, it takes nobody's place here.
-        let response = pass_on(&remote, connection, &info, &user, parts, body).await;
-        api.metrics.passed_on(&info, response.status(), arrival.started.elapsed());
-        return Ok(Passed::On(response));
+        // The other server limits its requests itself; a slow one takes no seats here.
+        let response = proxy_request(&remote, connection, &info, &user, parts, body).await;
+        api.metrics.passed_on(&info, response.status(), started.elapsed());
+        return Ok(Filtered::Proxied(response));
     }
-    let response_memory = limit_unread_answers(api, connection, &user)?;
+    let response_memory = limit_unread_responses(api, connection, &user)?;
+    // Before it gets seats: a client that sends its body slowly waits for itself.
     let body = match request_body::is_wanted(&parts.method, &info) {
         true => body.read(api.limits.body_bytes, &user, body_memory(api, connection).as_ref()).await?,
         false => request_body::Whole::default(),
     };
-    notes.audit(|auditing| auditing.request_body(&parts.headers, &body.bytes));
-    let place = limit_in_flight(api, connection, &info, &user)?;
+    context.audit(|auditing| auditing.request_body(&parts.headers, &body.bytes));
+    let stored = || stored(api, &info);
+    let seats = api.flow_control.acquire(context.class.clone(), &info, &query, &user, stored).await?;
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let request = Request {
         method: parts.method,
@@ -174,40 +164,71 @@ async fn admit<B: RequestBody>(
         warnings: Default::default(),
         annotations: Default::default(),
         response_memory,
+        seats: Mutex::new(seats),
         upgrade: Mutex::new(upgrade),
     };
-    Ok(Passed::Here(Box::new(Admitted { request, started: arrival.started, body, place })))
+    Ok(Filtered::Admitted(Box::new(Admitted { request, started, body })))
 }
 
-/// Answers a request, and tells of it.
-async fn carry_out(
+/// Authentication, the start of the audit record, impersonation.
+async fn identify(
+    api: &Api,
+    connection: &Connection,
+    head: &Head,
+    context: &mut Context,
+) -> Result<Arc<User>, Status> {
+    let Head { parts, info, .. } = head;
+    let checked = headers::check(&parts.headers);
+    let authenticated = match &checked {
+        Ok(()) => authenticate(api, connection, parts, info).await,
+        Err(status) => Err(status.clone()),
+    };
+    let caller = authenticated.as_ref().map_or_else(|_| Arc::new(User::default()), Arc::clone);
+    context.auditing = Auditing::begin(api.audit.as_ref(), connection, parts, info, &caller, head.received);
+    checked?;
+    head.path.clone()?;
+    let caller = authenticated?;
+    let acting = impersonate(api, &parts.headers, info, caller.clone()).await?;
+    if !Arc::ptr_eq(&acting.user, &caller) {
+        context.audit(|auditing| auditing.impersonated(&acting));
+    }
+    context.user = Some(acting.user.clone());
+    Ok(acting.user)
+}
+
+/// How much a list of the resource would load.
+fn stored(api: &Api, info: &RequestInfo) -> Option<Stored> {
+    let resource = api.registry.resource(&GroupResource::new(info.group.clone(), info.resource.clone()))?;
+    Some(Stored { objects: resource.cache.len(), bytes: resource.cache.bytes() })
+}
+
+/// Runs the action of an admitted request and finishes its response.
+async fn serve(
     api: Arc<Api>,
     admitted: Admitted,
-    mut told: Told,
+    mut responder: Responder,
     deadline: Option<Deadline>,
 ) -> Response {
-    let Admitted { request, started, body, place } = admitted;
-    let answering = told.span.in_scope(within(deadline, answer(&api, &request)));
+    let Admitted { request, started, body } = admitted;
+    let answering = responder.span.in_scope(within(deadline, answer(&api, &request)));
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
-        Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, told.wanted)),
-        Err(_) => return told.panicked(),
+        Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.wanted)),
+        Err(_) => return responder.panicked(),
     };
-    drop(body);
+    // Seats are for the work. A response that its client has yet to read holds memory, which has a budget of its own.
+    drop((body, request.seats.lock().take()));
     add_warnings(&mut response, &request);
-    told.notes.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
+    responder.context.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
     api.metrics.finished(&api.served(), &request, response.status(), started.elapsed());
-    // A component has no place, and reads.
-    let Some(place) = place else { return told.finish(response) };
-    match is_kept(&response, &request) {
-        Ok(true) => told.finish(response).map(|body| body.hold((request.response_memory, place))),
-        Ok(false) => told.finish(response),
-        Err(status) => told.refuse(&status),
+    match holds_memory(&response, &request) {
+        Ok(true) => responder.finish(response).map(|body| body.hold(request.response_memory)),
+        Ok(false) => responder.finish(response),
+        Err(status) => responder.refuse(&status),
     }
 }
 
-/// Whether the answer keeps its memory and its place in flight until the client has read it. Long ones do: who reads
-/// slowly waits for itself.
-fn is_kept(response: &Response, request: &Request) -> Result<bool, Status> {
+/// Whether the response counts against the memory budget until the client has read it, as long ones do.
+fn holds_memory(response: &Response, request: &Request) -> Result<bool, Status> {
     match response.body() {
         Body::Bytes(bytes) if bytes.len() > PIECE => {
             match request.info.is_mutating() {
@@ -221,23 +242,24 @@ fn is_kept(response: &Response, request: &Request) -> Result<bool, Status> {
     }
 }
 
-/// What is told of a request: to its caller, to the trace, to the audit log.
-struct Told {
+/// Finishes responses: headers, trace, audit, compression.
+struct Responder {
     span: Span,
-    notes: Notes,
+    context: Context,
     wanted: Wanted,
     accept_gzip: bool,
     is_traced_write: bool,
 }
 
-/// What the filters find out.
+/// What the filters found out about a request.
 #[derive(Default)]
-struct Notes {
+struct Context {
     auditing: Option<Auditing>,
-    actor: Option<Arc<User>>,
+    user: Option<Arc<User>>,
+    class: Option<Class>,
 }
 
-impl Notes {
+impl Context {
     fn audit(&mut self, note: impl FnOnce(&mut Auditing)) {
         if let Some(auditing) = &mut self.auditing {
             note(auditing);
@@ -245,12 +267,12 @@ impl Notes {
     }
 }
 
-impl Told {
-    fn new(connection: &Connection, parts: &http::request::Parts) -> Told {
+impl Responder {
+    fn new(connection: &Connection, parts: &http::request::Parts) -> Responder {
         let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
-        Told {
+        Responder {
             span: trace(parts),
-            notes: Notes::default(),
+            context: Context::default(),
             wanted: wanted.unwrap_or(Wanted::JSON),
             accept_gzip: compress::accepts(&parts.headers),
             is_traced_write: connection.identity.is_none()
@@ -266,7 +288,7 @@ impl Told {
 
     /// A panic is a defect of ours; it ends one request and no other.
     fn panicked(mut self) -> Response {
-        self.notes.audit(Auditing::panicked);
+        self.context.audit(Auditing::panicked);
         self.refuse(&Status::internal(
             "This request caused apiserver to panic. Look in the logs for details.",
         ))
@@ -274,7 +296,7 @@ impl Told {
 
     fn finish(mut self, mut response: Response) -> Response {
         self.span.set("code", response.status().as_u16());
-        if let Some(user) = self.notes.actor {
+        if let Some(user) = self.context.user {
             self.span.set("user", &user.name);
         }
         // The W3C draft's answer to `traceparent`: it tells a caller that its own spans are welcome too.
@@ -283,11 +305,24 @@ impl Told {
         {
             response.headers_mut().insert("traceresponse", context);
         }
+        if let Some(class) = self.context.class {
+            add_class(&mut response, &class);
+        }
         drop(self.span);
-        if let Some(auditing) = self.notes.auditing {
+        if let Some(auditing) = self.context.auditing {
             response = auditing.finish(response);
         }
         if self.accept_gzip { compress::gzip(response) } else { response }
+    }
+}
+
+/// UIDs, not names: what administrators call their flows is not the clients' business.
+fn add_class(response: &mut Response, class: &Class) {
+    let headers = [(PRIORITY_LEVEL_UID, class.level_uid.as_str()), (FLOW_SCHEMA_UID, class.schema_uid())];
+    for (name, uid) in headers {
+        if let Ok(uid) = HeaderValue::from_str(uid) {
+            response.headers_mut().insert(name, uid);
+        }
     }
 }
 
@@ -303,8 +338,8 @@ fn request_info(parts: &http::request::Parts, query: &Query) -> (RequestInfo, Re
     }
 }
 
-/// Hands a request to the API server that answers for it, its body unread.
-async fn pass_on<B: RequestBody>(
+/// Proxies a request to the API server that serves its group, with its body unread.
+async fn proxy_request<B: RequestBody>(
     remote: &Remote,
     connection: &Connection,
     info: &RequestInfo,
@@ -359,27 +394,8 @@ fn cause_of(headers: &HeaderMap) -> Option<i64> {
     baggage.split(',').find_map(|entry| entry.trim().strip_prefix("ferry-cause=")?.parse().ok())
 }
 
-/// Whoever is outside must not take the places of the server's own parts, which know how much they do at once; nor all
-/// those of others. Whether the server is well can be asked at any time.
-fn limit_in_flight(
-    api: &Api,
-    connection: &Connection,
-    info: &RequestInfo,
-    user: &User,
-) -> Result<Option<Share>, Status> {
-    if connection.identity.is_some() || info.is_long_running() || info.is_about_health() {
-        return Ok(None);
-    }
-    let places =
-        if info.is_mutating() && info.is_resource { &api.limits.writing } else { &api.limits.reading };
-    places
-        .take(user, 1)
-        .map(Some)
-        .ok_or_else(|| Status::too_many_requests("Too many requests, please try again later.", 1))
-}
-
-/// Who has not read what it asked for gets no more.
-fn limit_unread_answers(api: &Api, connection: &Connection, user: &User) -> Result<ResponseMemory, Status> {
+/// A client that has not read its responses gets no more.
+fn limit_unread_responses(api: &Api, connection: &Connection, user: &User) -> Result<ResponseMemory, Status> {
     match &connection.identity {
         Some(_) => Ok(ResponseMemory::default()),
         None => ResponseMemory::new([&connection.memory.answers, &api.limits.unread_answer_bytes], user),

@@ -24,6 +24,7 @@ mod definitions;
 mod documents;
 mod escalation;
 pub mod filters;
+pub mod flow_control;
 mod follow;
 pub mod given_files;
 mod headers;

@@ -133,6 +133,9 @@ impl Metrics {
             let _ =
                 writeln!(out, "apiserver_storage_objects{{resource=\"{name}\"}} {}", resource.cache.len());
         }
+        if let Some(fairness) = api.flow_control.fairness() {
+            fairness.metrics_text(&mut out);
+        }
         out += &head("process_resident_memory_bytes", "gauge");
         let _ = writeln!(out, "process_resident_memory_bytes {}", resident_bytes());
         out

@@ -30,11 +30,14 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["healthz" | "livez" | "readyz", .., ""] => Ok(respond::page_not_found()),
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts).await),
         ["version"] => Ok(respond::json_bytes(200, version::document().into())),
-        ["metrics"] => {
-            let text = api.metrics.text(api);
-            let builder =
-                http::Response::builder().header(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-            Ok(respond::finish(builder, text.into_bytes().into()))
+        ["metrics"] => Ok(text(api.metrics.text(api))),
+        ["debug", "api_priority_and_fairness", what] => {
+            let with_details = !request.query.text("includeRequestDetails").is_empty();
+            let fairness = api.flow_control.fairness();
+            Ok(match fairness.and_then(|fairness| fairness.dump(what, with_details)) {
+                Some(table) => text(table),
+                None => respond::page_not_found(),
+            })
         }
         ["api" | "apis" | "openapi", ..] => documents::answer(api, request, &parts),
         // The whole store: RBAC gives this path to administrators only.
@@ -47,6 +50,11 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["openid", "v1", "jwks"] => api.openid_keys(),
         _ => Ok(respond::page_not_found()),
     }
+}
+
+fn text(text: String) -> Response {
+    let builder = http::Response::builder().header(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    respond::finish(builder, text.into_bytes().into())
 }
 
 async fn snapshot(api: &Api) -> Result<Response, Status> {

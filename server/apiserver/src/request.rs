@@ -15,6 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::flow_control::Seats;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
 use crate::response_memory::ResponseMemory;
@@ -37,6 +38,8 @@ pub struct Request {
     pub annotations: Mutex<Vec<Annotation>>,
     /// Taken from by whoever makes an answer as a whole.
     pub response_memory: ResponseMemory,
+    /// The request's seats; a watch keeps them until its initial events are sent.
+    pub seats: Mutex<Option<Seats>>,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }

@@ -173,12 +173,6 @@ impl RequestInfo {
                 && ["attach", "exec", "proxy", "log", "portforward"].contains(&self.subresource.as_str()))
     }
 
-    /// Of the server itself, asked by those who may end it.
-    pub fn is_about_health(&self) -> bool {
-        let first = self.path.split('/').nth(1).unwrap_or("");
-        !self.is_resource && matches!(first, "healthz" | "livez" | "readyz")
-    }
-
     pub fn is_mutating(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }

@@ -27,11 +27,11 @@ use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, CertificateAuthenticators, Upkeep};
 use crate::definitions::Definitions;
+use crate::flow_control::{self, FlowControl, FlowControlConfig};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::server_addresses::{self, ServerAddresses};
-use crate::shares::Shares;
 use crate::tokens::CachedObjects;
 use crate::{access, follow, policy, server, usage_samples};
 
@@ -78,7 +78,9 @@ pub struct Config {
     pub admission_configuration: Option<PathBuf>,
     /// How long a request may take that is no watch or stream.
     pub request_timeout: Duration,
-    /// Requests at once that read, and that write; watches and streams do not count.
+    /// Flow schemas and priority levels decide; otherwise the two limits below apply to everybody.
+    pub priority_and_fairness: bool,
+    /// The sum of both is what priority levels share.
     pub max_requests_in_flight: usize,
     pub max_mutating_requests_in_flight: usize,
 }
@@ -114,6 +116,7 @@ impl Config {
             disable_admission_plugins: Vec::new(),
             admission_configuration: None,
             request_timeout: Duration::from_secs(60),
+            priority_and_fairness: true,
             max_requests_in_flight: 400,
             max_mutating_requests_in_flight: 200,
         }
@@ -185,11 +188,7 @@ pub(crate) fn config_error(error: impl std::fmt::Display) -> StartError {
 /// Starts serving. When this returns the server is ready: caches filled, default objects there.
 pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, StartError> {
     let mut span = ferry_trace::span("apiserver.start");
-    let listener = TcpListener::bind(config.bind)
-        .await
-        .map_err(|source| StartError::Listen { address: config.bind, source })?;
-    let address =
-        listener.local_addr().map_err(|source| StartError::Listen { address: config.bind, source })?;
+    let (listener, address) = listen(config.bind).await?;
     let advertise = certificates::host_address(&config);
     let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
     let service_ip =
@@ -198,21 +197,11 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         config.data_dir.join("pki"),
         certificates::serving_names(&config, advertise, service_ip),
     )?);
-
-    let rows: Vec<_> =
-        ferry_api::kinds::builtin().iter().filter(|row| config.runtime_config.serves(row)).cloned().collect();
-    let settings = Settings {
-        service_ranges: vec![service_range],
-        node_ports: config.service_node_ports.clone(),
-        initializers: rows.iter().any(|row| row.kind == "InitializerConfiguration"),
-    };
-    let registry = Arc::new(Registry::new(store.clone(), &rows, settings));
     let stop = CancellationToken::new();
+    let (registry, rows) = registry(&config, store.clone(), service_range);
     fill_caches(&registry, stop.clone()).await?;
 
-    let host =
-        if config.bind.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { config.bind.ip() };
-    let url = format!("https://{}", SocketAddr::new(host, address.port()));
+    let url = local_url(config.bind.ip(), address.port());
     let advertised = SocketAddr::new(advertise, address.port());
     let usage = Arc::new(UsageHistory::default());
     let (api, certificate_authenticators) =
@@ -234,10 +223,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         port: address.port(),
         trust: config.given.trust(&pki)?,
     };
-    bootstrap.run(&client).await?;
-    if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
-        policy::bootstrap(&client).await?;
-    }
+    write_default_objects(&config, &api, &bootstrap, &client, &stop).await?;
     let front_proxy =
         Arc::new(FrontProxy::new(certificates::certified_key(&config.given.front_proxy_client(&pki)?)?));
     let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
@@ -247,11 +233,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;
     let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
-    if api.admission.has(plugins::initial_resources::NAME) {
-        let settings = plugins::initial_resources::Settings::read(&admission_configuration(&config)?);
-        let interval = settings.map_err(config_error)?.interval();
-        tokio::spawn(usage_samples::follow(client.clone(), registry, usage, interval, stop.clone()));
-    }
+    follow_usage(&config, &api, &client, registry, usage, &stop)?;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     let upkeep = Upkeep {
         config,
@@ -269,6 +251,67 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     api.health.started();
     span.set("address", address.to_string());
     Ok(Running { api, pki, address, url, stop, serving, announcing, store })
+}
+
+async fn listen(bind: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { address: bind, source };
+    let listener = TcpListener::bind(bind).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// As clients on this host reach the server.
+fn local_url(bind: IpAddr, port: u16) -> String {
+    let host = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
+    format!("https://{}", SocketAddr::new(host, port))
+}
+
+/// The registry of the built-in kinds that are served, and their rows.
+fn registry(
+    config: &Config,
+    store: Arc<dyn Store>,
+    service_range: AddressRange,
+) -> (Arc<Registry>, Vec<Arc<ferry_api::Kind>>) {
+    let rows: Vec<_> =
+        ferry_api::kinds::builtin().iter().filter(|row| config.runtime_config.serves(row)).cloned().collect();
+    let settings = Settings {
+        service_ranges: vec![service_range],
+        node_ports: config.service_node_ports.clone(),
+        initializers: rows.iter().any(|row| row.kind == "InitializerConfiguration"),
+    };
+    (Arc::new(Registry::new(store, &rows, settings)), rows)
+}
+
+/// What every cluster has: namespaces, the `kubernetes` Service, roles and bindings, flow control.
+async fn write_default_objects(
+    config: &Config,
+    api: &Api,
+    bootstrap: &Bootstrap,
+    client: &kube::Client,
+    stop: &CancellationToken,
+) -> Result<(), StartError> {
+    bootstrap.run(client).await?;
+    if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
+        policy::bootstrap(client).await?;
+    }
+    start_flow_control(api, client, stop).await
+}
+
+/// Samples what containers use, where an admission plugin wants to know.
+fn follow_usage(
+    config: &Config,
+    api: &Api,
+    client: &kube::Client,
+    registry: Arc<Registry>,
+    usage: Arc<UsageHistory>,
+    stop: &CancellationToken,
+) -> Result<(), StartError> {
+    if api.admission.has(plugins::initial_resources::NAME) {
+        let settings = plugins::initial_resources::Settings::read(&admission_configuration(config)?);
+        let interval = settings.map_err(config_error)?.interval();
+        tokio::spawn(usage_samples::follow(client.clone(), registry, usage, interval, stop.clone()));
+    }
+    Ok(())
 }
 
 impl Running {
@@ -405,12 +448,8 @@ async fn api(
         authorization,
         rbac,
         admission,
-        limits: Limits {
-            reading: Shares::new(config.max_requests_in_flight),
-            writing: Shares::new(config.max_mutating_requests_in_flight),
-            request_timeout: config.request_timeout,
-            ..Limits::default()
-        },
+        flow_control: flow_control(config, &registry)?,
+        limits: Limits { request_timeout: config.request_timeout, ..Limits::default() },
         node_connection: NodeConnection::new(certificates::kubelet_tls(config, pki)?),
         service_accounts,
         advertised: advertise.to_string(),
@@ -419,6 +458,42 @@ async fn api(
         rows,
     });
     Ok((api, authenticators.certificate_authenticators))
+}
+
+/// Fed from the registry's caches.
+fn flow_control(config: &Config, registry: &Registry) -> Result<FlowControl, StartError> {
+    let (reads, writes) = (config.max_requests_in_flight, config.max_mutating_requests_in_flight);
+    if config.priority_and_fairness && reads + writes == 0 {
+        return Err(config_error(
+            "max-requests-inflight and max-mutating-requests-inflight have to sum to more than 0",
+        ));
+    }
+    let flow_control = FlowControl::new(FlowControlConfig {
+        enabled: config.priority_and_fairness,
+        max_requests: reads,
+        max_mutating_requests: writes,
+        request_timeout: config.request_timeout,
+    });
+    if let Some(fairness) = flow_control.fairness() {
+        follow::follow(registry, fairness, follow::FLOW_CONTROL);
+    }
+    Ok(flow_control)
+}
+
+/// Writes the objects that flow control begins with, and keeps them.
+async fn start_flow_control(
+    api: &Api,
+    client: &kube::Client,
+    stop: &CancellationToken,
+) -> Result<(), StartError> {
+    let Some(fairness) = api.flow_control.fairness() else { return Ok(()) };
+    tokio::spawn(fairness.clone().run(stop.clone()));
+    let is_served = |plural| api.served().kind(flow_control::GROUP, "v1", plural).is_some();
+    if is_served("flowschemas") && is_served("prioritylevelconfigurations") {
+        fairness.ensure(client).await?;
+        tokio::spawn(fairness.clone().keep(client.clone(), stop.clone()));
+    }
+    Ok(())
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {

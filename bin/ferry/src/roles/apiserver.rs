@@ -85,11 +85,15 @@ pub struct Flags {
     /// How long a request may take that is no watch or stream
     #[arg(long, default_value = "60s", value_parser = access::duration)]
     pub request_timeout: Duration,
-    /// Requests at once that read; more are told to come again, and so is a user that holds as many as are free
-    #[arg(long, default_value_t = 400, value_parser = at_once)]
+    /// Limit concurrency by FlowSchemas and PriorityLevelConfigurations
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub enable_priority_and_fairness: bool,
+    /// With priority and fairness the sum of this and --max-mutating-requests-inflight is the number of seats that
+    /// priority levels share; without, so many requests that read are served at once, and 0 is no limit
+    #[arg(long, default_value_t = 400)]
     pub max_requests_inflight: usize,
-    /// Requests at once that write
-    #[arg(long, default_value_t = 200, value_parser = at_once)]
+    /// See --max-requests-inflight; without priority and fairness so many requests that write are served at once
+    #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
 }
 
@@ -276,16 +280,11 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         disable_admission_plugins: flags.disable_admission_plugins,
         admission_configuration: flags.admission_control_config_file,
         request_timeout: flags.request_timeout,
+        priority_and_fairness: flags.enable_priority_and_fairness,
         max_requests_in_flight: flags.max_requests_inflight,
         max_mutating_requests_in_flight: flags.max_mutating_requests_inflight,
         ..defaults
     })
-}
-
-/// Upstream takes 0 for no limit.
-fn at_once(text: &str) -> Result<usize, String> {
-    let number: u32 = text.parse().map_err(|_| format!("{text:?} is no number of requests"))?;
-    Ok(if number == 0 { tokio::sync::Semaphore::MAX_PERMITS } else { number as usize })
 }
 
 fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {

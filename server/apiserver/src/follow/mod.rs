@@ -13,6 +13,7 @@ use ferry_registry::Registry;
 use ferry_registry::cache::{self, Delta, Entry, Filter};
 use serde::de::DeserializeOwned;
 
+use crate::flow_control::{self, Fairness};
 use pod_references::PodChange;
 
 /// How the objects of one resource reach a decider.
@@ -154,6 +155,27 @@ pub const BOOTSTRAP_TOKENS: &[Feed<BootstrapTokens>] = &[Feed {
         }
     },
 }];
+
+macro_rules! flow_control_feed {
+    ($plural:literal, $set:ident) => {
+        Feed {
+            group: flow_control::GROUP,
+            plural: $plural,
+            namespace: "",
+            apply: |fairness, deltas| {
+                fairness.$set(deltas.map(|delta| match delta {
+                    Delta::Set { entry, .. } => (entry.name().to_string(), object_of(entry)),
+                    Delta::Gone(entry) => (entry.name().to_string(), None),
+                }));
+            },
+        }
+    };
+}
+
+pub const FLOW_CONTROL: &[Feed<Fairness>] = &[
+    flow_control_feed!("prioritylevelconfigurations", set_levels),
+    flow_control_feed!("flowschemas", set_schemas),
+];
 
 fn is_token(secret: &Entry) -> bool {
     secret.name().starts_with(bootstrap_token::SECRET_NAME_PREFIX)

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Target, read};
 use crate::body::{Body, Response};
+use crate::flow_control::{Counted, Seats};
 use crate::negotiate::{Encoding, View, Wanted};
 use crate::poll_when_woken::PollWhenWoken;
 use crate::request::{LONGEST_WAIT, revision};
@@ -87,6 +88,8 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         over: PollWhenWoken::new(over(deadline, target.api.health.stopping())),
         last_sent: Revision(0),
         ended: false,
+        seats: target.request.seats.lock().take(),
+        _counted: target.api.flow_control.count_watch(&target.request.info),
     };
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_lines(target.request, stream);
@@ -168,6 +171,9 @@ struct EventStream {
     over: PollWhenWoken<()>,
     last_sent: Revision,
     ended: bool,
+    /// Held while the initial events are sent.
+    seats: Option<Seats>,
+    _counted: Option<Counted>,
 }
 
 /// The objects that a watch begins with, as far as they are not sent yet.
@@ -220,6 +226,7 @@ impl EventStream {
         if let Some(bytes) = self.ready.pop_front() {
             return Poll::Ready(Ok(Some(bytes)));
         }
+        self.seats = None;
         if let Some(converting) = &mut self.converting {
             ready!(converting.done.poll_unpin(context))?;
             if let Some(Converting { change, event, .. }) = self.converting.take() {

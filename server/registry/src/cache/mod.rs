@@ -59,6 +59,8 @@ struct State {
     snapshot: Snapshot,
     ring: VecDeque<Arc<Event>>,
     ring_bytes: usize,
+    /// Of all objects, as they are served.
+    bytes: usize,
     /// The position of the next event.
     next: u64,
     /// The newest revision that touched this resource.
@@ -115,6 +117,7 @@ impl Cache {
                 snapshot: Snapshot::new(),
                 ring: VecDeque::new(),
                 ring_bytes: 0,
+                bytes: 0,
                 next: 0,
                 revision: Revision(0),
                 forgotten: Revision(0),
@@ -145,6 +148,11 @@ impl Cache {
 
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
         self.state.read().snapshot.get(key).cloned()
+    }
+
+    /// The size of all objects, as they are served.
+    pub fn bytes(&self) -> usize {
+        self.state.read().bytes
     }
 
     pub fn len(&self) -> usize {
@@ -202,6 +210,7 @@ impl Cache {
         }
         {
             let mut state = self.state.write();
+            state.bytes = snapshot.values().map(|entry| entry.size()).sum();
             state.snapshot = snapshot;
             state.unreadable = unreadable;
             state.ring.clear();
@@ -221,6 +230,8 @@ impl Cache {
         let previous = {
             let mut state = self.state.write();
             let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
+            state.bytes += entry.size();
+            state.bytes -= previous.as_ref().map_or(0, |previous| previous.size());
             state.unreadable.remove(&entry.key);
             state.push(Event::new(entry.clone(), previous.clone(), false));
             self.published.store(state.next, Ordering::Release);
@@ -251,6 +262,7 @@ impl Cache {
                 state.revision = revision;
             }
             let Some(previous) = state.snapshot.remove(key) else { return };
+            state.bytes -= previous.size();
             let entry = Arc::new(previous.deleted_at(revision));
             state.push(Event::new(entry.clone(), Some(previous.clone()), true));
             self.published.store(state.next, Ordering::Release);
