@@ -62,6 +62,8 @@ enum Role {
     Bench(roles::bench::Flags),
     /// Show what happened when, and because of what
     Trace(Box<ferry_timeline::Flags>),
+    /// Say why an object was deleted, evicted, restarted, scaled or changed, by whom, and because of what
+    Why(Box<ferry_timeline::why::Flags>),
     /// Run a further node of a cluster
     Agent(cluster::agent::Flags),
     /// Let nodes join
@@ -162,6 +164,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
         Role::Trace(flags) => roles::trace::run(*flags),
+        Role::Why(flags) => roles::trace::why(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }
 }

@@ -40,7 +40,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         // The whole store: RBAC gives this path to administrators only.
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         // Names of everybody's objects: administrators only, too.
-        ["ferry", "v1", "trace"] => trace::answer(api, request),
+        ["ferry", "v1", "trace"] => trace::answer(api, request).await,
         [".well-known", "openid-configuration"] => api.openid_configuration(),
         ["openid", "v1", "jwks"] => api.openid_keys(),
         _ => Ok(respond::page_not_found()),
