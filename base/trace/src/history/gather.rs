@@ -38,12 +38,15 @@ pub fn gather<E>(
         }
         loaded.extend(&missing);
         gathered.take(find(&Wanted::traces(missing))?);
-        let of = |traces: &HashSet<TraceId>| {
-            let records = gathered.records.values();
-            records.filter(|record| traces.contains(&record.trace)).cloned().collect::<Vec<Record>>()
-        };
-        let causes: HashSet<i64> = of(&backward).iter().flat_map(|record| record.causes.clone()).collect();
-        let commits: HashSet<i64> = of(&forward).iter().filter_map(|record| record.committed).collect();
+        let (mut causes, mut commits): (HashSet<i64>, HashSet<i64>) = Default::default();
+        for record in gathered.records.values() {
+            if backward.contains(&record.trace) {
+                causes.extend(&record.causes);
+            }
+            if forward.contains(&record.trace) {
+                commits.extend(record.committed);
+            }
+        }
         let new: HashSet<i64> =
             causes.union(&commits).filter(|revision| !asked.contains(*revision)).copied().collect();
         if new.is_empty() {

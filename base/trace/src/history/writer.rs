@@ -41,7 +41,8 @@ struct Shared {
 impl Writer {
     pub fn start(directory: PathBuf, retention: Retention, ring: &'static Ring) -> io::Result<Writer> {
         let shared = Arc::new(Shared::default());
-        let mut segments = Segments { directory, retention, open: None };
+        // What a crash left is completed before anything is written.
+        let mut segments = Segments { directory, retention, open: None, is_torn: true };
         segments.complete()?;
         segments.prune()?;
         let own = shared.clone();
@@ -93,7 +94,7 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
                 }
                 Err(error) => {
                     // This segment's stream cannot be gone on with; the next batch begins another one.
-                    segments.open = None;
+                    (segments.open, segments.is_torn) = (None, true);
                     *shared.failure.lock() = Some(error.to_string());
                     if !is_stopping {
                         thread::park_timeout(RETRY);
@@ -140,16 +141,25 @@ struct Segments {
     directory: PathBuf,
     retention: Retention,
     open: Option<Open>,
+    /// There may be a segment that was never finished; without an index it would stay for ever.
+    is_torn: bool,
 }
 
 impl Segments {
-    /// What a crash left unfinished: an index that was not written, a file that was not renamed.
-    fn complete(&self) -> io::Result<()> {
-        let _ = fs::remove_file(self.directory.join("partial"));
-        segment::list(&self.directory)?.iter().try_for_each(Segment::complete)
+    /// What a crash or a full disk left unfinished: an index that was not written, a file that was not renamed.
+    fn complete(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            let _ = fs::remove_file(self.directory.join("partial"));
+            segment::list(&self.directory)?.iter().try_for_each(Segment::complete)?;
+            self.is_torn = false;
+        }
+        Ok(())
     }
 
     fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        if self.open.is_none() {
+            self.complete()?;
+        }
         let open = match &mut self.open {
             Some(open) => open,
             None => self.open.insert(begin(&self.directory)?),
@@ -240,7 +250,8 @@ mod tests {
     fn segments_are_sealed_when_full_and_the_disk_stays_within_its_limit() {
         let directory = tempfile::tempdir().unwrap();
         let retention = Retention { bytes: 64 << 10, age: Duration::from_secs(3600) };
-        let mut segments = Segments { directory: directory.path().into(), retention, open: None };
+        let mut segments =
+            Segments { directory: directory.path().into(), retention, open: None, is_torn: false };
         let time = now().as_nanos() as u64;
         for batch in 0..200 {
             let records: Vec<Record> =
@@ -252,5 +263,23 @@ mod tests {
         assert!(left.len() > 3 && bytes <= 64 << 10, "{} segments of {bytes} bytes", left.len());
         let newest = left.last().unwrap().records(|_| true).unwrap();
         assert_eq!(newest.last().unwrap().start, time + 19_999);
+    }
+
+    #[test]
+    fn a_segment_that_was_never_finished_is_completed_before_the_next_begins() {
+        let directory = tempfile::tempdir().unwrap();
+        let retention = Retention::default();
+        let mut segments =
+            Segments { directory: directory.path().into(), retention, open: None, is_torn: false };
+        let time = now().as_nanos() as u64;
+        segments.append(&[record("first", time)]).unwrap();
+        (segments.open, segments.is_torn) = (None, true);
+        segments.append(&[record("second", time)]).unwrap();
+        let indexed: Vec<bool> = segment::list(directory.path())
+            .unwrap()
+            .iter()
+            .map(|segment| segment.index().unwrap().is_some())
+            .collect();
+        assert_eq!(indexed, [true, false]);
     }
 }
