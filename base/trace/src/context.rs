@@ -97,6 +97,16 @@ macro_rules! identifier {
                     }
                 }
             }
+
+            pub(crate) fn to_bytes(self) -> [u8; size_of::<$number>()] {
+                self.0.to_be_bytes()
+            }
+
+            /// Nothing if it is zero, which no identifier is.
+            pub(crate) fn from_bytes(bytes: [u8; size_of::<$number>()]) -> Option<Self> {
+                let number = <$number>::from_be_bytes(bytes);
+                (number != 0).then_some($name(number))
+            }
         }
 
         impl fmt::Display for $name {

@@ -26,17 +26,23 @@
 //! subscriber: a span costs a few hundred nanoseconds at most (`cargo run --release -p
 //! ferry-trace --example span_cost`).
 //!
+//! A server also keeps them on disk, for days: [`history`] follows the ring from a thread of its own.
+//!
 //! Start reading at [`span`](mod@span), then [`ring`](mod@ring), then
-//! [`timeline`](mod@timeline).
+//! [`timeline`](mod@timeline) and [`history`].
 
 pub mod context;
 pub mod handoff;
+pub mod history;
+pub mod lives;
 pub mod ring;
 pub mod span;
 pub mod timeline;
 pub mod value;
 
 pub use context::{Context, MalformedTraceparent, SpanId, TraceId};
+pub use history::{History, Retention};
+pub use lives::{Life, lives};
 pub use ring::{Record, Ring, ring};
 pub use span::{Span, current, current_cause, inherit, span};
 pub use timeline::{Focus, Timeline, timeline};

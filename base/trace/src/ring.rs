@@ -62,6 +62,11 @@ impl Record {
         self.attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
+    /// The attribute, where it is text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.attribute(key).and_then(Value::as_str)
+    }
+
     /// Nanoseconds since 1970.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
@@ -230,11 +235,15 @@ impl Ring {
 
     /// What ended after the record with this sequence; a follower starts with 0.
     pub fn after(&self, sequence: u64) -> Vec<Record> {
+        // What ends while the shards are read is left for the next call: a follower that saw it in one shard would
+        // go on behind it and miss what ended before it in a shard that was read already.
+        let latest = self.latest();
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
             let first = shard.records.partition_point(|record| record.sequence <= sequence);
-            found.extend(shard.records.range(first..).cloned());
+            let last = shard.records.partition_point(|record| record.sequence <= latest);
+            found.extend(shard.records.range(first..last.max(first)).cloned());
         }
         found.sort_by_key(|record| record.sequence);
         found
@@ -267,7 +276,8 @@ impl Ring {
         self.matching(|record| record.committed == Some(revision) || record.causes.contains(&revision))
     }
 
-    fn matching(&self, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
+    /// What `wanted` says yes to, by start.
+    pub fn matching(&self, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
         let mut found = Vec::new();
         for shard in &self.shards {
             found.extend(shard.lock().records.iter().filter(|record| wanted(record)).cloned());

@@ -98,6 +98,11 @@ impl Span {
         self
     }
 
+    /// Whether this span will be recorded: a fact that costs something to find out need not be found out otherwise.
+    pub fn is_recorded(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Forgets this span: it looked, and there was nothing to do. Steps that were recorded below it stay.
     pub fn discard(mut self) {
         self.record = None;

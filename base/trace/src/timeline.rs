@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use serde::Serialize;
 
 use crate::context::{SpanId, TraceId};
+use crate::lives::{life_of, lives};
 use crate::ring::Record;
 
 /// What a timeline is about.
@@ -17,6 +18,11 @@ pub enum Focus {
     Trace(TraceId),
     /// `resource/namespace/name`, as [`crate::span::object_key`] prints it.
     Object(String),
+    /// One life of an object: from its creation to its deletion under one uid.
+    Life {
+        object: String,
+        uid: String,
+    },
     Revision(i64),
 }
 
@@ -51,9 +57,17 @@ pub enum Link {
 /// Assembles what led to `focus` and what came of it.
 pub fn timeline(records: &[Record], focus: &Focus) -> Timeline {
     let graph = Graph::of(records);
+    let lives = match focus {
+        Focus::Life { object, .. } => lives(records, object),
+        _ => Vec::new(),
+    };
     let seeds = records.iter().enumerate().filter(|(_, record)| match focus {
         Focus::Trace(trace) => record.trace == *trace,
         Focus::Object(object) => record.object.as_deref() == Some(object),
+        Focus::Life { object, uid } => {
+            record.object.as_deref() == Some(object)
+                && life_of(record, &lives).is_some_and(|life| life.uid == *uid)
+        }
         Focus::Revision(revision) => record.committed == Some(*revision) || record.causes.contains(revision),
     });
     let chosen = graph.chain(seeds.map(|(index, _)| index));

@@ -86,6 +86,8 @@ enum Role {
         after_help = "Examples:\n  ferry trace --last\n  ferry trace pod/web-0 -n shop              why it is not running\n  ferry trace -- kubectl run web --image=nginx   followed as it happens"
     )]
     Trace(Box<ferry_timeline::Flags>),
+    /// Say why an object was deleted, evicted, restarted, scaled or changed, by whom, and because of what
+    Why(Box<ferry_timeline::why::Flags>),
     /// Run a further node of a cluster
     #[command(
         after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
@@ -209,6 +211,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
         Role::Trace(flags) => roles::trace::run(*flags),
+        Role::Why(flags) => roles::trace::why(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }
 }

@@ -9,6 +9,9 @@ use std::collections::{BTreeSet, HashMap};
 use ferry_trace::timeline::{Entry, Link, in_causal_order};
 use ferry_trace::{Record, SpanId, Value};
 
+use crate::axis::Interval;
+use crate::critical::critical_path;
+
 /// In the order of a command's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Chapter {
@@ -79,8 +82,12 @@ pub struct Step {
     /// When it was over for the last time.
     pub end: u64,
     pub error: Option<String>,
-    /// How often the same was seen.
+    /// How often the same was seen, and when each time.
     pub times: usize,
+    pub intervals: Vec<Interval>,
+    /// How long the critical path stayed here, in nanoseconds.
+    pub critical: u64,
+    pub is_reconcile: bool,
     pub span: SpanId,
     /// Steps of one chapter that were called one by the other share it.
     group: usize,
@@ -97,6 +104,9 @@ pub struct Story {
     pub spans: usize,
     /// Reconciles that looked and found nothing to do.
     pub idle_reconciles: usize,
+    /// The length of the critical path, and how much of it went to watches and queues: nanoseconds.
+    pub critical: u64,
+    pub waited: u64,
     pods: BTreeSet<(String, String)>,
 }
 
@@ -114,6 +124,10 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
     let commits: HashMap<i64, u64> =
         records.iter().filter_map(|record| Some((record.committed?, record.end()))).collect();
     let outcomes = outcomes(&entries);
+    let critical = critical_path(records);
+    (told.critical, told.waited) = (critical.length(), critical.waited);
+    // What is not shown is part of the step that called it.
+    let mut shares: HashMap<SpanId, u64> = HashMap::new();
     // The path from the first cause to the entry at hand.
     let mut path: Vec<Place> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -132,7 +146,12 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
             None => (0, index),
         };
         let hides_requests = is_hidden || hides_requests(entry, called_by);
-        path.push(Place { chapter, indent, group, is_shown, hides_requests });
+        let shown_as =
+            if is_shown { Some(entry.record.span) } else { called_by.and_then(|above| above.shown_as) };
+        if let Some((step, time)) = shown_as.zip(critical.spans.get(&entry.record.span)) {
+            *shares.entry(step).or_default() += time;
+        }
+        path.push(Place { chapter, indent, group, is_shown, shown_as, hides_requests });
         note_pod(&entry.record, &mut told.pods);
         if is_shown {
             told.steps.push(Step {
@@ -145,10 +164,16 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
                 end: entry.record.end(),
                 error: entry.record.error.as_deref().map(str::to_owned),
                 times: 1,
+                intervals: vec![(entry.record.start, entry.record.end())],
+                critical: 0,
+                is_reconcile: entry.record.name == "reconcile",
                 span: entry.record.span,
                 group,
             });
         }
+    }
+    for step in &mut told.steps {
+        step.critical = shares.get(&step.span).copied().unwrap_or(0);
     }
     told.steps = arrange(told.steps);
     told.start = told.steps.iter().map(|step| step.start).min().unwrap_or(0);
@@ -162,6 +187,8 @@ struct Place {
     indent: usize,
     group: usize,
     is_shown: bool,
+    /// The line that stands for it.
+    shown_as: Option<SpanId>,
     hides_requests: bool,
 }
 
@@ -299,8 +326,19 @@ fn verb(record: &Record) -> &'static str {
 }
 
 /// Attributes that the label already says.
-const IN_LABEL: &[&str] =
-    &["method", "path", "command", "name", "plugin", "controller", "container", "probe", "waitMicros"];
+const IN_LABEL: &[&str] = &[
+    "method",
+    "path",
+    "command",
+    "name",
+    "plugin",
+    "controller",
+    "container",
+    "probe",
+    "waitMicros",
+    "uid",
+    "verb",
+];
 
 fn facts(entry: &Entry, commits: &HashMap<i64, u64>, outcome: &Outcome) -> String {
     let record = &entry.record;
@@ -372,19 +410,39 @@ fn arrange(steps: Vec<Step>) -> Vec<Step> {
     groups.sort_by_key(|group| (group[0].chapter, group[0].start));
     let mut arranged: Vec<Vec<Step>> = Vec::new();
     for group in groups {
-        if let Some(before) =
-            arranged.iter_mut().rev().take(MERGE_WINDOW).find(|before| is_same(before, &group))
-        {
-            for (step, again) in before.iter_mut().zip(&group) {
-                step.times += 1;
-                step.duration += again.duration;
-                step.end = again.end;
-            }
-        } else {
-            arranged.push(group);
+        // A controller comes back to its object again and again: that is one line, whatever it did each time.
+        let window = if group[0].is_reconcile { usize::MAX } else { MERGE_WINDOW };
+        match arranged.iter_mut().rev().take(window).find(|before| is_same(before, &group)) {
+            Some(before) => merge(before, group),
+            None => arranged.push(group),
         }
     }
     arranged.into_iter().flatten().collect()
+}
+
+/// Adds up the same steps; one that was not there before stands behind the step it follows.
+fn merge(before: &mut Vec<Step>, group: Vec<Step>) {
+    let mut at = 0;
+    for again in group {
+        let same = before.iter().position(|step| {
+            step.label == again.label && step.indent == again.indent && step.error == again.error
+        });
+        match same {
+            Some(found) => {
+                let step = &mut before[found];
+                step.times += 1;
+                step.duration += again.duration;
+                step.end = step.end.max(again.end);
+                step.critical += again.critical;
+                step.intervals.extend(again.intervals);
+                at = found + 1;
+            }
+            None => {
+                before.insert(at, again);
+                at += 1;
+            }
+        }
+    }
 }
 
 /// How far back the same step is looked for: pods of one set take turns.
@@ -397,7 +455,21 @@ fn is_same(one: &[Step], other: &[Step]) -> bool {
             && one.indent == other.indent
             && one.error == other.error
     };
+    if one[0].is_reconcile && other[0].is_reconcile {
+        return same((&one[0], &other[0]));
+    }
     one.len() == other.len() && one.iter().zip(other).all(same)
+}
+
+/// For stretches that nobody counts in seconds: `5 min 27 s`, `2 d 3 h`.
+pub fn long_duration(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    match seconds {
+        0..100 => duration(nanoseconds),
+        100..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
 }
 
 /// Three digits and a unit: `412 µs`, `1.84 s`.
@@ -598,6 +670,46 @@ pub(crate) mod tests {
         let times: Vec<(Chapter, usize)> =
             story.steps.iter().map(|step| (step.chapter, step.times)).collect();
         assert_eq!(times, [(Chapter::Pod, 3), (Chapter::Containers, 3)]);
+    }
+
+    #[test]
+    fn a_controllers_reconciles_of_an_object_are_one_line_whatever_each_did() {
+        let script = "
+            reconcile @sets/a controller=set
+            apiserver.request ^reconcile method=POST path=/x
+            store.commit ^apiserver.request @pods/default/x >1
+            reconcile @sets/a controller=set
+            apiserver.request ^reconcile method=POST path=/y
+            store.commit ^apiserver.request @pods/default/y >2
+            reconcile @sets/a controller=set
+            apiserver.request ^reconcile method=PUT path=/api/v1/namespaces/default/pods/x
+            store.commit ^apiserver.request @pods/default/x >3
+            reconcile @sets/b controller=set
+            apiserver.request ^reconcile method=POST path=/z
+            store.commit ^apiserver.request @pods/default/z >4
+        ";
+        let story = story(&history(script), Detail::Chapters);
+        let seen: Vec<(&str, usize)> =
+            story.steps.iter().map(|step| (step.label.as_str(), step.times)).collect();
+        let expected = [
+            ("set sets/a", 3),
+            ("update pods/default/x", 1),
+            ("create pods/default/y", 1),
+            ("create pods/default/x", 1),
+            ("set sets/b", 1),
+            ("create pods/default/z", 1),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(story.steps[0].intervals.len(), 3);
+    }
+
+    #[test]
+    fn long_times_are_told_in_minutes_and_days() {
+        for (seconds, expected) in
+            [(99, "99.0 s"), (327, "5 min 27 s"), (7_260, "2 h 1 min"), (183_600, "2 d 3 h")]
+        {
+            assert_eq!(long_duration(seconds * 1_000_000_000), expected);
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("name what to follow: deployment/NAME, pod/NAME, --last, --id TRACE, or -- COMMAND")]
+    #[error(
+        "name what to follow: deployment/NAME, pod/NAME, --last, --id TRACE, --revision N, --user NAME, or -- COMMAND"
+    )]
     NothingAsked,
     #[error("nothing is recorded about {0}: it may be older than what the server keeps, or misspelt")]
     NothingRecorded(String),
@@ -21,6 +23,8 @@ pub enum Error {
     Read(#[from] serde_json::Error),
     #[error("follow the trace: {0}")]
     Follow(#[source] io::Error),
+    #[error("read node {0}: {1}")]
+    Node(String, #[source] kube::Error),
     #[error("read pod {0}: {1}")]
     Pod(String, #[source] kube::Error),
     #[error("run {}: {source}", program.display())]

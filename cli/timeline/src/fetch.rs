@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use ferry_client::{Client, Kubeconfig};
-use ferry_trace::Record;
+use ferry_trace::{Life, Record};
 use futures::{AsyncBufRead, AsyncBufReadExt, Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
 use serde::Deserialize;
@@ -18,16 +18,57 @@ const PATH: &str = "/ferry/v1/trace";
 /// Which records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    Object { object: String, namespace: String },
+    Object { object: String, namespace: String, lives: Lives },
     Trace(String),
+    Revision(i64),
+    User(String),
     Last,
+}
+
+/// Which lives of an object that was deleted and created again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lives {
+    Latest,
+    Uid(String),
+    All,
+    /// All of them, with what led to each write and not what came of it.
+    Writes,
+}
+
+/// The server's answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    pub records: Vec<Record>,
+    /// `resource/namespace/name`, if an object was asked for.
+    #[serde(default)]
+    pub object: Option<String>,
+    /// Its lives as far as they are recorded, oldest first.
+    #[serde(default)]
+    pub lives: Vec<Life>,
+    /// The life that the records are of, if it is one.
+    #[serde(default)]
+    pub uid: Option<String>,
+    /// There is more than is answered at once.
+    #[serde(default)]
+    pub is_cut: bool,
+    /// Spans that came too fast to be written to disk.
+    #[serde(default)]
+    pub dropped: u64,
+    /// Why nothing is written to disk at the moment.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 impl fmt::Display for Selection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Selection::Object { object, namespace } => write!(formatter, "{object} in namespace {namespace}"),
+            Selection::Object { object, namespace, .. } => {
+                write!(formatter, "{object} in namespace {namespace}")
+            }
             Selection::Trace(trace) => write!(formatter, "trace {trace}"),
+            Selection::Revision(revision) => write!(formatter, "revision {revision}"),
+            Selection::User(user) => write!(formatter, "writes of {user}"),
             Selection::Last => formatter.write_str("a write that somebody made"),
         }
     }
@@ -36,10 +77,18 @@ impl fmt::Display for Selection {
 impl Selection {
     fn path(&self) -> String {
         match self {
-            Selection::Object { object, namespace } => {
-                format!("{PATH}?object={}&namespace={}", escape(object), escape(namespace))
+            Selection::Object { object, namespace, lives } => {
+                let object = format!("{PATH}?object={}&namespace={}", escape(object), escape(namespace));
+                match lives {
+                    Lives::Latest => object,
+                    Lives::Uid(uid) => format!("{object}&uid={}", escape(uid)),
+                    Lives::All => format!("{object}&lives=all"),
+                    Lives::Writes => format!("{object}&lives=all&direction=back"),
+                }
             }
             Selection::Trace(trace) => format!("{PATH}?trace={}", escape(trace)),
+            Selection::Revision(revision) => format!("{PATH}?revision={revision}"),
+            Selection::User(user) => format!("{PATH}?user={}", escape(user)),
             Selection::Last => format!("{PATH}?last=true"),
         }
     }
@@ -51,14 +100,14 @@ pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, Error> {
     Ok(ferry_client::connect(&kubeconfig).await?)
 }
 
-pub async fn records(client: &Client, selection: &Selection) -> Result<Vec<Record>, Error> {
-    #[derive(Deserialize)]
-    struct Found {
-        records: Vec<Record>,
-    }
+pub async fn found(client: &Client, selection: &Selection) -> Result<Found, Error> {
     let request = http::Request::get(selection.path()).body(Vec::new())?;
     let text = client.request_text(request).await.map_err(refused)?;
-    Ok(serde_json::from_str::<Found>(&text)?.records)
+    Ok(serde_json::from_str(&text)?)
+}
+
+pub async fn records(client: &Client, selection: &Selection) -> Result<Vec<Record>, Error> {
+    Ok(found(client, selection).await?.records)
 }
 
 /// Every record from now on, as its span ends. Returns when the server listens.
@@ -93,6 +142,12 @@ pub async fn pod(client: &Client, namespace: &str, name: &str) -> Result<Option<
     Ok(Some((pod, events)))
 }
 
+/// A node as it is now; nothing if there is none.
+pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.get_opt(name).await.map_err(|error| Error::Node(name.to_owned(), error))
+}
+
 fn refused(error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => Error::NotKept,
@@ -120,7 +175,11 @@ mod tests {
 
     #[test]
     fn what_is_typed_stays_one_question() {
-        let object = Selection::Object { object: "pod/a&last=true".into(), namespace: "x y".into() };
-        assert_eq!(object.path(), "/ferry/v1/trace?object=pod/a%26last%3Dtrue&namespace=x%20y");
+        let object = Selection::Object {
+            object: "pod/a&last=true".into(),
+            namespace: "x y".into(),
+            lives: Lives::Uid("&".into()),
+        };
+        assert_eq!(object.path(), "/ferry/v1/trace?object=pod/a%26last%3Dtrue&namespace=x%20y&uid=%26");
     }
 }

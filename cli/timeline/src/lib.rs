@@ -1,27 +1,32 @@
-//! `ferry trace`: what happened when, and because of what.
+//! `ferry trace`: what happened when, and because of what. `ferry why`: why an object is as it is.
 //!
-//! The server keeps every span of the cluster in a bounded ring and answers with the causal chain of an object or a
-//! command (`/ferry/v1/trace`). This room asks for it and shows it:
+//! The server keeps the spans of the cluster, the newest in memory and those of the last days on disk, and answers with
+//! the causal chain of an object or a command (`/ferry/v1/trace`). This room asks for it and shows it:
 //!
 //! ```text
-//! fetch ── records ──▶ chapters (a Story: steps by chapter) ──▶ waterfall | mermaid
-//!    │                     ▲                                        + reason, if a pod is not well
-//!  live ───────────────────┘          records ──▶ otlp, json
+//! fetch ── records ──▶ chapters (a Story: steps by chapter) ──▶ waterfall (on an axis) | mermaid
+//!    │                     ▲  └─ critical: what the last step waited for   + reason, if a pod is not well
+//!    │                     │
+//!  live ───────────────────┘          records ──▶ why, otlp, perfetto, json
 //! ```
 //!
 //! Everything between the records and the text is pure. It deliberately knows nothing of how spans are made, and
 //! nothing of kinds beyond Pod and Event, whose status and messages say why a pod is not running.
 //!
-//! Start reading at [`chapters`], then [`waterfall`].
+//! Start reading at [`chapters`], then [`waterfall`], then [`why`].
 
+pub mod axis;
 pub mod chapters;
+pub mod critical;
 pub mod error;
 pub mod fetch;
 pub mod live;
 pub mod mermaid;
 pub mod otlp;
+pub mod perfetto;
 pub mod reason;
 pub mod waterfall;
+pub mod why;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -35,7 +40,7 @@ use serde_json::json;
 
 use chapters::{Detail, Story, story};
 pub use error::Error;
-use fetch::Selection;
+use fetch::{Found, Lives, Selection};
 
 #[derive(Args)]
 pub struct Flags {
@@ -47,6 +52,21 @@ pub struct Flags {
     /// Follow a trace by its identifier
     #[arg(long, value_name = "TRACE", conflicts_with_all = ["object", "last"])]
     id: Option<String>,
+    /// Follow what wrote a revision (a resourceVersion), and what came of it
+    #[arg(long, value_name = "REVISION", conflicts_with_all = ["object", "last", "id"])]
+    revision: Option<i64>,
+    /// Follow what a user has done, and what came of it
+    #[arg(long, value_name = "USER", conflicts_with_all = ["object", "last", "id", "revision"])]
+    user: Option<String>,
+    /// The life of the object with this uid instead of its latest one
+    #[arg(long, value_name = "UID", requires = "object")]
+    uid: Option<String>,
+    /// All lives of an object that was deleted and created again
+    #[arg(long, requires = "object", conflicts_with = "uid")]
+    all: bool,
+    /// Also show requests of components step by step, and reconciles that changed nothing
+    #[arg(long)]
+    steps: bool,
     #[arg(short, long)]
     namespace: Option<String>,
     /// The cluster whose administrator asks
@@ -57,9 +77,6 @@ pub struct Flags {
     kubeconfig: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Output::Waterfall)]
     output: Output,
-    /// Also show requests of components step by step, and reconciles that changed nothing
-    #[arg(long)]
-    all: bool,
     /// Send the spans to an OpenTelemetry collector: http://HOST:4318
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
@@ -67,7 +84,7 @@ pub struct Flags {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
     /// A command to run and to follow: -- kubectl run …
-    #[arg(last = true, conflicts_with_all = ["object", "last", "id"])]
+    #[arg(last = true, conflicts_with_all = ["object", "last", "id", "revision", "user"])]
     command: Vec<OsString>,
 }
 
@@ -79,13 +96,17 @@ pub enum Output {
     Json,
     /// A Gantt chart, for a page
     Mermaid,
+    /// Chrome's trace event format, for ui.perfetto.dev and chrome://tracing
+    Perfetto,
+}
+
+/// The file that names the cluster, where a flag does.
+fn kubeconfig(kubeconfig: Option<&PathBuf>, data_dir: Option<&PathBuf>) -> Option<PathBuf> {
+    kubeconfig.cloned().or_else(|| data_dir.map(|directory| directory.join("admin.kubeconfig")))
 }
 
 pub async fn run(flags: Flags) -> Result<(), Error> {
-    let kubeconfig = flags
-        .kubeconfig
-        .clone()
-        .or_else(|| flags.data_dir.as_ref().map(|directory| directory.join("admin.kubeconfig")));
+    let kubeconfig = kubeconfig(flags.kubeconfig.as_ref(), flags.data_dir.as_ref());
     let client = fetch::connect(kubeconfig.clone()).await?;
     let namespace = flags.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     if !flags.command.is_empty() {
@@ -96,44 +117,71 @@ pub async fn run(flags: Flags) -> Result<(), Error> {
             is_shown: flags.output == Output::Waterfall,
         };
         let records = live::follow(&client, followed).await?;
-        return show(&flags, &client, &records, None).await;
+        return show(&flags, &client, Found { records, ..Found::default() }, None).await;
     }
-    let selection = match (&flags.object, &flags.id) {
-        (Some(object), _) => Selection::Object { object: object.clone(), namespace: namespace.clone() },
-        (None, Some(id)) => Selection::Trace(id.clone()),
-        (None, None) if flags.last => Selection::Last,
-        (None, None) => return Err(Error::NothingAsked),
-    };
-    let records = fetch::records(&client, &selection).await?;
+    let selection = selection(&flags, &namespace)?;
+    let found = fetch::found(&client, &selection).await?;
     let pod = flags.object.as_deref().and_then(|object| reason::pod_name(object, &namespace));
-    if records.is_empty() && pod.is_none() {
+    if found.records.is_empty() && pod.is_none() {
         return Err(Error::NothingRecorded(selection.to_string()));
     }
-    show(&flags, &client, &records, pod).await
+    show(&flags, &client, found, pod).await
+}
+
+fn selection(flags: &Flags, namespace: &str) -> Result<Selection, Error> {
+    if let Some(object) = &flags.object {
+        let lives = match &flags.uid {
+            Some(uid) => Lives::Uid(uid.clone()),
+            None if flags.all => Lives::All,
+            None => Lives::Latest,
+        };
+        return Ok(Selection::Object { object: object.clone(), namespace: namespace.to_owned(), lives });
+    }
+    let named = flags.id.clone().map(Selection::Trace);
+    let named = named.or(flags.revision.map(Selection::Revision)).or(flags.user.clone().map(Selection::User));
+    named.or(flags.last.then_some(Selection::Last)).ok_or(Error::NothingAsked)
 }
 
 async fn show(
     flags: &Flags,
     client: &Client,
-    records: &[Record],
+    found: Found,
     pod: Option<(String, String)>,
 ) -> Result<(), Error> {
+    let records = &found.records;
     if let Some(url) = &flags.otlp {
         let sent = otlp::send(url, records).await?;
         eprintln!("sent {sent} spans to {url}");
     }
-    let detail = if flags.all { Detail::All } else { Detail::Chapters };
+    warn(&found);
+    let detail = if flags.steps { Detail::All } else { Detail::Chapters };
     let text = match flags.output {
-        Output::Json => json!({ "records": records }).to_string(),
+        Output::Json => json!({ "records": records, "lives": found.lives }).to_string(),
         Output::Mermaid => mermaid::gantt(&story(records, detail)),
+        Output::Perfetto => perfetto::events(records).to_string(),
         Output::Waterfall => {
             let story = story(records, detail);
             let reasons = reasons(client, records, pod, &story).await?;
             let style = waterfall::Style { width: width(), has_color: std::io::stdout().is_terminal() };
-            waterfall::render(&story, &reasons, &style)
+            let object = found.object.as_deref().unwrap_or_default();
+            let others = waterfall::other_lives(object, &found.lives, found.uid.as_deref());
+            waterfall::render(&story, &reasons, &style) + &others
         }
     };
     print_all(&text)
+}
+
+/// What the answer lacks, said where it does not get into what is printed for programs.
+fn warn(found: &Found) {
+    if found.is_cut {
+        eprintln!("there is more than one answer holds; the oldest steps are left out");
+    }
+    if found.dropped > 0 {
+        eprintln!("{} spans ended faster than they could be written to disk, and are lost", found.dropped);
+    }
+    if let Some(failure) = &found.failure {
+        eprintln!("the history is not written to disk: {failure}");
+    }
 }
 
 /// A reader that has seen enough, `head` say, is no failure.

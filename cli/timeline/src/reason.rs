@@ -1,7 +1,7 @@
 //! Why a pod is not running: from the scheduler's refusals, the pod's own status and the last thing said about it.
 
 use ferry_trace::Record;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Event, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Event, Node, Pod, PodStatus};
 
 /// Namespace and name, where what was asked for is a pod.
 pub fn pod_name(object: &str, namespace: &str) -> Option<(String, String)> {
@@ -58,6 +58,22 @@ pub fn reason(pod: &Pod, events: &[Event], records: &[Record]) -> Option<String>
         lines.push(format!("  last said: {reason}: {}", message.trim_end()));
     }
     Some(lines.join("\n"))
+}
+
+/// What keeps a node from being ready; nothing if it is.
+pub fn node_reason(node: &Node) -> Option<String> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
+    match ready {
+        None => Some(format!("node {name} has not told whether it is ready")),
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => {
+            let words = [&ready.reason, &ready.message].into_iter().flatten().cloned().collect::<Vec<_>>();
+            let state = if ready.status == "Unknown" { "unreachable" } else { "not ready" };
+            Some(format!("node {name} is {state}: {}", words.join(": ")))
+        }
+    }
 }
 
 fn why(pod: &Pod, status: &PodStatus) -> String {
@@ -195,6 +211,19 @@ mod tests {
         let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]});
         let found = reason(&pod(status), &events, &[]).expect("is not well");
         assert_eq!(found, "pod default/x is Pending\n  last said: Unhealthy: m");
+    }
+
+    #[test]
+    fn a_node_tells_what_it_lacks() {
+        let node = |conditions: Value| {
+            let node = json!({ "metadata": { "name": "one" }, "status": { "conditions": conditions } });
+            node_reason(&serde_json::from_value(node).expect("a node"))
+        };
+        assert_eq!(node(json!([{"type": "Ready", "status": "True"}])), None);
+        let lost =
+            json!([{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "m"}]);
+        assert_eq!(node(lost).as_deref(), Some("node one is unreachable: NodeStatusUnknown: m"));
+        assert_eq!(node(json!([])).as_deref(), Some("node one has not told whether it is ready"));
     }
 
     #[test]

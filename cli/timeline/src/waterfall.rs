@@ -1,8 +1,11 @@
-//! A story as text: one line a step, with a bar where and as long as it was.
+//! A story as text: one line a step, with a bar where and as long as it was, and a mark if the last step waited for it.
 
 use std::fmt::Write as _;
 
-use crate::chapters::{Step, Story, duration};
+use ferry_trace::Life;
+
+use crate::axis::Axis;
+use crate::chapters::{Step, Story, duration, long_duration};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -17,18 +20,21 @@ fn bar_width(style: &Style) -> usize {
 }
 
 const TIME_WIDTH: usize = 9;
+/// ` ◆100%`.
+const SHARE_WIDTH: usize = 6;
 
 pub fn render(story: &Story, reasons: &[String], style: &Style) -> String {
     let mut text = String::new();
     if !story.steps.is_empty() {
-        heading(&mut text, story);
+        let axis = Axis::of(story.steps.iter().flat_map(|step| step.intervals.clone()), bar_width(style));
+        heading(&mut text, story, &axis, style);
         let mut chapter = None;
         for step in &story.steps {
             if chapter != Some(step.chapter) {
                 chapter = Some(step.chapter);
                 let _ = writeln!(text, "\n{}", painted(step.chapter.title(), Paint::Bold, style));
             }
-            line(&mut text, step, story, style);
+            line(&mut text, step, story, &axis, style);
         }
     }
     for (index, reason) in reasons.iter().enumerate() {
@@ -38,34 +44,99 @@ pub fn render(story: &Story, reasons: &[String], style: &Style) -> String {
     text
 }
 
-fn heading(text: &mut String, story: &Story) {
-    let began =
-        i64::try_from(story.start / 1_000).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
-    let began = began.map_or_else(String::new, |at| format!("{at:.3} · "));
-    let _ = write!(text, "{began}{} · {} spans", duration(story.end - story.start), story.spans);
+/// How many gaps are named one by one.
+const NAMED_FOLDS: usize = 3;
+
+fn heading(text: &mut String, story: &Story, axis: &Axis, style: &Style) {
+    let began = time(story.start).map_or_else(String::new, |at| format!("{at} · "));
+    let _ = write!(text, "{began}{} · {} spans", long_duration(story.end - story.start), story.spans);
     if story.idle_reconciles > 0 {
         let _ = write!(text, " · {} reconciles found nothing to do", story.idle_reconciles);
     }
     text.push('\n');
+    if story.critical > 0 {
+        let said = format!("◆ critical path {}: {}", long_duration(story.critical), critical(story));
+        let _ = writeln!(text, "{}", fitted(&said, style.width).trim_end());
+    }
+    let folds = axis.folds();
+    for fold in folds.iter().take(NAMED_FOLDS) {
+        let (length, after) = (long_duration(fold.length), long_duration(fold.after));
+        let _ = writeln!(text, "┊ {length} without a step, {after} after the first");
+    }
+    if folds.len() > NAMED_FOLDS {
+        let _ = writeln!(text, "┊ and {} more such gaps", folds.len() - NAMED_FOLDS);
+    }
 }
 
-fn line(text: &mut String, step: &Step, story: &Story, style: &Style) {
-    let bar = bar_width(style);
-    let room = style.width.saturating_sub(bar + TIME_WIDTH + 4);
+/// The longest parts of the critical path.
+fn critical(story: &Story) -> String {
+    const NAMED: usize = 3;
+    let mut steps: Vec<(u64, &str)> =
+        story.steps.iter().map(|step| (step.critical, step.label.as_str())).collect();
+    steps.push((story.waited, "watches and queues"));
+    steps.retain(|(time, _)| *time > 0);
+    steps.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+    let part = |(time, label): &(u64, &str)| format!("{} {label}", share(*time, story.critical));
+    steps.iter().take(NAMED).map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn share(part: u64, whole: u64) -> String {
+    match u128::from(part) * 100 / u128::from(whole.max(1)) {
+        0 => "<1%".to_owned(),
+        percent => format!("{percent}%"),
+    }
+}
+
+/// The other lives of the object that was asked for.
+pub fn other_lives(object: &str, lives: &[Life], shown: Option<&str>) -> String {
+    let others: Vec<&Life> = lives.iter().filter(|life| Some(life.uid.as_str()) != shown).collect();
+    if shown.is_none() || others.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nOther lives of {object} (--uid UID shows one, --all all of them)\n");
+    for life in others.iter().rev() {
+        let began = time(life.began).unwrap_or_default();
+        let born = if life.is_whole { format!("created {began}") } else { format!("known since {began}") };
+        let ended = life
+            .ended
+            .and_then(time)
+            .map_or_else(|| ", end not recorded".into(), |at| format!(", deleted {at}"));
+        let _ =
+            writeln!(text, "  {}  {born} r{}{ended} r{}", life.uid, life.first_revision, life.last_revision);
+    }
+    text
+}
+
+/// To the millisecond, in UTC.
+pub fn time(nanoseconds: u64) -> Option<String> {
+    let at = i64::try_from(nanoseconds / 1_000).ok()?;
+    jiff::Timestamp::from_microsecond(at).ok().map(|at| format!("{at:.3}"))
+}
+
+fn line(text: &mut String, step: &Step, story: &Story, axis: &Axis, style: &Style) {
+    let room = style.width.saturating_sub(bar_width(style) + TIME_WIDTH + SHARE_WIDTH + 4);
     let indent = "  ".repeat(step.indent + 1);
-    let times = if step.times > 1 { format!(" ×{}", step.times) } else { String::new() };
+    let times = match step.times {
+        1 => String::new(),
+        times if step.is_reconcile => format!(" ×{times}, {} in all", duration(step.duration)),
+        times => format!(" ×{times}"),
+    };
     let label = format!("{indent}{}{times}", step.label);
     let words = if step.facts.is_empty() { label.clone() } else { format!("{label}  {}", step.facts) };
     let words = fitted(&words, room);
     // The facts are quieter than what they are about.
     let (strong, quiet) = words.split_at(words.floor_char_boundary(label.len().min(words.len())));
-    let drawn = self::bar(step.start, step.end, story.start, story.end, bar);
     let paint = if step.error.is_some() { Paint::Red } else { Paint::Blue };
+    let mark = match step.critical {
+        0 => String::new(),
+        time => format!("◆{}", share(time, story.critical)),
+    };
     let row = format!(
-        "{strong}{} {} {:>TIME_WIDTH$}",
+        "{strong}{} {} {:>TIME_WIDTH$} {}",
         painted(quiet, Paint::Dim, style),
-        painted(&drawn, paint, style),
-        duration(step.duration)
+        painted(&axis.bar(&step.intervals), paint, style),
+        duration(step.duration),
+        painted(&mark, Paint::Bold, style),
     );
     text.push_str(row.trim_end());
     text.push('\n');
@@ -83,15 +154,6 @@ fn fitted(text: &str, width: usize) -> String {
     }
     let kept: String = text.chars().take(width.saturating_sub(1)).collect();
     format!("{kept}…")
-}
-
-/// Where between `from` and `to` a step was. Something that happened is never shown as nothing.
-fn bar(start: u64, end: u64, from: u64, to: u64, width: usize) -> String {
-    let whole = to.saturating_sub(from).max(1);
-    let at = |time: u64| (u128::from(time.saturating_sub(from)) * width as u128 / u128::from(whole)) as usize;
-    let first = at(start).min(width - 1);
-    let last = at(end).clamp(first + 1, width);
-    format!("{}{}{}", "·".repeat(first), "█".repeat(last - first), "·".repeat(width - last))
 }
 
 #[derive(Clone, Copy)]
@@ -124,20 +186,6 @@ mod tests {
     const PLAIN: Style = Style { width: 100, has_color: false };
 
     #[test]
-    fn bars_stand_where_their_time_was() {
-        for ((start, end), expected) in [
-            ((0, 100), "██████████"),
-            ((0, 0), "█·········"),
-            ((100, 100), "·········█"),
-            ((50, 70), "·····██···"),
-            ((95, 1_000), "·········█"),
-        ] {
-            assert_eq!(bar(start, end, 0, 100, 10), expected, "{start} to {end}");
-        }
-        assert_eq!(bar(7, 7, 7, 7, 4), "█···", "a story of no length");
-    }
-
-    #[test]
     fn each_line_is_as_wide_as_the_terminal_at_most() {
         let text = render(&story(&history(COMMAND), Detail::All), &[], &PLAIN);
         for line in text.lines() {
@@ -155,20 +203,79 @@ mod tests {
         let text = render(&story(&history(script), Detail::Chapters), &["pod a is Pending".into()], &PLAIN);
         let expected = [
             "1970-01-01T00:00:01.000Z · 3.00 ms · 3 spans",
+            "◆ critical path 2.00 ms: 50% kubectl-run, 50% commit pods/default/a",
             "",
             "Command",
-            "  kubectl-run                                                  ████████·················   1.00 ms",
+            "  kubectl-run                                            ████████·················   1.00 ms ◆50%",
             "",
             "Storage and watch",
-            "  commit pods/default/a  r10                                   ········████████·········   1.00 ms",
+            "  commit pods/default/a  r10                             ········████████·········   1.00 ms ◆50%",
             "",
             "Scheduling",
-            "  schedule pods/default/a  by r10 after 0 ns                   ················█████████   1.00 ms",
+            "  schedule pods/default/a  by r10 after 0 ns             ················█████████   1.00 ms",
             "    ✗ unschedulable",
             "",
             "pod a is Pending",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    /// Made, left alone for five minutes, scaled: the picture shows both moments, and what each took.
+    #[test]
+    fn a_gap_is_folded_reconciles_are_summed_and_the_critical_path_is_marked() {
+        let script = "
+            kubectl.command command=kubectl-create
+            store.commit ^kubectl.command @sets/default/a >10
+            reconcile <10 @sets/default/a controller=set
+            store.commit ^reconcile @pods/default/one >11
+            kubectl.command command=kubectl-scale
+            store.commit ^kubectl.command @sets/default/a >20
+            reconcile <20 @sets/default/a controller=set
+            store.commit ^reconcile @pods/default/two >21
+            kubelet.sync <21 @pods/default/two
+            kubelet.sandbox ^kubelet.sync @pods/default/two
+            kubelet.container ^kubelet.sync @pods/default/two container=c
+        ";
+        let times = [
+            (0, 10),
+            (4, 9),
+            (12, 15),
+            (13, 15),
+            (327_000, 327_008),
+            (327_002, 327_007),
+            (327_010, 327_014),
+            (327_011, 327_014),
+            (327_014, 327_100),
+            (327_020, 327_070),
+            (327_070, 327_098),
+        ];
+        let mut records = history(script);
+        for (record, (start, end)) in records.iter_mut().zip(times) {
+            (record.start, record.duration) = (1_000_000_000 + start * 1_000_000, (end - start) * 1_000_000);
+        }
+        let text = render(&story(&records, Detail::Chapters), &[], &PLAIN);
+        assert_eq!(text, include_str!("../tests/golden/folded.txt"));
+    }
+
+    #[test]
+    fn other_lives_are_listed_the_latest_first() {
+        let life = |uid: &str, began: u64, ended: Option<u64>| Life {
+            uid: uid.into(),
+            first_revision: began as i64,
+            began: began * 1_000_000_000,
+            is_whole: began > 1,
+            last_revision: 100 + began as i64,
+            ended: ended.map(|ended| ended * 1_000_000_000),
+        };
+        let lives = [life("a", 1, Some(2)), life("b", 3, None), life("c", 5, None)];
+        let expected = "
+Other lives of pods/default/x (--uid UID shows one, --all all of them)
+  b  created 1970-01-01T00:00:03.000Z r3, end not recorded r103
+  a  known since 1970-01-01T00:00:01.000Z r1, deleted 1970-01-01T00:00:02.000Z r101
+";
+        assert_eq!(other_lives("pods/default/x", &lives, Some("c")), expected);
+        assert_eq!(other_lives("pods/default/x", &lives, None), "");
+        assert_eq!(other_lives("pods/default/x", &lives[2..], Some("c")), "");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Api {
     pub tokens: Arc<Tokens>,
     /// What is written down of requests; nothing without a policy.
     pub audit: Option<Arc<Audit>>,
+    /// The spans of the last days; without it those in memory are all there is.
+    pub history: Option<Arc<ferry_trace::History>>,
     pub authorization: Authorization,
     pub impersonation: Impersonation,
     /// Every role and binding: what nobody may hand out more of than they hold.
@@ -83,6 +85,7 @@ pub struct Parts {
     pub tokens: Arc<Tokens>,
     /// What is written down of requests; nothing without a policy.
     pub audit: Option<Arc<Audit>>,
+    pub history: Option<Arc<ferry_trace::History>>,
     pub authorization: Authorization,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
@@ -103,6 +106,7 @@ impl Api {
             authentication: parts.authentication,
             tokens: parts.tokens,
             audit: parts.audit,
+            history: parts.history,
             authorization: parts.authorization,
             impersonation: Impersonation::default(),
             rbac: parts.rbac,

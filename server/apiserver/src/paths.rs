@@ -43,7 +43,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         // The whole store: RBAC gives this path to administrators only.
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         // Names of everybody's objects: administrators only, too.
-        ["ferry", "v1", "trace"] => trace::answer(api, request),
+        ["ferry", "v1", "trace"] => trace::answer(api, request).await,
         // Nodes only.
         ["ferry", "v1", "images", path @ ..] => Ok(api.host_images.answer(request, path).await),
         [".well-known", "openid-configuration"] => api.openid_configuration(),

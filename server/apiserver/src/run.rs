@@ -16,6 +16,7 @@ use ferry_auth::{Rbac, User};
 use ferry_registry::settings::AddressRange;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
+use ferry_trace::{History, Retention};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,8 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     pub token_webhook: Option<TokenWebhook>,
     pub audit: AuditConfig,
+    /// How much of the trace is kept in `data_dir/trace`; nothing when not given.
+    pub trace_retention: Option<Retention>,
     /// The first signs; tokens of all are accepted.
     pub service_account_issuers: Vec<String>,
     /// Whom tokens are for that name nobody; the issuers when empty.
@@ -106,6 +109,7 @@ impl Config {
             oidc: None,
             token_webhook: None,
             audit: AuditConfig::default(),
+            trace_retention: None,
             service_account_issuers: Vec::new(),
             api_audiences: Vec::new(),
             service_account_signing_key_file: None,
@@ -346,6 +350,11 @@ impl Running {
         if let Some(audit) = &self.api.audit {
             audit.close().await;
         }
+        if let Some(history) = self.api.history.clone()
+            && let Err(error) = tokio::task::spawn_blocking(move || history.close()).await
+        {
+            tracing::error!(%error, "the last spans were not written");
+        }
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store could not be closed");
         }
@@ -445,6 +454,7 @@ async fn api(
         authentication: authenticators.union,
         tokens: authenticators.tokens,
         audit: config.audit.open().await?,
+        history: open_history(config)?,
         authorization,
         rbac,
         admission,
@@ -494,6 +504,16 @@ async fn start_flow_control(
         tokio::spawn(fairness.clone().keep(client.clone(), stop.clone()));
     }
     Ok(())
+}
+
+/// The directory is beside the store, and its own: it can be removed at any time.
+fn open_history(config: &Config) -> Result<Option<Arc<History>>, StartError> {
+    let Some(retention) = config.trace_retention.filter(|retention| !retention.is_off()) else {
+        return Ok(None);
+    };
+    let path = config.data_dir.join("trace");
+    let history = History::start(&path, retention).map_err(|source| StartError::Write { path, source })?;
+    Ok(Some(Arc::new(history)))
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {

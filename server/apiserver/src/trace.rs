@@ -3,22 +3,30 @@
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `GET ?object=deployment/nginx&namespace=default` | what led to that object, and what came of it |
-//! | `GET ?trace=ID`, `?revision=N` | the same for a trace and for a revision |
+//! | `GET ?object=deployment/nginx&namespace=default` | what led to the latest life of that object, and what came of it |
+//! | `GET ?object=…&uid=UID`, `&lives=all` | the same for one life, or for all of them |
+//! | `GET ?object=…&direction=back` | only what led to it |
+//! | `GET ?trace=ID`, `?revision=N`, `?user=NAME` | the same for a trace, a revision, and all that a user did |
 //! | `GET ?last=true` | the same for the latest write that was no component's |
-//! | `GET ?after=SEQUENCE` | everything that ended since |
+//! | `GET ?from=NANOSECONDS&to=NANOSECONDS` | everything in that time |
+//! | `GET ?after=SEQUENCE` | everything in memory that ended since |
 //! | `GET ?follow=true[&after=SEQUENCE]` | one record a line, as spans end |
 //! | `POST` a list of records | they are kept, marked with who sent them |
+//!
+//! Answers are put together from what is in memory and, where the server keeps a history, from disk.
 //!
 //! RBAC gives the path to administrators. Nodes may hand in their spans and read none.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_api::Status;
+use ferry_trace::history::{Direction, Found, Wanted, gather};
+use ferry_trace::lives::life_of;
 use ferry_trace::timeline::{Focus, timeline};
-use ferry_trace::{Record, SpanId, TraceId, ring};
+use ferry_trace::{History, Life, Record, SpanId, TraceId, lives, ring};
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
 use serde_json::json;
@@ -39,42 +47,152 @@ const GATHER: Duration = Duration::from_millis(50);
 /// A follower comes back after this; a connection must not outlive everybody's interest in it.
 const FOLLOW: Duration = Duration::from_secs(3600);
 
-#[derive(Serialize)]
-struct Found {
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
     /// What `after` may continue from.
     sequence: u64,
     records: Vec<Record>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lives: Vec<Life>,
+    /// The life that the records are of, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
+    is_cut: bool,
+    dropped: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
 }
 
-pub fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
-    let query = &request.query;
+/// What was asked.
+enum Question {
+    Object { key: String, uid: Option<String>, all_lives: bool, direction: Direction },
+    Trace(TraceId),
+    Revision(i64),
+    User(String),
+    Last,
+    Time { from: u64, to: Option<u64> },
+    After(u64),
+}
+
+pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     let sequence = ring().latest();
-    let after = query.get("after").map(number::<u64>).transpose()?;
-    if query.flag("follow") {
+    if request.query.flag("follow") {
+        let after = request.query.get("after").map(number::<u64>).transpose()?;
         return Ok(follow(after.unwrap_or(sequence)));
     }
-    let focus = if let Some(object) = query.get("object") {
-        Some(Focus::Object(object_key(api, object, query.text("namespace"))?))
-    } else if let Some(trace) = query.get("trace") {
-        let trace = trace.parse::<TraceId>();
-        Some(Focus::Trace(trace.map_err(|_| Status::bad_request("trace must be 32 hexadecimal digits"))?))
-    } else if let Some(revision) = query.get("revision") {
-        Some(Focus::Revision(number(revision)?))
-    } else {
-        None
-    };
-    let records = match (focus, after) {
-        (Some(focus), _) => chain(ring().all(), &focus),
-        (None, _) if query.flag("last") => {
-            let records = ring().all();
-            last_command(&records).map_or_else(Vec::new, |trace| chain(records, &Focus::Trace(trace)))
-        }
-        (None, Some(after)) => ring().after(after),
-        (None, None) => ring().all(),
-    };
-    let body = serde_json::to_vec(&Found { sequence, records })
+    let question = question(api, request)?;
+    let history = api.history.clone();
+    // Files are read.
+    let answer = tokio::task::spawn_blocking(move || question.answer(history.as_deref())).await;
+    let answer =
+        answer.map_err(|error| Status::internal(format!("the trace cannot be put together: {error}")))?;
+    let answer = answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))?;
+    let body = serde_json::to_vec(&Answer { sequence, ..answer })
         .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))?;
     Ok(respond::json_bytes(200, body.into()))
+}
+
+fn question(api: &Api, request: &Request) -> Result<Question, Status> {
+    let query = &request.query;
+    if let Some(object) = query.get("object") {
+        let direction = match query.get("direction") {
+            None | Some("both") => Direction::Both,
+            Some("back") => Direction::Back,
+            Some(_) => return Err(Status::bad_request("direction must be back or both")),
+        };
+        let all_lives = match query.get("lives") {
+            None | Some("latest") => false,
+            Some("all") => true,
+            Some(_) => return Err(Status::bad_request("lives must be latest or all")),
+        };
+        let key = object_key(api, object, query.text("namespace"))?;
+        return Ok(Question::Object { key, uid: query.get("uid").map(str::to_owned), all_lives, direction });
+    }
+    if let Some(trace) = query.get("trace") {
+        let trace = trace.parse::<TraceId>();
+        let trace = trace.map_err(|_| Status::bad_request("trace must be 32 hexadecimal digits"))?;
+        return Ok(Question::Trace(trace));
+    }
+    if let Some(revision) = query.get("revision") {
+        return Ok(Question::Revision(number(revision)?));
+    }
+    if let Some(user) = query.get("user") {
+        return Ok(Question::User(user.to_owned()));
+    }
+    if query.flag("last") {
+        return Ok(Question::Last);
+    }
+    let (from, to) = (query.get("from").map(number::<u64>), query.get("to").map(number::<u64>));
+    if from.is_some() || to.is_some() {
+        return Ok(Question::Time { from: from.transpose()?.unwrap_or(0), to: to.transpose()? });
+    }
+    Ok(Question::After(query.get("after").map(number::<u64>).transpose()?.unwrap_or(0)))
+}
+
+impl Question {
+    fn answer(self, history: Option<&History>) -> io::Result<Answer> {
+        let find = |wanted: &Wanted| match history {
+            Some(history) => history.find(wanted),
+            None => Ok(Found { records: ring().matching(|record| wanted.takes(record)), ..Found::default() }),
+        };
+        let chained = |seeds: &Wanted, focus: &Focus| -> io::Result<Answer> {
+            let found = gather(seeds, Direction::Both, find)?;
+            Ok(Answer { records: chain(found.records, focus), is_cut: found.is_cut, ..Answer::default() })
+        };
+        let plain =
+            |found: Found| Answer { records: found.records, is_cut: found.is_cut, ..Answer::default() };
+        let answer = match self {
+            Question::Object { key, uid, all_lives, direction } => {
+                let about = find(&Wanted::object(key.clone()))?.records;
+                let lives = lives(&about, &key);
+                let uid = uid.or_else(|| lives.last().filter(|_| !all_lives).map(|life| life.uid.clone()));
+                let is_of_life = |record: &&Record| match &uid {
+                    Some(uid) => life_of(record, &lives).is_some_and(|life| life.uid == *uid),
+                    None => true,
+                };
+                let seeds = Wanted::traces(about.iter().filter(is_of_life).map(|record| record.trace));
+                // No trace at all is not every trace.
+                let found = match seeds.traces.is_empty() {
+                    true => Found::default(),
+                    false => gather(&seeds, direction, find)?,
+                };
+                let is_cut = found.is_cut;
+                let focus = match &uid {
+                    Some(uid) => Focus::Life { object: key.clone(), uid: uid.clone() },
+                    None => Focus::Object(key.clone()),
+                };
+                let records = match direction {
+                    Direction::Back => found.records,
+                    Direction::Both => chain(found.records, &focus),
+                };
+                Answer { records, object: Some(key), lives, uid, is_cut, ..Answer::default() }
+            }
+            Question::Trace(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
+            Question::Revision(revision) => {
+                chained(&Wanted::revisions([revision]), &Focus::Revision(revision))?
+            }
+            Question::User(user) => plain(gather(&Wanted::user(user), Direction::Both, find)?),
+            Question::Last => {
+                let recent = ring().all();
+                let command = match last_command(&recent) {
+                    Some(command) => Some(command),
+                    // Nobody has written since the server started.
+                    None => last_command(&find(&Wanted::default())?.records),
+                };
+                match command {
+                    Some(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
+                    None => Answer::default(),
+                }
+            }
+            Question::Time { from, to } => plain(find(&Wanted { from, to, ..Wanted::default() })?),
+            Question::After(after) => Answer { records: ring().after(after), ..Answer::default() },
+        };
+        let dropped = history.map_or(0, History::dropped);
+        Ok(Answer { dropped, failure: history.and_then(History::failure), ..answer })
+    }
 }
 
 /// Keeps what the caller recorded.

@@ -7,6 +7,7 @@
 //! Start reading at [`registry`], then `verbs/`, then [`strategy`].
 
 pub mod cache;
+mod change;
 pub mod columns;
 pub mod conversion;
 pub mod custom_resources;

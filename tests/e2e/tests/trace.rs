@@ -121,7 +121,12 @@ async fn a_write_is_shown_as_a_waterfall() {
     let server = TestServer::start().await;
     server.post(MAPS, &config_map("shown")).await.expect(201);
     let client = fetch::connect(Some(server.kubeconfig())).await.expect("a client");
-    let shown = fetch::Selection::Object { object: "cm/shown".into(), namespace: "default".into() };
+    let object = |object: &str| fetch::Selection::Object {
+        object: object.into(),
+        namespace: "default".into(),
+        lives: fetch::Lives::Latest,
+    };
+    let shown = object("cm/shown");
     let records = fetch::records(&client, &shown).await.expect("records");
     let story = chapters::story(&records, chapters::Detail::Chapters);
     let style = waterfall::Style { width: 100, has_color: false };
@@ -138,26 +143,30 @@ async fn a_write_is_shown_as_a_waterfall() {
     ] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
-    let refused = fetch::Selection::Object { object: "nonsense/x".into(), namespace: "default".into() };
+    let refused = object("nonsense/x");
     let error = fetch::records(&client, &refused).await.expect_err("no such kind").to_string();
     assert!(error.contains("nonsense"), "{error}");
 }
 
 /// Values that must never be found in the trace: each stands where a user may put a secret.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 10] = [
     "hunter2-data",
     "hunter2-env",
     "hunter2-bearer",
     "hunter2-query",
     "hunter2-invalid",
     "hunter2-annotation",
+    "hunter2-changed",
+    "hunter2-label",
+    "hunter2-map",
+    "hunter2-custom",
 ];
 
 #[tokio::test]
 async fn nothing_secret_is_ever_in_a_span() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let [data, env, bearer, query, invalid, annotation] = SECRETS;
+    let [data, env, bearer, query, invalid, annotation, changed, label, map, custom] = SECRETS;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "annotations": {"a": annotation}},
         "stringData": {"password": data}});
     server.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
@@ -177,6 +186,43 @@ async fn nothing_secret_is_ever_in_a_span() {
     let patch = json!({"stringData": {"password": data}, "data": {"other": invalid}});
     server.patch("/api/v1/namespaces/default/secrets/s", "merge", &patch).await;
     server.post(&format!("{MAPS}?fieldManager={query}"), &config_map("q")).await.expect(201);
+    // Changes are told field by field: the fields, and no value that anybody may have filled in.
+    let encoded = {
+        use base64::Engine;
+        base64::engine::general_purpose::STANDARD.encode(changed)
+    };
+    let change = json!({"data": {"password": encoded, "pin": "MTIzNDU2"}, "metadata": {"annotations": {"a": changed}}});
+    server.patch("/api/v1/namespaces/default/secrets/s", "merge", &change).await.expect(200);
+    let change = json!({"metadata": {"labels": {"image": label}, "annotations": {"status": changed}}});
+    server.patch("/api/v1/namespaces/default/pods/p", "merge", &change).await.expect(200);
+    let change = json!({"data": {"phase": map, "image": map, "reason": map}});
+    server.patch(&format!("{MAPS}/q"), "merge", &change).await.expect(200);
+    let template = |value: &str| {
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{
+            "name": "c", "image": "i", "env": [{"name": "TOKEN", "value": value}], "args": [value], "command": [value],
+        }]}})
+    };
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template(env)}});
+    server.post("/apis/apps/v1/namespaces/default/deployments", &deployment).await.expect(201);
+    let change = json!({"spec": {"replicas": 4, "template": template(changed)}});
+    server.patch("/apis/apps/v1/namespaces/default/deployments/d", "merge", &change).await.expect(200);
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "vaults.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "vaults", "singular": "vault", "kind": "Vault", "listKind": "VaultList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await.expect(201);
+    let vaults = "/apis/example.com/v1/namespaces/default/vaults";
+    let give_up = std::time::Instant::now() + Duration::from_secs(30);
+    while server.get(vaults).await.code != 200 {
+        assert!(std::time::Instant::now() < give_up, "the definition is not served");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let vault = json!({"apiVersion": "example.com/v1", "kind": "Vault", "metadata": {"name": "v"}, "spec": {"image": "x"}});
+    server.post(vaults, &vault).await.expect(201);
+    let change = json!({"spec": {"image": custom, "status": custom, "phase": custom}});
+    server.patch(&format!("{vaults}/v"), "merge", &change).await.expect(200);
     // Over the wire, where credentials are looked at.
     let mut outside = kube::Config::new(server.url().parse().expect("an address"));
     outside.accept_invalid_certs = true;
@@ -202,7 +248,11 @@ async fn nothing_secret_is_ever_in_a_span() {
 
     let kept = serde_json::to_string(&ferry_trace::ring().all()).expect("records are JSON");
     assert!(kept.contains("secrets/default/s"), "the writes themselves are recorded");
-    for secret in SECRETS.iter().copied().chain([token.as_str()]) {
+    for path in ["data[password]", "metadata.labels[image]", "data[phase]", "spec.replicas=1→4", "spec.image"]
+    {
+        assert!(kept.contains(path), "the change of {path} is not told");
+    }
+    for secret in SECRETS.iter().copied().chain([token.as_str(), encoded.as_str(), "MTIzNDU2"]) {
         assert!(!kept.contains(secret), "{secret} is in the trace");
     }
 }

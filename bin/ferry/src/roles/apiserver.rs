@@ -57,6 +57,10 @@ pub struct Flags {
     pub access: access::AccessFlags,
     #[command(flatten)]
     pub audit: audit::AuditFlags,
+    /// How much of what happened is kept on disk, for `ferry trace` and `ferry why`: a size, an age or both, whichever is
+    /// less; 0 for nothing
+    #[arg(long, default_value = "256MB,7d")]
+    pub trace_retention: ferry_trace::Retention,
     #[command(flatten)]
     pub encryption: encryption::EncryptionFlags,
     #[arg(long)]
@@ -270,6 +274,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         oidc: flags.access.oidc()?,
         token_webhook: flags.access.token_webhook(),
         audit: flags.audit.config(),
+        trace_retention: Some(flags.trace_retention),
         token_auth_file: flags.token_auth_file,
         basic_auth_file: flags.basic_auth_file,
         service_account_issuers: flags.service_account_issuer,

@@ -1,9 +1,15 @@
-//! `ferry trace`: what happened when.
+//! `ferry trace` and `ferry why`: what happened when, and because of what.
 
 use anyhow::Context;
 
 pub fn run(flags: ferry_timeline::Flags) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-    Ok(runtime.block_on(ferry_timeline::run(flags))?)
+    Ok(runtime()?.block_on(ferry_timeline::run(flags))?)
+}
+
+pub fn why(flags: ferry_timeline::why::Flags) -> anyhow::Result<()> {
+    Ok(runtime()?.block_on(ferry_timeline::why::run(flags))?)
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }

@@ -10,6 +10,7 @@ use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOpera
 
 use super::{Answer, Call, Operation, initialize, store_failure};
 use crate::cache::Entry;
+use crate::change;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
@@ -75,7 +76,7 @@ impl Registry {
             return Ok(Answer::Object(Box::new(object.clone())));
         }
         let txn = transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), txn_parts);
-        let committed = self.commit(call, object.namespace(), object.name(), txn, Some(object)).await;
+        let committed = self.commit(call, object.namespace(), object.name(), txn, None, Some(object)).await;
         drop(reservation.lock);
         match committed {
             Ok(committed) if initialize::pending(object).is_some() && !call.include_uninitialized => {
@@ -93,17 +94,21 @@ impl Registry {
     }
 
     /// Commits, and waits until the caches have it, or what was in its way: whoever reads after the answer sees the write.
-    /// `written` is the object that the transaction puts.
+    /// `old` is the object as it was, `written` the one that the transaction puts.
     pub(super) async fn commit(
         &self,
         call: &Call<'_>,
         namespace: &str,
         name: &str,
         txn: Txn,
+        old: Option<&Object>,
         written: Option<&Object>,
     ) -> Result<Committed, Error> {
         let mut span = ferry_trace::span("store.commit");
         span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
+        let is_put = matches!(txn.operations.first(), Some(StoreOperation::Put { .. }));
+        let is_builtin = call.resource.stored.codec.typed().is_some();
+        change::describe(&mut span, old, written.filter(|_| is_put), is_builtin);
         let _pending = match (txn.operations.first(), written) {
             (Some(StoreOperation::Put { value, .. }), Some(object)) => {
                 Some(self.log.pending_writes.add(value.clone(), call.resource.cache.paths().of(object)))

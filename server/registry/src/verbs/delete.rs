@@ -117,7 +117,7 @@ impl Registry {
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
                 let txn = transaction(call, compare, put(call, &key, &marked), Vec::new());
-                match self.commit(call, call.namespace, call.name, txn, Some(&marked)).await {
+                match self.commit(call, call.namespace, call.name, txn, Some(&old), Some(&marked)).await {
                     Ok(_) => {
                         let answer = call.current().map_or(Answer::Object(marked), Answer::Entry);
                         Ok(Some(Deleted::Terminating(answer)))
@@ -134,7 +134,7 @@ impl Registry {
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
                 let txn = transaction(call, compare, StoreOperation::Delete { key }, txn_parts);
-                match self.commit(call, call.namespace, call.name, txn, None).await {
+                match self.commit(call, call.namespace, call.name, txn, Some(&old), None).await {
                     Ok(committed) => {
                         let gone = Arc::new(entry.deleted_at(committed.revision));
                         Ok(Some(Deleted::Gone(Answer::Entry(gone))))

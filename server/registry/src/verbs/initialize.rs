@@ -73,7 +73,7 @@ impl Registry {
         let key = call.resource.store_key(entry.namespace(), entry.name());
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
         let txn = transaction(call, compare, StoreOperation::Delete { key }, txn_parts);
-        match self.commit(call, entry.namespace(), entry.name(), txn, None).await {
+        match self.commit(call, entry.namespace(), entry.name(), txn, Some(&old), None).await {
             // Someone else wrote or deleted it: theirs is the last word.
             Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(store_failure(error)),

@@ -150,7 +150,7 @@ impl Registry {
         if !gone && strategy.traits().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
             txn = txn.relaxed();
         }
-        let committed = self.commit(call, call.namespace, call.name, txn, Some(&new)).await;
+        let committed = self.commit(call, call.namespace, call.name, txn, Some(old), Some(&new)).await;
         drop(reservation.lock);
         match committed {
             Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),

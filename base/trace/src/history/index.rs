@@ -1,0 +1,137 @@
+//! What occurs in a segment: hashes of its keys, in order, and the time that it covers.
+
+use std::collections::HashSet;
+
+use crate::context::TraceId;
+use crate::ring::Record;
+
+const MAGIC: &[u8; 8] = b"FerryIx1";
+
+/// Something that records are looked for by.
+#[derive(Clone, Copy)]
+pub enum Key<'a> {
+    Object(&'a str),
+    Uid(&'a str),
+    Trace(TraceId),
+    Revision(i64),
+    User(&'a str),
+}
+
+impl Key<'_> {
+    /// FNV-1a, folded: it must be the same in every build. Two keys of one hash cost a segment that is read in vain.
+    fn hash(self) -> u32 {
+        let fnv = |tag: u8, bytes: &[u8]| {
+            let each = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            let hash = bytes.iter().fold(each(0xcbf2_9ce4_8422_2325, &tag), each);
+            (hash >> 32) as u32 ^ hash as u32
+        };
+        match self {
+            Key::Object(object) => fnv(b'o', object.as_bytes()),
+            Key::Uid(uid) => fnv(b'i', uid.as_bytes()),
+            Key::Trace(trace) => fnv(b't', &trace.to_bytes()),
+            Key::Revision(revision) => fnv(b'r', &revision.to_be_bytes()),
+            Key::User(user) => fnv(b'u', user.as_bytes()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// Nanoseconds since 1970.
+    pub first_start: u64,
+    pub last_end: u64,
+    keys: Vec<u32>,
+}
+
+#[derive(Default)]
+pub struct IndexBuilder {
+    times: Option<(u64, u64)>,
+    keys: HashSet<u32>,
+}
+
+impl IndexBuilder {
+    pub fn add(&mut self, record: &Record) {
+        let (first, last) = self.times.unwrap_or((record.start, record.end()));
+        self.times = Some((first.min(record.start), last.max(record.end())));
+        self.keys.insert(Key::Trace(record.trace).hash());
+        let object = record.object.as_deref().map(Key::Object);
+        let uid = record.text("uid").map(Key::Uid);
+        let user = record.text("user").map(Key::User);
+        let committed = record.committed.map(Key::Revision);
+        let named = [object, uid, user, committed].into_iter().flatten();
+        let causes = record.causes.iter().map(|cause| Key::Revision(*cause));
+        self.keys.extend(named.chain(causes).map(Key::hash));
+    }
+
+    /// When its first record began.
+    pub fn began(&self) -> Option<u64> {
+        self.times.map(|(first, _)| first)
+    }
+
+    pub fn build(self) -> Index {
+        let (first_start, last_end) = self.times.unwrap_or_default();
+        let mut keys: Vec<u32> = self.keys.into_iter().collect();
+        keys.sort_unstable();
+        Index { first_start, last_end, keys }
+    }
+}
+
+impl Index {
+    pub fn may_hold(&self, key: Key<'_>) -> bool {
+        self.keys.binary_search(&key.hash()).is_ok()
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.first_start.to_le_bytes());
+        bytes.extend(self.last_end.to_le_bytes());
+        self.keys.iter().for_each(|key| bytes.extend(key.to_le_bytes()));
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing if it is torn, or another version's: then the segment is read without.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Index> {
+        let (body, sum) = bytes.split_last_chunk::<4>()?;
+        if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let rest = body.strip_prefix(MAGIC)?;
+        let (first_start, rest) = rest.split_first_chunk::<8>()?;
+        let (last_end, rest) = rest.split_first_chunk::<8>()?;
+        let keys = rest.chunks_exact(4).map(|key| u32::from_le_bytes([key[0], key[1], key[2], key[3]]));
+        Some(Index {
+            first_start: u64::from_le_bytes(*first_start),
+            last_end: u64::from_le_bytes(*last_end),
+            keys: keys.collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::tests::record;
+
+    #[test]
+    fn an_index_knows_what_is_in_its_segment_and_survives_the_disk() {
+        let mut builder = IndexBuilder::default();
+        let mut one = record("step", 50);
+        (one.object, one.committed, one.causes) = (Some("pods/default/a".into()), Some(7), vec![6]);
+        builder.add(&one);
+        builder.add(&record("step", 10));
+        let index = builder.build();
+        assert_eq!((index.first_start, index.last_end), (10, 51));
+        for key in [Key::Object("pods/default/a"), Key::Revision(7), Key::Revision(6), Key::Trace(one.trace)]
+        {
+            assert!(index.may_hold(key));
+        }
+        assert!(!index.may_hold(Key::Object("pods/default/b")));
+        assert!(!index.may_hold(Key::User("pods/default/a")), "a user is no object");
+        let bytes = index.to_bytes();
+        assert_eq!(Index::from_bytes(&bytes), Some(index));
+        assert_eq!(Index::from_bytes(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Index::from_bytes(b""), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! A file of the history: batches of records in one deflated stream, and beside it, once it is full, its index.
+//!
+//! ```text
+//! 0000000000000007.spans   "FerryTr1" deflate( { length u32, crc32 u32, records }… )
+//! 0000000000000007.index   written when the segment is full
+//! ```
+//!
+//! The stream is flushed after each batch, so a reader finds all whole batches at any time, and a torn end costs the
+//! batch that was torn.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+
+use super::codec::{Decoder, Encoder};
+use super::index::{Index, IndexBuilder};
+use crate::ring::Record;
+
+const MAGIC: &[u8; 8] = b"FerryTr1";
+/// A batch is what ended in half a second; what claims to be more is torn.
+const MAX_BATCH: usize = 64 << 20;
+
+/// Names of everybody's objects are for the owner of the cluster.
+pub fn make_directory(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// A segment that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub id: u64,
+    directory: PathBuf,
+}
+
+pub fn list(directory: &Path) -> io::Result<Vec<Segment>> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let id = name.to_str().and_then(|name| name.strip_suffix(".spans")?.parse().ok());
+        segments.extend(id.map(|id| Segment { id, directory: directory.to_owned() }));
+    }
+    segments.sort_by_key(|segment| segment.id);
+    Ok(segments)
+}
+
+impl Segment {
+    fn path(&self) -> PathBuf {
+        self.directory.join(format!("{:016}.spans", self.id))
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.directory.join(format!("{:016}.index", self.id))
+    }
+
+    /// Of both files.
+    pub fn bytes(&self) -> u64 {
+        let length = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
+        length(self.path()) + length(self.index_path())
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_file(self.path())?;
+        match fs::remove_file(self.index_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing where it has none yet, or none that can be read.
+    pub fn index(&self) -> io::Result<Option<Index>> {
+        match fs::read(self.index_path()) {
+            Ok(bytes) => Ok(Index::from_bytes(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The records that are wanted, of all whole batches.
+    pub fn records(&self, mut wanted: impl FnMut(&Record) -> bool) -> io::Result<Vec<Record>> {
+        let mut found = Vec::new();
+        self.each(|record| {
+            if wanted(&record) {
+                found.push(record);
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn each(&self, mut act: impl FnMut(Record)) -> io::Result<()> {
+        let bytes = fs::read(self.path())?;
+        let Some(deflated) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
+        let mut stream = DeflateDecoder::new(deflated);
+        let mut decoder = Decoder::default();
+        while let Some(batch) = batch(&mut stream) {
+            let mut rest = batch.as_slice();
+            while !rest.is_empty() {
+                let Some(record) = decoder.decode(&mut rest) else { return Ok(()) };
+                act(record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a segment that a crash left without an index the one it lacks.
+    pub fn complete(&self) -> io::Result<()> {
+        if self.index()?.is_some() {
+            return Ok(());
+        }
+        let mut index = IndexBuilder::default();
+        self.each(|record| index.add(&record))?;
+        self.write_index(&index.build())
+    }
+
+    fn write_index(&self, index: &Index) -> io::Result<()> {
+        let (path, partial) = (self.index_path(), self.directory.join("partial"));
+        let mut file = private().truncate(true).create(true).open(&partial)?;
+        file.write_all(&index.to_bytes())?;
+        file.sync_data()?;
+        fs::rename(partial, path)
+    }
+}
+
+/// Nothing at the end, or where the stream is torn.
+fn batch(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let mut head = [0; 8];
+    stream.read_exact(&mut head).ok()?;
+    let [length, sum] =
+        [&head[..4], &head[4..]].map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BATCH)?;
+    let mut batch = Vec::new();
+    stream.take(length as u64).read_to_end(&mut batch).ok()?;
+    (batch.len() == length && crc32fast::hash(&batch) == sum).then_some(batch)
+}
+
+/// The segment that is being written.
+pub struct Open {
+    segment: Segment,
+    stream: DeflateEncoder<File>,
+    encoder: Encoder,
+    index: IndexBuilder,
+    batch: Vec<u8>,
+}
+
+impl Open {
+    pub fn create(directory: &Path, id: u64) -> io::Result<Open> {
+        let segment = Segment { id, directory: directory.to_owned() };
+        let mut file = private().create_new(true).open(segment.path())?;
+        file.write_all(MAGIC)?;
+        Ok(Open {
+            segment,
+            stream: DeflateEncoder::new(file, Compression::fast()),
+            encoder: Encoder::default(),
+            index: IndexBuilder::default(),
+            batch: Vec::new(),
+        })
+    }
+
+    /// Writes and makes durable.
+    pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        self.batch.clear();
+        for record in records {
+            self.encoder.encode(record, &mut self.batch);
+            self.index.add(record);
+        }
+        let length = u32::try_from(self.batch.len()).map_err(io::Error::other)?;
+        self.stream.write_all(&length.to_le_bytes())?;
+        self.stream.write_all(&crc32fast::hash(&self.batch).to_le_bytes())?;
+        self.stream.write_all(&self.batch)?;
+        self.stream.flush()?;
+        self.stream.get_ref().sync_data()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.stream.total_out()
+    }
+
+    /// When its first record began: nanoseconds since 1970.
+    pub fn began(&self) -> Option<u64> {
+        self.index.began()
+    }
+
+    pub fn seal(self) -> io::Result<()> {
+        self.stream.finish()?.sync_data()?;
+        self.segment.write_index(&self.index.build())
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::tests::record;
+
+    fn written(directory: &Path) -> (Segment, Open, Vec<Record>) {
+        let mut open = Open::create(directory, 1).unwrap();
+        let records: Vec<Record> = (0..30).map(|start| record("step", start)).collect();
+        records.chunks(10).for_each(|batch| open.append(batch).unwrap());
+        (list(directory).unwrap().remove(0), open, records)
+    }
+
+    #[test]
+    fn a_segment_is_read_while_it_is_written_and_after() {
+        let directory = tempfile::tempdir().unwrap();
+        let (segment, open, records) = written(directory.path());
+        assert_eq!(segment.records(|_| true).unwrap(), records);
+        assert_eq!(segment.index().unwrap(), None);
+        open.seal().unwrap();
+        assert_eq!(segment.records(|record| record.start < 3).unwrap(), records[..3]);
+        let index = segment.index().unwrap().expect("is sealed");
+        assert_eq!((index.first_start, index.last_end), (0, 30));
+        segment.remove().unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_torn_end_costs_one_batch_at_most_and_damage_what_is_behind_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (segment, open, records) = written(directory.path());
+        drop(open);
+        let whole = fs::read(segment.path()).unwrap();
+        let mut seen = Vec::new();
+        for length in 0..whole.len() {
+            fs::write(segment.path(), &whole[..length]).unwrap();
+            let found = segment.records(|_| true).unwrap();
+            assert!(records.starts_with(&found) && found.len() % 10 == 0, "cut at {length}");
+            seen.push(found.len());
+        }
+        assert!(seen.is_sorted() && seen.contains(&20), "{seen:?}");
+        for at in 8..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x55;
+            fs::write(segment.path(), &damaged).unwrap();
+            let found = segment.records(|_| true).unwrap();
+            assert!(records.starts_with(&found), "damaged at {at}");
+        }
+        fs::write(segment.path(), &whole).unwrap();
+        segment.complete().unwrap();
+        assert!(segment.index().unwrap().is_some());
+    }
+}
