@@ -122,9 +122,10 @@ fn shrinking_waits_for_the_window() {
 fn a_condition_keeps_its_time_while_it_holds() {
     let mut autoscaler = autoscaler(1, 10);
     let first = run(&autoscaler, 3, &[asks(3, "cpu")]);
-    let mut status = HorizontalPodAutoscalerStatus::default();
-    status.conditions = Some(first.conditions.clone());
-    autoscaler.status = Some(status);
+    autoscaler.status = Some(HorizontalPodAutoscalerStatus {
+        conditions: Some(first.conditions.clone()),
+        ..Default::default()
+    });
     let again = plan(&autoscaler, 3, &[asks(3, "cpu")], &mut History::default(), WINDOW, at(60));
     assert_eq!(again.conditions, first.conditions);
     let failed = plan(&autoscaler, 3, &[fails("cpu")], &mut History::default(), WINDOW, at(60));
