@@ -15,13 +15,13 @@ fn autoscaler(min: i32, max: i32) -> HorizontalPodAutoscaler {
     autoscaler
 }
 
-fn asks(replicas: i32, name: &str) -> Result<Measured, Unmeasured> {
+fn asks(replicas: i32, name: &str) -> Result<MetricProposal, MetricError> {
     let status = MetricStatus { type_: name.into(), ..Default::default() };
-    Ok(Measured { replicas, name: name.into(), status })
+    Ok(MetricProposal { replicas, name: name.into(), status })
 }
 
-fn fails(name: &str) -> Result<Measured, Unmeasured> {
-    Err(Unmeasured {
+fn fails(name: &str) -> Result<MetricProposal, MetricError> {
+    Err(MetricError {
         reason: "FailedGetResourceMetric",
         cause: format!("no {name}"),
         error: format!("failed to get {name}"),
@@ -31,7 +31,7 @@ fn fails(name: &str) -> Result<Measured, Unmeasured> {
 fn run(
     autoscaler: &HorizontalPodAutoscaler,
     current: i32,
-    measured: &[Result<Measured, Unmeasured>],
+    measured: &[Result<MetricProposal, MetricError>],
 ) -> Plan {
     plan(autoscaler, current, measured, &mut History::default(), WINDOW, at(0))
 }
