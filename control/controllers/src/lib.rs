@@ -47,6 +47,7 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_account_token;
+pub mod service_cidr;
 pub mod services;
 pub mod slices;
 pub mod slow_start;

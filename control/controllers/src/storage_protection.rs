@@ -1,10 +1,11 @@
-//! Keeps claims that pods use, and volumes that claims use, from vanishing under them: a
-//! finalizer that goes only when nobody uses them any more.
+//! Keeps claims that pods use, volumes that claims use, and attribute classes that either uses, from vanishing under
+//! them: a finalizer that goes only when nobody uses them any more.
 
 use std::sync::Arc;
 
-use ferry_client::{Attempt, Client, Error, Index, Informer, NamespacedName, Outcome, error};
+use ferry_client::{Attempt, Client, Error, Event, Index, Informer, NamespacedName, Outcome, error};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 
@@ -14,6 +15,7 @@ use crate::pods::is_finished;
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
+const ATTRIBUTES_CLASS: &str = "kubernetes.io/vac-protection";
 
 /// What to do about a finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +135,67 @@ impl Volumes {
     }
 }
 
+struct AttributesClasses {
+    client: Client,
+    classes: Informer<VolumeAttributesClass>,
+    by_claim: Index<PersistentVolumeClaim>,
+    by_volume: Index<PersistentVolume>,
+}
+
+pub fn start_attributes_classes(context: &Context) -> Running {
+    let builder = context.controller("volumeattributesclass-protection-controller");
+    let (classes, claims, volumes) = (builder.informer(), builder.informer(), builder.informer());
+    let state = Arc::new(AttributesClasses {
+        client: context.client.clone(),
+        classes: classes.clone(),
+        by_claim: claims.index("attributes class", classes_of_claim),
+        by_volume: volumes.index("attributes class", class_of_volume),
+    });
+    let keys = |names: Vec<String>| names.into_iter().map(NamespacedName::cluster).collect();
+    builder
+        .of(&classes, state)
+        .watches(&claims, move |_, event| keys(released(event, classes_of_claim)))
+        .watches(&volumes, move |_, event| keys(released(event, class_of_volume)))
+        .run(AttributesClasses::reconcile)
+}
+
+/// The class a claim asks for, the one it has, and the one it is being given.
+fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let (spec, status) = (claim.spec.as_ref(), claim.status.as_ref());
+    let asked = spec.and_then(|spec| spec.volume_attributes_class_name.clone());
+    let has = status.and_then(|status| status.current_volume_attributes_class_name.clone());
+    let modifying = status.and_then(|status| status.modify_volume_status.as_ref());
+    let given = modifying.and_then(|modifying| modifying.target_volume_attributes_class_name.clone());
+    [asked, has, given].into_iter().flatten().filter(|name| !name.is_empty()).collect()
+}
+
+fn class_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    let class = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+    class.filter(|name| !name.is_empty()).into_iter().collect()
+}
+
+/// What an object named before an event and does not any more.
+fn released<K: kube::Resource>(event: &Event<K>, names: fn(&K) -> Vec<String>) -> Vec<String> {
+    match event {
+        Event::Added(_) => Vec::new(),
+        Event::Deleted { last, .. } => names(last),
+        Event::Modified { old, new } => {
+            let now = names(new);
+            names(old).into_iter().filter(|name| !now.contains(name)).collect()
+        }
+    }
+}
+
+impl AttributesClasses {
+    async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
+        let Some(class) = self.classes.get(&key) else { return Ok(Outcome::Done) };
+        let used = self.by_claim.count(&key.name) + self.by_volume.count(&key.name) > 0;
+        let deleting = class.metadata.deletion_timestamp.is_some();
+        let step = step(class.finalizers(), ATTRIBUTES_CLASS, deleting, used);
+        write(&Api::all(self.client.clone()), &*class, ATTRIBUTES_CLASS, step).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Volume};
@@ -148,6 +211,23 @@ mod tests {
         assert_eq!(step(&ours, CLAIM, true, true), Step::Nothing);
         assert_eq!(step(&ours, CLAIM, true, false), Step::Remove);
         assert_eq!(step(&[], CLAIM, true, false), Step::Nothing);
+    }
+
+    #[test]
+    fn a_class_is_looked_at_when_a_claim_lets_go_of_it() {
+        let claim = |asked: &str, has: &str| {
+            let mut claim: PersistentVolumeClaim = named("data");
+            claim.spec.get_or_insert_default().volume_attributes_class_name = Some(asked.into());
+            claim.status.get_or_insert_default().current_volume_attributes_class_name = Some(has.into());
+            Arc::new(claim)
+        };
+        let check = |event: Event<PersistentVolumeClaim>, expected: &[&str]| {
+            assert_eq!(released(&event, classes_of_claim), expected);
+        };
+        check(Event::Added(claim("fast", "slow")), &[]);
+        check(Event::Modified { old: claim("fast", "slow"), new: claim("fast", "fast") }, &["slow"]);
+        check(Event::Deleted { last: claim("fast", ""), revision: None }, &["fast"]);
+        assert_eq!(classes_of_claim(&claim("fast", "slow")), ["fast", "slow"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector,
     horizontal_pod_autoscaler, job, namespace, node_ipam, node_lifecycle, persistent_volume, pod_gc,
     policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
-    stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
+    service_cidr, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
 };
 
 pub struct Row {
@@ -130,10 +130,22 @@ pub static ROWS: &[Row] = &[
         storage_protection::start_volumes,
     ),
     row(
+        "volumeattributesclass-protection-controller",
+        "volumeattributesclass-protection-controller",
+        "volumeattributesclass-protection-controller",
+        storage_protection::start_attributes_classes,
+    ),
+    row(
         "ephemeral-volume-controller",
         "ephemeral-volume",
         "ephemeral-volume-controller",
         ephemeral_volume::start,
+    ),
+    row(
+        "service-cidr-controller",
+        "service-cidr-controller",
+        "service-cidrs-controller",
+        service_cidr::start,
     ),
     row("ttl-controller", "ttl", "ttl-controller", ttl::start),
     row(

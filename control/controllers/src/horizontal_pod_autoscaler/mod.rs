@@ -79,7 +79,7 @@ fn matters(event: &Event<HorizontalPodAutoscaler>) -> bool {
 }
 
 /// The target as it is now.
-struct Scaled {
+struct ScaleTarget {
     resource: ApiResource,
     scale: Scale,
     current: i32,
@@ -135,7 +135,7 @@ impl Controller {
         &self,
         key: &NamespacedName,
         autoscaler: &HorizontalPodAutoscaler,
-        scaled: &Scaled,
+        scaled: &ScaleTarget,
         now: Timestamp,
     ) -> Plan {
         let mut measured = Vec::new();
@@ -143,7 +143,7 @@ impl Controller {
             let selector = scaled.scale.status.as_ref().and_then(|status| status.selector.as_deref());
             let pods = match self.pods(key, selector.unwrap_or_default()).await {
                 Ok(pods) => pods,
-                Err(Unselected { event, reason, message, error }) => {
+                Err(SelectorError { event, reason, message, error }) => {
                     let mut conditions = Conditions::of(autoscaler, now);
                     conditions.set("AbleToScale", true, plan::GOT_SCALE.0, plan::GOT_SCALE.1);
                     conditions.set("ScalingActive", false, reason, message);
@@ -180,7 +180,7 @@ impl Controller {
         &self,
         key: &NamespacedName,
         autoscaler: &HorizontalPodAutoscaler,
-        scaled: Scaled,
+        scaled: ScaleTarget,
         plan: Plan,
         now: Timestamp,
     ) -> Result<(), Error> {
@@ -222,7 +222,7 @@ impl Controller {
         self.write_status(autoscaler, status).await
     }
 
-    async fn target(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<Scaled, String> {
+    async fn target(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<ScaleTarget, String> {
         let reference = &autoscaler.spec.scale_target_ref;
         let group = group_of(reference.api_version.as_deref().unwrap_or(""))?;
         let resource = self.resource(&group, &reference.kind).await?;
@@ -237,7 +237,7 @@ impl Controller {
             }
         };
         let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
-        Ok(Scaled { resource: resource.api, scale, current })
+        Ok(ScaleTarget { resource: resource.api, scale, current })
     }
 
     fn scales(&self, autoscaler: &HorizontalPodAutoscaler, resource: &ApiResource) -> Api<DynamicObject> {
@@ -262,7 +262,7 @@ impl Controller {
     async fn set_scale(
         &self,
         autoscaler: &HorizontalPodAutoscaler,
-        Scaled { resource, mut scale, .. }: Scaled,
+        ScaleTarget { resource, mut scale, .. }: ScaleTarget,
         replicas: i32,
     ) -> Result<(), kube::Error> {
         let api = self.scales(autoscaler, &resource);
@@ -282,9 +282,9 @@ impl Controller {
     }
 
     /// The pods of a target, read from the server: the informer's leave out containers that request nothing.
-    async fn pods(&self, key: &NamespacedName, selector: &str) -> Result<Vec<Pod>, Unselected> {
+    async fn pods(&self, key: &NamespacedName, selector: &str) -> Result<Vec<Pod>, SelectorError> {
         if selector.is_empty() {
-            return Err(Unselected {
+            return Err(SelectorError {
                 event: "SelectorRequired",
                 reason: "InvalidSelector",
                 message: "the HPA target's scale is missing a selector".into(),
@@ -292,7 +292,7 @@ impl Controller {
             });
         }
         let invalid =
-            |event, error: String| Unselected { event, reason: event, message: error.clone(), error };
+            |event, error: String| SelectorError { event, reason: event, message: error.clone(), error };
         let parsed = LabelSelector::parse(selector).map_err(|bad| {
             let cause = "couldn't convert selector into a corresponding internal selector object";
             invalid("InvalidSelector", format!("{cause}: {bad}"))
@@ -344,7 +344,7 @@ impl Controller {
 }
 
 /// Why the pods of a target are not known.
-struct Unselected {
+struct SelectorError {
     event: &'static str,
     reason: &'static str,
     message: String,

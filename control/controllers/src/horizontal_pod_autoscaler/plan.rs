@@ -17,7 +17,7 @@ pub const GOT_SCALE: (&str, &str) =
 
 /// What one metric proposes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MetricProposal {
     pub replicas: i32,
     /// As the reason for a change names it: `cpu resource utilization (percentage of request)`.
     pub name: String,
@@ -26,7 +26,7 @@ pub struct Measured {
 
 /// Why a metric proposes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unmeasured {
+pub struct MetricError {
     /// `FailedGetResourceMetric`
     pub reason: &'static str,
     /// For the event and the condition.
@@ -74,7 +74,7 @@ pub struct Plan {
 pub fn plan(
     autoscaler: &HorizontalPodAutoscaler,
     current: i32,
-    measured: &[Result<Measured, Unmeasured>],
+    measured: &[Result<MetricProposal, MetricError>],
     history: &mut History,
     down_window: Duration,
     now: Timestamp,
@@ -98,8 +98,8 @@ pub fn plan(
                 .iter()
                 .map(|one| one.as_ref().map_or_else(|_| MetricStatus::default(), |one| one.status.clone()))
                 .collect();
-            let found: Vec<&Measured> = measured.iter().filter_map(|one| one.as_ref().ok()).collect();
-            let failed: Vec<&Unmeasured> = measured.iter().filter_map(|one| one.as_ref().err()).collect();
+            let found: Vec<&MetricProposal> = measured.iter().filter_map(|one| one.as_ref().ok()).collect();
+            let failed: Vec<&MetricError> = measured.iter().filter_map(|one| one.as_ref().err()).collect();
             let largest = largest(&found);
             plan.failures = failed.iter().map(|one| (one.reason, one.cause.clone())).collect();
             // A metric that failed might have asked for more: what others say is enough to grow, not to shrink.
@@ -138,14 +138,14 @@ pub fn plan(
 }
 
 /// The first of those that ask for most.
-fn largest<'m>(found: &[&'m Measured]) -> Option<&'m Measured> {
+fn largest<'m>(found: &[&'m MetricProposal]) -> Option<&'m MetricProposal> {
     found.iter().copied().reduce(|largest, one| if one.replicas > largest.replicas { one } else { largest })
 }
 
 fn decide(
     spec: &HorizontalPodAutoscalerSpec,
     current: i32,
-    proposal: &Measured,
+    proposal: &MetricProposal,
     history: &mut History,
     down_window: Duration,
     conditions: &mut Conditions,

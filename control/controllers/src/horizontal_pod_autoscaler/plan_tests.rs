@@ -15,13 +15,13 @@ fn autoscaler(min: i32, max: i32) -> HorizontalPodAutoscaler {
     autoscaler
 }
 
-fn asks(replicas: i32, name: &str) -> Result<Measured, Unmeasured> {
+fn asks(replicas: i32, name: &str) -> Result<MetricProposal, MetricError> {
     let status = MetricStatus { type_: name.into(), ..Default::default() };
-    Ok(Measured { replicas, name: name.into(), status })
+    Ok(MetricProposal { replicas, name: name.into(), status })
 }
 
-fn fails(name: &str) -> Result<Measured, Unmeasured> {
-    Err(Unmeasured {
+fn fails(name: &str) -> Result<MetricProposal, MetricError> {
+    Err(MetricError {
         reason: "FailedGetResourceMetric",
         cause: format!("no {name}"),
         error: format!("failed to get {name}"),
@@ -31,7 +31,7 @@ fn fails(name: &str) -> Result<Measured, Unmeasured> {
 fn run(
     autoscaler: &HorizontalPodAutoscaler,
     current: i32,
-    measured: &[Result<Measured, Unmeasured>],
+    measured: &[Result<MetricProposal, MetricError>],
 ) -> Plan {
     plan(autoscaler, current, measured, &mut History::default(), WINDOW, at(0))
 }
@@ -122,9 +122,10 @@ fn shrinking_waits_for_the_window() {
 fn a_condition_keeps_its_time_while_it_holds() {
     let mut autoscaler = autoscaler(1, 10);
     let first = run(&autoscaler, 3, &[asks(3, "cpu")]);
-    let mut status = HorizontalPodAutoscalerStatus::default();
-    status.conditions = Some(first.conditions.clone());
-    autoscaler.status = Some(status);
+    autoscaler.status = Some(HorizontalPodAutoscalerStatus {
+        conditions: Some(first.conditions.clone()),
+        ..Default::default()
+    });
     let again = plan(&autoscaler, 3, &[asks(3, "cpu")], &mut History::default(), WINDOW, at(60));
     assert_eq!(again.conditions, first.conditions);
     let failed = plan(&autoscaler, 3, &[fails("cpu")], &mut History::default(), WINDOW, at(60));

@@ -146,11 +146,11 @@ impl Target<'_> {
         let mut groups = Groups::default();
         for pod in self.pods {
             let name = pod.name_any();
-            match self.standing(pod, metrics.get(&name), resource) {
-                Standing::Ready => groups.ready += 1,
-                Standing::Missing => groups.missing.push(name),
-                Standing::Ignored => drop(metrics.remove(&name)),
-                Standing::Unready => {
+            match self.group_of(pod, metrics.get(&name), resource) {
+                PodGroup::Ready => groups.ready += 1,
+                PodGroup::Missing => groups.missing.push(name),
+                PodGroup::Ignored => drop(metrics.remove(&name)),
+                PodGroup::Unready => {
                     metrics.remove(&name);
                     groups.unready.push(name);
                 }
@@ -163,17 +163,17 @@ impl Target<'_> {
         Ok(groups)
     }
 
-    fn standing(&self, pod: &Pod, metric: Option<&PodMetric>, resource: Option<&str>) -> Standing {
+    fn group_of(&self, pod: &Pod, metric: Option<&PodMetric>, resource: Option<&str>) -> PodGroup {
         if is_deleting(pod) || phase(pod) == "Failed" {
-            return Standing::Ignored;
+            return PodGroup::Ignored;
         }
         if phase(pod) == "Pending" {
-            return Standing::Unready;
+            return PodGroup::Unready;
         }
-        let Some(metric) = metric else { return Standing::Missing };
+        let Some(metric) = metric else { return PodGroup::Missing };
         match resource == Some("cpu") && self.is_starting(pod, metric) {
-            true => Standing::Unready,
-            false => Standing::Ready,
+            true => PodGroup::Unready,
+            false => PodGroup::Ready,
         }
     }
 
@@ -197,7 +197,7 @@ fn later(time: Timestamp, by: Duration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-enum Standing {
+enum PodGroup {
     Ready,
     Unready,
     /// It runs, and there are no metrics of it.

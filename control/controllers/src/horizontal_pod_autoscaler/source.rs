@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::plan::{Measured, Unmeasured};
+use super::plan::{MetricError, MetricProposal};
 use super::replicas::{Proposal, Target};
 use super::{Controller, group_of, metrics};
 use crate::ownership;
@@ -21,7 +21,7 @@ impl Controller {
         target: Target<'_>,
         namespace: &str,
         selector: &str,
-    ) -> Result<Measured, Unmeasured> {
+    ) -> Result<MetricProposal, MetricError> {
         let asked = Asked { controller: self, target, namespace, selector };
         match spec {
             MetricSpec { resource: Some(source), .. } => {
@@ -100,7 +100,7 @@ impl Controller {
             }
             MetricSpec { type_, .. } => {
                 let error = format!("unknown metric source type {type_:?}");
-                Err(Unmeasured { reason: "InvalidMetricSourceType", cause: error.clone(), error })
+                Err(MetricError { reason: "InvalidMetricSourceType", cause: error.clone(), error })
             }
         }
     }
@@ -205,20 +205,25 @@ impl Asked<'_> {
 }
 
 /// Makes the account of a metric that failed, from the cause and what was attempted in between.
-fn failure(reason: &'static str, what: String) -> impl Fn(String, Option<String>) -> Unmeasured {
+fn failure(reason: &'static str, what: String) -> impl Fn(String, Option<String>) -> MetricError {
     move |cause, within| {
         let error = match within {
             Some(within) => format!("{what}: {within}: {cause}"),
             None => format!("{what}: {cause}"),
         };
-        Unmeasured { reason, cause, error }
+        MetricError { reason, cause, error }
     }
 }
 
-fn measured(proposal: Proposal, name: String, kind: &str, set: impl FnOnce(&mut MetricStatus)) -> Measured {
+fn measured(
+    proposal: Proposal,
+    name: String,
+    kind: &str,
+    set: impl FnOnce(&mut MetricStatus),
+) -> MetricProposal {
     let mut status = MetricStatus { type_: kind.into(), ..MetricStatus::default() };
     set(&mut status);
-    Measured { replicas: proposal.replicas, name, status }
+    MetricProposal { replicas: proposal.replicas, name, status }
 }
 
 /// The wanted value in thousandths, and whether it is the average of a pod.

@@ -6,6 +6,7 @@ mod faults;
 mod hollow;
 mod kubectl;
 mod processes;
+mod service_ranges;
 
 use std::time::{Duration, Instant};
 
