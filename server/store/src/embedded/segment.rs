@@ -125,8 +125,13 @@ impl Located {
         self.version.version
     }
 
+    /// Its place among the changes of its revision.
+    pub fn sub(&self) -> u32 {
+        self.version.sub
+    }
+
     /// Reads the value; may wait for the disk.
-    pub(super) fn read(&self) -> Result<KeyValue> {
+    pub fn read(&self) -> Result<KeyValue> {
         self.key_value(self.read_record()?)
     }
 
