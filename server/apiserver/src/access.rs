@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_auth::authenticate::{
-    Anonymous, Authenticator, BasicFile, BootstrapTokens, Oidc, RequestHeader, RequestHeaderConfig,
-    ServiceAccounts, TokenAuthenticator, TokenFile, Tokens, WebhookTokenConfig, WebhookTokens, X509,
+    Anonymous, Authenticator, BasicFile, BootstrapTokens, Oidc, RequestHeader, ServiceAccounts,
+    TokenAuthenticator, TokenFile, Tokens, WebhookTokenConfig, WebhookTokens, X509,
 };
 use ferry_auth::authorize::{Abac, NodeAuthorizer, WebhookAuthorizer, WebhookAuthorizerConfig};
 use ferry_auth::pki::Pki;
@@ -48,9 +48,10 @@ pub async fn authentication(
     registry: &Registry,
     accounts: Arc<ServiceAccounts>,
 ) -> Result<Authenticators, StartError> {
-    let proxies = RequestHeader::new(&pki.front_proxy_ca_bundle(), RequestHeaderConfig::default());
+    let proxies =
+        RequestHeader::new(&config.given.front_proxy_authorities(pki)?, config.given.request_header.clone());
     let front_proxies = Arc::new(proxies.map_err(wrong)?);
-    let clients = Arc::new(X509::new(&pki.ca_bundle()).map_err(wrong)?);
+    let clients = Arc::new(X509::new(&config.given.client_authorities(pki)?).map_err(wrong)?);
     let mut members: Vec<Arc<dyn Authenticator>> = vec![front_proxies.clone(), clients.clone()];
     if let Some(path) = &config.basic_auth_file {
         members.push(Arc::new(BasicFile::open(path).map_err(wrong)?));

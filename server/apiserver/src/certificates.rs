@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use ferry_auth::authenticate::{RequestHeader, X509};
 use ferry_auth::pki::{PemPair, Pki, PkiConfig, Renewed};
-use ferry_auth::tls::AnyClientCertificate;
+use ferry_auth::tls::{AnyClientCertificate, ServingCertificate};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::account_keys::AccountKeys;
 use crate::aggregation::FrontProxy;
 use crate::api::Api;
-use crate::bootstrap::{Bootstrap, Trust};
+use crate::bootstrap::Bootstrap;
 use crate::run::{Config, StartError, config_error};
 use crate::server_addresses::ServerAddresses;
 
@@ -33,6 +33,7 @@ pub struct Upkeep {
     pub config: Config,
     pub pki: Arc<Pki>,
     pub api: Arc<Api>,
+    pub serving: Arc<ServingCertificate>,
     pub believers: Believers,
     pub front_proxy: Arc<FrontProxy>,
     pub bootstrap: Bootstrap,
@@ -50,6 +51,7 @@ impl Upkeep {
         let mut kubeconfig_is_fresh = true;
         let mut keys = AccountKeys::read(&self.config, &self.pki).ok();
         let mut announced = self.bootstrap.trust.clone();
+        let mut given = self.config.given.contents().ok();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -74,14 +76,18 @@ impl Upkeep {
                 kubeconfig_is_fresh = reported(written, "the administrator's kubeconfig cannot be written");
             }
             self.follow_account_keys(&mut keys);
+            self.follow_given_files(&mut given);
             let moved = self.addresses.move_to(advertise, &self.client).await;
             reported(moved, "the server's address cannot be told");
-            let trust = trust(&self.pki);
-            if trust != announced {
-                let bootstrap = Bootstrap { trust: trust.clone(), ..self.bootstrap.clone() };
-                if reported(bootstrap.announce(&self.client).await, "whom to believe cannot be told") {
-                    announced = trust;
+            match self.config.given.trust(&self.pki) {
+                Ok(trust) if trust != announced => {
+                    let bootstrap = Bootstrap { trust: trust.clone(), ..self.bootstrap.clone() };
+                    if reported(bootstrap.announce(&self.client).await, "whom to believe cannot be told") {
+                        announced = trust;
+                    }
                 }
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "whom to believe cannot be read"),
             }
         }
     }
@@ -101,17 +107,40 @@ impl Upkeep {
         }
     }
 
+    /// Somebody may have replaced the certificates that others have made.
+    fn follow_given_files(&self, known: &mut Option<Vec<String>>) {
+        match self.config.given.contents() {
+            Ok(contents) if known.as_ref() == Some(&contents) => {}
+            Ok(contents) => {
+                tracing::info!("certificates were replaced");
+                self.take_over();
+                *known = Some(contents);
+            }
+            Err(error) => tracing::error!(%error, "certificates cannot be read"),
+        }
+    }
+
     fn take_over(&self) {
-        let believers = &self.believers;
-        let clients = believers.clients.set_authorities(&self.pki.ca_bundle());
+        let (given, believers) = (&self.config.given, &self.believers);
+        let clients = given
+            .client_authorities(&self.pki)
+            .and_then(|authorities| believers.clients.set_authorities(&authorities).map_err(config_error));
         reported(clients, "the renewed authority cannot be used");
-        let proxies = believers.front_proxies.set_authorities(&self.pki.front_proxy_ca_bundle());
+        let proxies = given.front_proxy_authorities(&self.pki).and_then(|authorities| {
+            believers.front_proxies.set_authorities(&authorities).map_err(config_error)
+        });
         reported(proxies, "the front proxy's renewed authority cannot be used");
-        match kubelet_tls(&self.pki) {
+        if given.serving.is_some() {
+            match given.serving(&self.pki) {
+                Ok(serving) => self.serving.replace((*serving.current()).clone()),
+                Err(error) => tracing::error!(%error, "the replaced serving certificate cannot be used"),
+            }
+        }
+        match kubelet_tls(&self.config, &self.pki) {
             Ok(tls) => self.api.node_connection.set_tls(tls),
             Err(error) => tracing::error!(%error, "the renewed kubelet client cannot be used"),
         }
-        match certified_key(&self.pki.front_proxy_client()) {
+        match given.front_proxy_client(&self.pki).and_then(|pair| certified_key(&pair)) {
             Ok(key) => self.front_proxy.replace(key),
             Err(error) => tracing::error!(%error, "the renewed front proxy's client cannot be used"),
         }
@@ -125,11 +154,6 @@ fn reported<T, E: std::fmt::Display>(result: Result<T, E>, failed: &'static str)
     result.is_ok()
 }
 
-/// Whom others of the cluster have to believe, as of now.
-pub fn trust(pki: &Pki) -> Trust {
-    Trust { ca_pem: pki.ca_pem(), front_proxy_ca_pem: pki.front_proxy_ca_pem() }
-}
-
 /// All that the server is reached by.
 pub fn serving_names(config: &Config, advertise: IpAddr, service_ip: IpAddr) -> PkiConfig {
     let mut names = config.names.clone();
@@ -137,13 +161,18 @@ pub fn serving_names(config: &Config, advertise: IpAddr, service_ip: IpAddr) -> 
     PkiConfig::new(&config.cluster_domain, names)
 }
 
-pub fn server_tls(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
+pub fn server_tls(
+    config: &Config,
+    pki: &Pki,
+    serving: Arc<ServingCertificate>,
+) -> Result<Arc<rustls::ServerConfig>, StartError> {
+    let authorities = config.given.client_authorities(pki)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(config_error)?
-        .with_client_cert_verifier(Arc::new(AnyClientCertificate::new(&pki.ca_bundle())))
-        .with_cert_resolver(pki.serving());
+        .with_client_cert_verifier(Arc::new(AnyClientCertificate::new(&authorities)))
+        .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Large answers are written in large records.
     config.max_fragment_size = None;
@@ -151,10 +180,10 @@ pub fn server_tls(pki: &Pki) -> Result<Arc<rustls::ServerConfig>, StartError> {
 }
 
 /// Kubelets are believed when their certificate is of the cluster's CA; the server shows its own.
-pub fn kubelet_tls(pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
+pub fn kubelet_tls(config: &Config, pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(pki.ca_bundle());
-    let (chain, key) = chain_and_key(&pki.kubelet_client())?;
+    roots.add_parsable_certificates(config.given.kubelet_authorities(pki)?);
+    let (chain, key) = chain_and_key(&config.given.kubelet_client(pki)?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -25,6 +25,7 @@ mod dormant;
 mod escalation;
 pub mod filters;
 mod follow;
+pub mod given_files;
 mod headers;
 pub mod health;
 mod http2;

@@ -27,6 +27,7 @@ use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, Believers, Upkeep};
 use crate::definitions::Definitions;
+use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::server_addresses::{self, ServerAddresses};
@@ -67,6 +68,8 @@ pub struct Config {
     pub api_audiences: Vec<String>,
     pub service_account_signing_key_file: Option<PathBuf>,
     pub service_account_key_files: Vec<PathBuf>,
+    /// Certificates that others have made.
+    pub given: GivenFiles,
     /// How often certificates are looked at, and the host's address with them.
     pub certificate_check: Duration,
     pub enable_admission_plugins: Vec<String>,
@@ -105,6 +108,7 @@ impl Config {
             api_audiences: Vec::new(),
             service_account_signing_key_file: None,
             service_account_key_files: Vec::new(),
+            given: GivenFiles::default(),
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
@@ -219,20 +223,22 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     if let Some(definitions) = Definitions::new(api.clone(), client.clone(), stop.clone()) {
         definitions.start().await;
     }
-    let tls = certificates::server_tls(&pki)?;
+    let serving_certificate = config.given.serving(&pki)?;
+    let tls = certificates::server_tls(&config, &pki, serving_certificate.clone())?;
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
     let bootstrap = Bootstrap {
         service_cidr: config.service_cidr.clone(),
         service_ip,
         port: address.port(),
-        trust: certificates::trust(&pki),
+        trust: config.given.trust(&pki)?,
     };
     bootstrap.run(&client).await?;
     if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
         policy::bootstrap(&client).await?;
     }
-    let front_proxy = Arc::new(FrontProxy::new(certificates::certified_key(&pki.front_proxy_client())?));
+    let front_proxy =
+        Arc::new(FrontProxy::new(certificates::certified_key(&config.given.front_proxy_client(&pki)?)?));
     let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
     if let Some(aggregation) = aggregation {
         aggregation.start().await;
@@ -250,6 +256,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         config,
         pki: pki.clone(),
         api: api.clone(),
+        serving: serving_certificate,
         believers,
         front_proxy,
         bootstrap,
@@ -403,7 +410,7 @@ async fn api(
             request_timeout: config.request_timeout,
             ..Limits::default()
         },
-        node_connection: NodeConnection::new(certificates::kubelet_tls(pki)?),
+        node_connection: NodeConnection::new(certificates::kubelet_tls(config, pki)?),
         service_accounts,
         advertised: advertise.to_string(),
         jwks_uri: format!("https://{advertise}/openid/v1/jwks"),
