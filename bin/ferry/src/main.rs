@@ -1,10 +1,11 @@
 //! One binary, one subcommand per role. Nothing but wiring: flags in, a role's `run` out.
 //!
-//! Called under another name it is that program: `kubectl`, or one of the CNI plugins that a container
-//! runtime starts.
+//! Called under another name it is that program: `kubectl`, one of the CNI plugins that a container runtime starts, or
+//! one of upstream's programs (`program.rs`).
 
 mod allocator;
 mod cluster;
+mod program;
 mod roles;
 mod settings;
 mod usage;
@@ -38,7 +39,9 @@ enum Role {
     Server(Box<cluster::options::ServerOptions>),
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
-    ApiServer(Box<roles::apiserver::Flags>),
+    ApiServer(Box<roles::apiserver::Alone>),
+    /// Serve etcd's API from an embedded store
+    Etcd(Box<roles::etcd::Flags>),
     /// Run the control loops against an API server
     ControllerManager(roles::controller_manager::Flags),
     /// Bind pods to nodes
@@ -78,6 +81,7 @@ impl Role {
             Server(_)
                 | Agent(_)
                 | ApiServer(_)
+                | Etcd(_)
                 | ControllerManager(_)
                 | Scheduler(_)
                 | Kubelet(_)
@@ -100,6 +104,16 @@ fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|word| word == "kubectl") {
         return ferry_kubectl::main(arguments.into_iter().skip(2));
     }
+    let arguments = match called.and_then(program::role) {
+        Some(role) => match program::arguments(role, &arguments[1..]) {
+            program::Call::Version(words) => {
+                println!("{words}");
+                return ExitCode::SUCCESS;
+            }
+            program::Call::Run(arguments) => arguments,
+        },
+        None => arguments,
+    };
     let arguments = match settings::complete(&Cli::command(), arguments, std::env::vars_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -139,6 +153,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Image(flags) => cluster::image::run(&flags),
         Role::Server(options) => cluster::server::run(*options),
         Role::ApiServer(flags) => roles::apiserver::run(*flags),
+        Role::Etcd(flags) => roles::etcd::run(*flags),
         Role::ControllerManager(flags) => roles::controller_manager::run(flags),
         Role::Scheduler(flags) => roles::scheduler::run(flags),
         Role::Kubelet(flags) => roles::kubelet::run(flags),

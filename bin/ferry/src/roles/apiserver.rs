@@ -11,6 +11,8 @@ use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, Running, start};
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
+use super::certificates::CertificateFlags;
+use super::no_effect::{NoEffect, Row, Table};
 use super::{access, audit, encryption};
 
 #[derive(Args, Clone)]
@@ -91,10 +93,88 @@ pub struct Flags {
     pub max_mutating_requests_inflight: usize,
 }
 
-pub fn run(flags: Flags) -> anyhow::Result<()> {
+/// The API server by itself, also when called as kube-apiserver.
+#[derive(Args, Clone)]
+pub struct Alone {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(flatten)]
+    certificates: CertificateFlags,
+    #[command(flatten)]
+    no_effect: NoEffect<Upstream>,
+}
+
+#[derive(Clone)]
+struct Upstream;
+
+impl Table for Upstream {
+    const ROWS: &'static [Row] = &[
+        // What is always so here.
+        Row::Only("allow-privileged", &["true"]),
+        Row::Only("etcd-prefix", &["/registry", "registry"]),
+        Row::Only("storage-backend", &["etcd3"]),
+        Row::Only("tls-min-version", &["VersionTLS10", "VersionTLS11", "VersionTLS12"]),
+        Row::Only("event-ttl", &["1h", "1h0m0s", "60m"]),
+        Row::Switch("anonymous-auth"),
+        Row::Switch("profiling"),
+        Row::Switch("contention-profiling"),
+        Row::Switch("enable-aggregator-routing"),
+        Row::Switch("enable-garbage-collector"),
+        Row::Switch("enable-priority-and-fairness"),
+        Row::Switch("service-account-lookup"),
+        Row::Switch("service-account-extend-token-expiration"),
+        Row::Switch("permit-port-sharing"),
+        Row::Switch("permit-address-sharing"),
+        Row::Switch("watch-cache"),
+        Row::Value("apiserver-count"),
+        Row::Value("default-watch-cache-size"),
+        Row::Value("watch-cache-sizes"),
+        Row::Value("delete-collection-workers"),
+        Row::Value("endpoint-reconciler-type"),
+        Row::Value("etcd-compaction-interval"),
+        Row::Value("etcd-count-metric-poll-period"),
+        Row::Value("etcd-db-metric-poll-interval"),
+        Row::Value("etcd-healthcheck-timeout"),
+        Row::Value("etcd-readycheck-timeout"),
+        Row::Value("external-hostname"),
+        Row::Value("feature-gates"),
+        Row::Value("goaway-chance"),
+        Row::Value("http2-max-streams-per-connection"),
+        Row::Value("kubelet-port"),
+        Row::Value("kubelet-preferred-address-types"),
+        Row::Value("kubelet-timeout"),
+        Row::Value("lease-reuse-duration-seconds"),
+        Row::Value("livez-grace-period"),
+        Row::Value("min-request-timeout"),
+        Row::Value("service-account-max-token-expiration"),
+        Row::Value("shutdown-delay-duration"),
+        Row::Value("storage-media-type"),
+        Row::Value("tls-cipher-suites"),
+        Row::Value("tracing-config-file"),
+        // How audit events are gathered before they are written.
+        Row::Value("audit-log-format"),
+        Row::Value("audit-log-mode"),
+        Row::Value("audit-log-batch-buffer-size"),
+        Row::Value("audit-log-batch-max-size"),
+        Row::Value("audit-log-batch-max-wait"),
+        Row::Value("audit-webhook-mode"),
+        Row::Value("audit-webhook-initial-backoff"),
+        Row::Value("audit-webhook-batch-buffer-size"),
+        Row::Value("audit-webhook-batch-max-size"),
+        Row::Value("audit-webhook-batch-max-wait"),
+        // How much is logged: FERRY_LOG.
+        Row::Value("v"),
+        Row::Value("vmodule"),
+        Row::Value("logging-format"),
+        Row::Value("log-flush-frequency"),
+    ];
+}
+
+pub fn run(alone: Alone) -> anyhow::Result<()> {
+    alone.no_effect.log();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(serve(flags))
+    runtime.block_on(serve(alone))
 }
 
 /// Opens the store and serves it.
@@ -102,10 +182,11 @@ pub async fn start_server(flags: Flags, store: Arc<dyn Store>) -> anyhow::Result
     start(config(flags)?, store).await.context("start the API server")
 }
 
-async fn serve(flags: Flags) -> anyhow::Result<()> {
-    let data_dir = flags.data_dir.clone();
-    let store = open_store(&flags).await?;
-    let running = start_server(flags, store).await?;
+async fn serve(alone: Alone) -> anyhow::Result<()> {
+    let data_dir = alone.flags.data_dir.clone();
+    let store = open_store(&alone.flags).await?;
+    let config = Config { given: alone.certificates.files(), ..config(alone.flags)? };
+    let running = start(config, store).await.context("start the API server")?;
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
     running.warm_documents();
     super::component::signalled().await?;

@@ -1,0 +1,81 @@
+//! Upstream's flags for certificates that others have made.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ferry_apiserver::given_files::{GivenFiles, Pair};
+use ferry_auth::authenticate::RequestHeaderConfig;
+
+#[derive(Args, Clone)]
+pub struct CertificateFlags {
+    /// Where apiserver.crt and apiserver.key are looked for, to serve with; the server's own when there are none
+    #[arg(long)]
+    pub cert_dir: Option<PathBuf>,
+    /// The certificate to serve with, before any of --cert-dir
+    #[arg(long, requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Authorities whose certificates say who a client is, besides the server's own
+    #[arg(long)]
+    pub client_ca_file: Option<PathBuf>,
+    /// Authorities whose certificates front proxies show, besides the server's own
+    #[arg(long)]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// Common names that front proxies may have; any when not given
+    #[arg(long, value_delimiter = ',', requires = "requestheader_client_ca_file")]
+    pub requestheader_allowed_names: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-User")]
+    pub requestheader_username_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Uid")]
+    pub requestheader_uid_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Group")]
+    pub requestheader_group_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
+    pub requestheader_extra_headers_prefix: Vec<String>,
+    /// The certificate shown to API servers behind this one
+    #[arg(long, requires = "proxy_client_key_file")]
+    pub proxy_client_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "proxy_client_cert_file")]
+    pub proxy_client_key_file: Option<PathBuf>,
+    /// The certificate shown to kubelets
+    #[arg(long, requires = "kubelet_client_key")]
+    pub kubelet_client_certificate: Option<PathBuf>,
+    #[arg(long, requires = "kubelet_client_certificate")]
+    pub kubelet_client_key: Option<PathBuf>,
+    /// Authorities whose certificates kubelets serve with, besides the server's own
+    #[arg(long)]
+    pub kubelet_certificate_authority: Option<PathBuf>,
+}
+
+impl CertificateFlags {
+    pub fn files(self) -> GivenFiles {
+        let mut request_header = RequestHeaderConfig {
+            username_headers: self.requestheader_username_headers,
+            uid_headers: self.requestheader_uid_headers,
+            group_headers: self.requestheader_group_headers,
+            extra_header_prefixes: self.requestheader_extra_headers_prefix,
+            ..RequestHeaderConfig::default()
+        };
+        if self.requestheader_client_ca_file.is_some() {
+            request_header.allowed_names = self.requestheader_allowed_names;
+        }
+        GivenFiles {
+            serving: self
+                .tls_cert_file
+                .zip(self.tls_private_key_file)
+                .or_else(|| self.cert_dir.as_deref().and_then(serving_pair)),
+            client_ca: self.client_ca_file,
+            request_header_ca: self.requestheader_client_ca_file,
+            request_header,
+            front_proxy_client: self.proxy_client_cert_file.zip(self.proxy_client_key_file),
+            kubelet_client: self.kubelet_client_certificate.zip(self.kubelet_client_key),
+            kubelet_ca: self.kubelet_certificate_authority,
+        }
+    }
+}
+
+fn serving_pair(directory: &Path) -> Option<Pair> {
+    let (certificate, key) = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
+    (certificate.is_file() && key.is_file()).then_some((certificate, key))
+}
