@@ -27,6 +27,7 @@ pub const TO_RUN: &[Needed] = &[
 /// To pass the tests: the real parts that Ferry works with.
 pub const FOR_TESTS: &[Needed] = &[
     Needed { program: "etcd", package: "etcd-server" },
+    Needed { program: "etcdctl", package: "etcd-client" },
     Needed { program: "kubectl", package: "kubernetes-client" },
     Needed { program: "containerd", package: "containerd" },
     Needed { program: "runc", package: "runc" },

@@ -103,7 +103,10 @@ impl Leases {
                 () = self.changed.notified() => continue,
                 () = stopped.cancelled() => return,
             }
-            let Some((_, id)) = first else { continue };
+            // It may have been kept alive meanwhile.
+            let now = Instant::now();
+            let due = self.table.lock().deadlines.first().filter(|(until, _)| *until <= now).copied();
+            let Some((_, id)) = due else { continue };
             if let Err(failure) = self.end(&store, id).await {
                 tracing::warn!(lease = id, ?failure, "cannot delete the keys of a lease; will try again");
             }
@@ -112,35 +115,44 @@ impl Leases {
 
     /// Deletes the keys of a lease at one revision, and then the lease.
     async fn end(&self, store: &Embedded, id: i64) -> Result<()> {
-        let keys: Vec<_> = {
+        {
             let mut table = self.table.lock();
             // Should this fail, the lease comes up again.
-            let keys = table.renew(id, Instant::now() + RETRY).ok_or_else(Failure::lease_not_found)?;
-            keys.ending = true;
-            keys.keys.iter().cloned().collect()
-        };
+            let lease = table.renew(id, Instant::now() + RETRY).ok_or_else(Failure::lease_not_found)?;
+            lease.ending = true;
+        }
+        loop {
+            let keys = self.table.lock().keys_of(id);
+            self.delete(store, id, keys).await?;
+            let mut table = self.table.lock();
+            // A put that found the lease alive may have come before the deletion, and is seen now.
+            if table.keys_of(id).is_empty() {
+                table.remove(id);
+                break;
+            }
+        }
+        self.record(id, None).await
+    }
+
+    async fn delete(&self, store: &Embedded, id: i64, keys: Vec<Arc<str>>) -> Result<()> {
         let mut budget = Budget::default();
         keys.iter().for_each(|key| budget.delete(Span::key(key.as_bytes())));
         let work = move |transaction: &mut Transaction<'_>| -> Result<_> {
-            let mut deleted = Vec::new();
-            for key in keys {
+            for key in &keys {
                 // It may have been put again, with another lease or none.
-                if transaction.get(&key)?.is_some_and(|kv| kv.lease == id) {
-                    transaction.delete(&key)?;
-                    deleted.push((key, 0));
+                if transaction.get(key)?.is_some_and(|kv| kv.lease == id) {
+                    transaction.delete(key)?;
                 }
             }
-            Ok(deleted)
+            Ok(keys)
         };
-        let (deleted, _) = store.transact(budget, work).await?;
-        {
-            let mut table = self.table.lock();
-            // A key that was put again meanwhile, with another lease, is not this one's to let go.
-            let own = deleted.into_iter().filter(|(key, _)| table.attached.get(key) == Some(&id)).collect();
-            table.attach(own);
-            table.remove(id);
-        }
-        self.record(id, None).await
+        let (keys, _) = store.transact(budget, work).await?;
+        let mut table = self.table.lock();
+        // One that was put again since goes with another lease now.
+        let own = keys.into_iter().filter(|key| table.attached.get(key) == Some(&id)).map(|key| (key, 0));
+        let own = own.collect();
+        table.attach(own);
+        Ok(())
     }
 
     /// Notes a lease, or the end of one, durably.
@@ -170,6 +182,10 @@ impl Table {
         self.deadlines.insert((until, id));
         lease.until = until;
         Some(lease)
+    }
+
+    fn keys_of(&self, id: i64) -> Vec<Arc<str>> {
+        self.leases.get(&id).map(|lease| lease.keys.iter().cloned().collect()).unwrap_or_default()
     }
 
     fn remove(&mut self, id: i64) {

@@ -135,7 +135,8 @@ impl Service {
     async fn keep_alive_stream(&self, request: Request) -> Response {
         let answer = service_fn(|request: tonic::Request<Streaming<LeaseKeepAliveRequest>>| {
             let service = self.clone();
-            let answers = request.into_inner().then(move |message| {
+            let stopped = self.stopped.clone().cancelled_owned();
+            let answers = request.into_inner().take_until(stopped).then(move |message| {
                 let service = service.clone();
                 async move { service.lease_keep_alive(message?).await.map_err(Status::from) }
             });

@@ -1,0 +1,107 @@
+//! Leases: they end in time or when told to, take their keys along, and outlive the server.
+
+use std::time::Duration;
+
+use etcd_client::{Client, LeaseTimeToLiveOptions, PutOptions};
+
+use crate::server::Server;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn put_with(client: &mut Client, key: &str, lease: i64) {
+    client.put(key, "", Some(PutOptions::new().with_lease(lease))).await.expect("a put");
+}
+
+async fn exists(client: &mut Client, key: &str) -> bool {
+    client.get(key, None).await.expect("a read").count() > 0
+}
+
+async fn gone(client: &mut Client, key: &str) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while exists(client, key).await {
+        assert!(tokio::time::Instant::now() < deadline, "{key} does not go");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_takes_its_keys_along_at_one_revision() {
+    let server = Server::in_memory().await;
+    let client = &mut server.client().await;
+    let lease = client.lease_grant(600, None).await.unwrap().id();
+    for key in ["/a", "/b", "/moved", "/freed"] {
+        put_with(client, key, lease).await;
+    }
+    let other = client.lease_grant(600, None).await.unwrap().id();
+    put_with(client, "/moved", other).await;
+    client.put("/freed", "", None).await.unwrap();
+    let options = LeaseTimeToLiveOptions::new().with_keys();
+    let left = client.lease_time_to_live(lease, Some(options.clone())).await.unwrap();
+    assert_eq!(left.keys(), [b"/a".to_vec(), b"/b".to_vec()]);
+    assert!(left.granted_ttl() == 600 && (590..=600).contains(&left.ttl()), "{left:?}");
+
+    let before = client.get("/a", None).await.unwrap().header().unwrap().revision();
+    let revoked = client.lease_revoke(lease).await.unwrap();
+    assert_eq!(revoked.header().unwrap().revision(), before + 1);
+    assert!(!exists(client, "/a").await && !exists(client, "/b").await);
+    assert!(exists(client, "/moved").await && exists(client, "/freed").await);
+    assert_eq!(client.lease_time_to_live(lease, Some(options)).await.unwrap().ttl(), -1);
+    let again = client.lease_revoke(lease).await.err().expect("it is gone").to_string();
+    assert!(again.contains("requested lease not found"), "{again}");
+    let leases: Vec<_> = client.leases().await.unwrap().leases().iter().map(|lease| lease.id()).collect();
+    assert_eq!(leases, [other]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_ends_in_time_unless_it_is_kept_alive() {
+    let server = Server::in_memory().await;
+    let client = &mut server.client().await;
+    let short = client.lease_grant(1, None).await.unwrap().id();
+    put_with(client, "/short", short).await;
+    gone(client, "/short").await;
+    // The answer has no time left in it, which this client takes for an error.
+    let ended = client.lease_keep_alive(short).await.err().expect("it has ended").to_string();
+    assert!(ended.contains("lease not found"), "{ended}");
+
+    let kept = client.lease_grant(600, None).await.unwrap().id();
+    let (mut keeper, mut answers) = client.lease_keep_alive(kept).await.unwrap();
+    let left = async |client: &mut Client| client.lease_time_to_live(kept, None).await.unwrap().ttl();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut used = left(client).await;
+    while used > 597 {
+        assert!(tokio::time::Instant::now() < deadline, "its time does not pass");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        used = left(client).await;
+    }
+    // On a machine that is busy a second may pass between one question and the next.
+    loop {
+        keeper.keep_alive().await.unwrap();
+        assert_eq!(answers.message().await.unwrap().unwrap().ttl(), 600);
+        if left(client).await > used {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it was not kept alive");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_and_their_keys_are_there_again_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::in_directory(directory.path()).await;
+    let client = &mut server.client().await;
+    let long = client.lease_grant(600, None).await.unwrap().id();
+    let short = client.lease_grant(2, None).await.unwrap().id();
+    put_with(client, "/long", long).await;
+    put_with(client, "/short", short).await;
+    server.stop().await;
+
+    let server = Server::in_directory(directory.path()).await;
+    let client = &mut server.client().await;
+    let options = LeaseTimeToLiveOptions::new().with_keys();
+    let left = client.lease_time_to_live(long, Some(options)).await.unwrap();
+    assert_eq!((left.granted_ttl(), left.keys()), (600, &[b"/long".to_vec()][..]));
+    gone(client, "/short").await;
+    assert!(exists(client, "/long").await);
+    client.lease_revoke(long).await.unwrap();
+    assert!(!exists(client, "/long").await);
+}

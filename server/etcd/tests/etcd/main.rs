@@ -1,0 +1,10 @@
+//! A served store as clients of etcd see it: through `etcd-client`, and through the laws that every engine of
+//! `ferry-store` keeps.
+
+mod api;
+#[path = "../../../store/tests/store/contract.rs"]
+mod contract;
+mod leases;
+mod server;
+mod store_contract;
+mod watches;

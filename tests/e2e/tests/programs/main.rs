@@ -1,0 +1,6 @@
+//! Ferry called by the names of upstream's programs, started and used as others do: Debian's etcdctl, and envtest of
+//! controller-runtime.
+
+mod envtest;
+mod etcdctl;
+mod links;
