@@ -10,6 +10,7 @@ mod completion;
 mod config;
 mod cp;
 mod create;
+mod debug;
 mod delete;
 mod describe;
 mod diff;
@@ -74,6 +75,7 @@ pub const ROOT: &[&Command] = &[
     &port_forward::COMMAND,
     &cp::COMMAND,
     &auth::COMMAND,
+    &debug::COMMAND,
     &events::COMMAND,
     &diff::COMMAND,
     &apply::COMMAND,
