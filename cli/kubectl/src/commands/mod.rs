@@ -28,6 +28,7 @@ mod options;
 mod overrides;
 mod patch;
 mod port_forward;
+mod proxy;
 mod replace;
 pub mod rollout;
 mod run;
@@ -73,6 +74,7 @@ pub const ROOT: &[&Command] = &[
     &attach::COMMAND,
     &exec::COMMAND,
     &port_forward::COMMAND,
+    &proxy::COMMAND,
     &cp::COMMAND,
     &auth::COMMAND,
     &debug::COMMAND,

@@ -415,6 +415,7 @@ impl<'a> Plan<'a> {
             .expect("it never ends");
         if !self.args.bool("quiet") {
             cli.line(format!("Defaulting debug container name to {name}."))?;
+            cli.flush()?;
         }
         Ok(name)
     }
@@ -492,7 +493,7 @@ fn pairs(args: &Args, flag: &str) -> Result<Vec<(String, String)>> {
     for word in args.list(flag) {
         let (name, value) = word.split_once('=').ok_or_else(|| {
             Error::message(format!(
-                "invalid argument {word:?} for \"--{flag}\" flag: {word} must be formatted as key=value"
+                "invalid argument {word:?} for \"--{flag}\" flag: {word} must be formatted as key=value\nSee 'kubectl debug --help' for usage."
             ))
         })?;
         pairs.push((name.to_owned(), value.to_owned()));
