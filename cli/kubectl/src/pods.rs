@@ -196,8 +196,12 @@ fn all_names(pod: &Value) -> String {
 
 /// All of a pod's first container's logs so far.
 pub async fn print_logs(cli: &Cli, pod: &Value) -> Result<()> {
-    let name = container(pod, "", true)?;
-    let query = Query::new().with("container", name);
+    print_logs_of(cli, pod, container(pod, "", true)?).await
+}
+
+/// All of a container's logs so far.
+pub async fn print_logs_of(cli: &Cli, pod: &Value, container: &str) -> Result<()> {
+    let query = Query::new().with("container", container);
     let path = format!("/api/v1/namespaces/{}/pods/{}/log{query}", pod.namespace(), pod.name());
     let bytes = cli.client()?.bytes(Request::get(&path)).await?;
     cli.print_bytes(&bytes)?;

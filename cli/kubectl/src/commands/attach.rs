@@ -60,26 +60,36 @@ async fn run(cli: &Cli) -> Result<()> {
 pub async fn to_pod(cli: &Cli, pod: &Value) -> Result<()> {
     let args = &cli.args;
     let name = pods::container(pod, args.text("container"), args.bool("quiet"))?;
-    let spec = pod.list("spec.containers").iter().find(|container| container.text("name") == name);
-    let mut tty = args.bool("tty");
-    if tty && !spec.is_some_and(|container| container.flag("tty")) {
+    let session = Session { stdin: args.bool("stdin"), tty: args.bool("tty"), quiet: args.bool("quiet") };
+    to_container(cli, pod, name, session).await
+}
+
+/// Attaches to one container of a pod, whichever list holds it.
+pub async fn to_container(cli: &Cli, pod: &Value, name: &str, mut session: Session) -> Result<()> {
+    let find = |list: &str| pod.list(list).iter().find(|container| container.text("name") == name);
+    let ephemeral = find("spec.ephemeralContainers");
+    let spec = find("spec.containers").or_else(|| find("spec.initContainers")).or(ephemeral);
+    if session.tty && !spec.is_some_and(|container| container.flag("tty")) {
         eprintln!("Unable to use a TTY - container {name} did not allocate one");
-        tty = false;
+        session.tty = false;
     }
-    let session = Session { stdin: args.bool("stdin"), tty, quiet: args.bool("quiet") };
     let query = Query::new()
         .with("container", name)
         .with("stdin", if session.stdin { "true" } else { "" })
         .with("stdout", "true")
-        .with("stderr", if tty { "" } else { "true" })
-        .with("tty", if tty { "true" } else { "" });
+        .with("stderr", if session.tty { "" } else { "true" })
+        .with("tty", if session.tty { "true" } else { "" });
     let path = format!("/api/v1/namespaces/{}/pods/{}/attach{query}", pod.namespace(), pod.name());
     remote::run(cli, &path, session).await?;
-    if session.stdin && tty && !session.quiet && pod.text("spec.restartPolicy") == "Always" {
-        eprintln!(
-            "Session ended, resume using 'kubectl attach {} -c {name} -i -t' command when the pod is running",
-            pod.name()
-        );
+    let at_terminal = std::io::IsTerminal::is_terminal(&std::io::stdin());
+    if session.stdin && session.tty && !session.quiet && at_terminal {
+        let again = format!("kubectl attach {} -c {name} -n {} -i -t", pod.name(), pod.namespace());
+        cli.line(match ephemeral {
+            Some(_) => format!(
+                "Session ended, the ephemeral container will not be restarted but may be reattached using '{again}' if it is still running"
+            ),
+            None => format!("Session ended, resume using '{again}' command"),
+        })?;
     }
     Ok(())
 }

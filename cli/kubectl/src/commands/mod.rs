@@ -10,6 +10,7 @@ mod completion;
 mod config;
 mod cp;
 mod create;
+mod debug;
 mod delete;
 mod describe;
 mod diff;
@@ -27,6 +28,7 @@ mod options;
 mod overrides;
 mod patch;
 mod port_forward;
+mod proxy;
 mod recreate;
 mod replace;
 pub mod rollout;
@@ -73,8 +75,10 @@ pub const ROOT: &[&Command] = &[
     &attach::COMMAND,
     &exec::COMMAND,
     &port_forward::COMMAND,
+    &proxy::COMMAND,
     &cp::COMMAND,
     &auth::COMMAND,
+    &debug::COMMAND,
     &events::COMMAND,
     &diff::COMMAND,
     &apply::COMMAND,
