@@ -500,7 +500,7 @@ async fn start_flow_control(
     tokio::spawn(fairness.clone().run(stop.clone()));
     let is_served = |plural| api.served().kind(flow_control::GROUP, "v1", plural).is_some();
     if is_served("flowschemas") && is_served("prioritylevelconfigurations") {
-        fairness.ensure(client).await?;
+        fairness.reconcile(client).await?;
         tokio::spawn(fairness.clone().keep(client.clone(), stop.clone()));
     }
     Ok(())

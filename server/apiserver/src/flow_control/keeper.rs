@@ -32,32 +32,41 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Fairness {
-    /// Writes the bootstrap objects that are missing or wrong, and returns when they are in force, or when others keep
-    /// changing them.
-    pub async fn ensure(&self, client: &Client) -> Result<(), kube::Error> {
-        let mut span = ferry_trace::span("apiserver.flowControl");
+    /// Writes what is missing or wrong, and returns when it is in force, or when others keep changing it.
+    pub async fn reconcile(&self, client: &Client) -> Result<(), kube::Error> {
+        let _span = ferry_trace::span("apiserver.flowControl");
         for _ in 0..TRIES {
             let (levels, schemas) = self.planned();
             if levels.is_empty() && schemas.is_empty() {
                 break;
             }
-            span.set("writes", (levels.len() + schemas.len()) as i64);
             write_all(client, levels).await?;
             write_all(client, schemas).await?;
-            // They come back through the caches. What another server wrote counts as well.
-            let in_force = async {
-                while !self.is_in_force() {
-                    self.changed.notified().await;
-                }
-            };
-            let _ = tokio::time::timeout(IN_FORCE, in_force).await;
+            self.until(|| self.planned() == (Vec::new(), Vec::new())).await;
+        }
+        for _ in 0..TRIES {
+            let conditions = self.wrong_conditions();
+            if conditions.is_empty() {
+                break;
+            }
+            try_join_all(conditions.into_iter().map(|condition| write_condition(client, condition))).await?;
+            self.until(|| self.wrong_conditions().is_empty()).await;
         }
         Ok(())
     }
 
-    fn is_in_force(&self) -> bool {
-        let (levels, schemas) = self.planned();
-        levels.is_empty() && schemas.is_empty()
+    /// What was written comes back through the caches. What another server wrote counts as well.
+    async fn until(&self, is_in_force: impl Fn() -> bool) {
+        let wait = async {
+            while !is_in_force() {
+                self.changed.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(IN_FORCE, wait).await;
+    }
+
+    fn wrong_conditions(&self) -> Vec<(String, Value)> {
+        dangling(&self.objects.lock(), Timestamp::now())
     }
 
     fn planned(&self) -> (Vec<Write<PriorityLevelConfiguration>>, Vec<Write<FlowSchema>>) {
@@ -75,7 +84,7 @@ impl Fairness {
         let mut pause = PAUSE;
         loop {
             let changed = self.changed.notified();
-            let failed = match self.round(&client).await {
+            let failed = match self.reconcile(&client).await {
                 Ok(()) => false,
                 Err(error) => {
                     tracing::warn!(%error, "flow control objects cannot be written, trying again");
@@ -95,23 +104,17 @@ impl Fairness {
             }
         }
     }
+}
 
-    async fn round(&self, client: &Client) -> Result<(), kube::Error> {
-        self.ensure(client).await?;
-        let conditions = dangling(&self.objects.lock(), Timestamp::now());
-        let schemas: Api<FlowSchema> = Api::all(client.clone());
-        for (name, condition) in conditions {
-            let status = json!({
-                "apiVersion": FlowSchema::api_version(&()), "kind": FlowSchema::kind(&()),
-                "metadata": {"name": name}, "status": {"conditions": [condition]},
-            });
-            let params = PatchParams::apply(CONSUMER).force();
-            match schemas.patch_status(&name, &params, &Patch::Apply(status)).await {
-                Err(error) if !error::is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+async fn write_condition(client: &Client, (name, condition): (String, Value)) -> Result<(), kube::Error> {
+    let status = json!({
+        "apiVersion": FlowSchema::api_version(&()), "kind": FlowSchema::kind(&()),
+        "metadata": {"name": name}, "status": {"conditions": [condition]},
+    });
+    let (schemas, params) = (Api::<FlowSchema>::all(client.clone()), PatchParams::apply(CONSUMER).force());
+    match schemas.patch_status(&name, &params, &Patch::Apply(status)).await {
+        Err(error) if !error::is_not_found(&error) => Err(error),
+        _ => Ok(()),
     }
 }
 
