@@ -11,12 +11,9 @@ use super::until;
 async fn is_ready(cidrs: &Api<ServiceCIDR>, name: &str) -> Option<()> {
     let cidr = cidrs.get(name).await.ok()?;
     let protected = cidr.metadata.finalizers?.contains(&"networking.k8s.io/service-cidr-finalizer".into());
-    let ready = |conditions: Vec<_>| {
-        conditions.iter().any(|one: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
-            one.type_ == "Ready" && one.status == "True"
-        })
-    };
-    (protected && cidr.status?.conditions.is_some_and(ready)).then_some(())
+    let conditions = cidr.status?.conditions?;
+    let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    (protected && ready).then_some(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
