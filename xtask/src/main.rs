@@ -2,6 +2,7 @@
 //! passes. Each step prints what it does, so that a log without a terminal can be read.
 
 mod checks;
+mod dist;
 mod lines;
 mod links;
 mod packages;
@@ -18,7 +19,9 @@ fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["up", flags @ ..] => up(flags)?,
+        ["up", flags @ ..] => ferry("up", flags)?,
+        ["demo", flags @ ..] => ferry("demo", flags)?,
+        ["dist", flags @ ..] => dist::run(flags)?,
         ["release"] => release::build()?,
         ["test"] => return Ok(code(checks::everything()?)),
         ["test", name] => return Ok(code(runner::run(Some(name))?)),
@@ -27,7 +30,7 @@ fn main() -> Result<ExitCode> {
         ["lines"] => lines::print()?,
         ["packages"] => packages::install(packages::FOR_TESTS)?,
         _ => bail!(
-            "usage: cargo xtask up [flags of ferry up] | release | test [part of a test's name] | planes | links | lines | packages"
+            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | planes | links | lines | packages"
         ),
     }
     Ok(ExitCode::SUCCESS)
@@ -37,13 +40,13 @@ fn code(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Installs what is missing, builds, and starts a cluster in the background; `ferry down` ends it.
-fn up(flags: &[&str]) -> Result<()> {
+/// Installs what is missing, builds, and runs a command that brings a cluster up; `ferry down` ends it.
+fn ferry(command: &str, flags: &[&str]) -> Result<()> {
     packages::install(packages::TO_RUN)?;
     println!("The first build takes about five minutes on two cores; later ones compile what changed.");
     step::cargo(&["build", "--profile", "up", "--package", "ferry"])?;
     let binary = step::target_directory()?.join("up/ferry");
-    let mut words: Vec<&str> = vec!["up"];
+    let mut words: Vec<&str> = vec![command];
     words.extend(flags);
     step::run(binary.to_str().unwrap_or("ferry"), &words)
 }

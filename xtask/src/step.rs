@@ -10,7 +10,7 @@ pub fn run(program: &str, words: &[&str]) -> Result<()> {
     run_with(program, words, &[])
 }
 
-fn run_with(program: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+pub fn run_with(program: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("==> {program} {}", words.join(" "));
     let started = Instant::now();
     let status = Command::new(program)
