@@ -114,7 +114,7 @@ pub async fn claim(cli: &Cli, object: &Value) -> Result<String> {
     Ok(text)
 }
 
-fn short_mode(mode: &str) -> &str {
+pub fn short_mode(mode: &str) -> &str {
     match mode {
         "ReadWriteOnce" => "RWO",
         "ReadOnlyMany" => "ROX",

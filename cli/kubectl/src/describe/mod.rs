@@ -1,11 +1,13 @@
 //! Long descriptions. Pods, nodes, services, workloads and a few more have a page of their own;
 //! every other kind gets the generic one, made from its fields alone.
 
+mod class;
 mod config;
 mod container;
 mod generic;
 mod metadata;
 mod namespace;
+mod network;
 mod node;
 mod pod;
 pub mod rbac;
@@ -42,6 +44,17 @@ pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<Strin
         ("apps", "DaemonSet") => workload::daemon_set(cli, object).await?,
         ("batch", "Job") => workload::job(object),
         ("batch", "CronJob") => workload::cron_job(object),
+        ("networking.k8s.io", "Ingress") => network::ingress(cli, object).await?,
+        ("networking.k8s.io", "IngressClass") => network::ingress_class(object),
+        ("networking.k8s.io", "NetworkPolicy") => {
+            return Ok(align(&network::network_policy(object), DESCRIBE));
+        }
+        ("", "Endpoints") => network::endpoints(object),
+        ("discovery.k8s.io", "EndpointSlice") => network::endpoint_slice(object),
+        ("", "PersistentVolume") => class::persistent_volume(object),
+        ("storage.k8s.io", "StorageClass") => class::storage_class(object),
+        ("scheduling.k8s.io", "PriorityClass") => class::priority_class(object),
+        ("policy", "PodDisruptionBudget") => class::disruption_budget(object),
         ("", "ConfigMap") => config::config_map(object),
         ("", "Secret") => return Ok(align(&config::secret(object), DESCRIBE)),
         ("", "ServiceAccount") => config::service_account(object),

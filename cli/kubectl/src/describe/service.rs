@@ -84,7 +84,7 @@ pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
     Ok(text)
 }
 
-async fn slices(cli: &Cli, service: &Value) -> Result<Vec<Value>> {
+pub async fn slices(cli: &Cli, service: &Value) -> Result<Vec<Value>> {
     let query = Query::new().with("labelSelector", &format!("kubernetes.io/service-name={}", service.name()));
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", service.namespace());
     match list_all(cli, &path, &query).await {
@@ -106,7 +106,7 @@ fn port_lines(port: &Value, slices: &[Value]) -> String {
 }
 
 /// The ready addresses behind a port; three, and how many more.
-fn endpoints(slices: &[Value], port_name: &str) -> String {
+pub fn endpoints(slices: &[Value], port_name: &str) -> String {
     if slices.is_empty() {
         return "<none>".to_owned();
     }
