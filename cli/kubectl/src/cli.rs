@@ -63,7 +63,7 @@ impl Cli {
             return Ok(known);
         }
         let config = self.kubeconfig()?.client_config(&self.args)?;
-        if let Credentials::Exec { plugin, directory } = &config.credentials {
+        if let Credentials::Exec { plugin, directory, .. } = &config.credentials {
             self.preferences.check_plugin(plugin.text("command"), directory)?;
         }
         let user_agent = format!("kubectl/{VERSION} ({}/{}) ferry", std::env::consts::OS, go_arch());

@@ -275,7 +275,7 @@ impl Preferences {
             let flag = flag_named(command, &option.name).ok_or_else(|| {
                 Error::message(format!("invalid alias flag {} in alias {}", option.name, alias.name))
             })?;
-            if !is_given(flag, command, line) {
+            if !is_given(flag, line) {
                 expanded.push(format!("--{}={}", option.name, option.default));
             }
         }
@@ -304,7 +304,7 @@ impl Preferences {
                         option.name, defaults.command
                     ))
                 })?;
-                if !is_given(flag, command, line) {
+                if !is_given(flag, line) {
                     flags.push(format!("--{}={}", option.name, option.default));
                 }
             }
@@ -352,15 +352,14 @@ fn flag_named(command: &Command, name: &str) -> Option<&'static Flag> {
 }
 
 /// Whether the line has the flag: by name, by letter, or among letters written together.
-fn is_given(flag: &Flag, command: &Command, line: &[String]) -> bool {
-    let known = |letter: char| command.own_flags().chain(GLOBAL_FLAGS).any(|flag| flag.short == Some(letter));
+fn is_given(flag: &Flag, line: &[String]) -> bool {
     line.iter().any(|word| {
         if let Some(long) = word.strip_prefix("--") {
             return long.split('=').next() == Some(flag.name);
         }
         let (Some(letter), Some(letters)) = (flag.short, word.strip_prefix('-')) else { return false };
         letters.starts_with(letter)
-            || (letters.chars().all(|c| c.is_ascii_alphabetic() && known(c)) && letters.contains(letter))
+            || (letters.chars().all(|c| c.is_ascii_alphabetic()) && letters.contains(letter))
     })
 }
 
