@@ -12,12 +12,14 @@ use crate::discovery::{self, Cache, Discovery, Resource};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Args;
-use crate::kubeconfig::resolve::Namespace;
+use crate::kubeconfig::resolve::{Credentials, Namespace};
 use crate::kubeconfig::{self, Kubeconfig};
+use crate::kuberc::Preferences;
 use crate::transport::Client;
 
 pub struct Cli {
     pub args: Args,
+    preferences: Preferences,
     kubeconfig: OnceCell<Kubeconfig>,
     client: OnceCell<Rc<Client>>,
     discovery: RefCell<Option<Loaded>>,
@@ -36,9 +38,10 @@ struct Loaded {
 pub const VERSION: &str = "v1.36.4";
 
 impl Cli {
-    pub fn new(args: Args) -> Self {
+    pub fn new(args: Args, preferences: Preferences) -> Self {
         Cli {
             args,
+            preferences,
             kubeconfig: OnceCell::new(),
             client: OnceCell::new(),
             discovery: RefCell::new(None),
@@ -60,6 +63,9 @@ impl Cli {
             return Ok(known);
         }
         let config = self.kubeconfig()?.client_config(&self.args)?;
+        if let Credentials::Exec { plugin, directory, .. } = &config.credentials {
+            self.preferences.check_plugin(plugin.text("command"), directory)?;
+        }
         let user_agent = format!("kubectl/{VERSION} ({}/{}) ferry", std::env::consts::OS, go_arch());
         let client = Rc::new(Client::new(config, self.args.int("v"), &user_agent)?);
         if self.args.bool("match-server-version") {

@@ -9,7 +9,9 @@ use crate::cli::Cli;
 use crate::commands;
 use crate::error::{Error, Result};
 use crate::flags::{self, Flag, Shape};
+use crate::kuberc;
 use crate::own_trace;
+use crate::plugins;
 
 /// A row of the command table. The flags feed parsing, help and completion.
 pub struct Command {
@@ -65,7 +67,7 @@ pub const GLOBAL_FLAGS: &[Flag] = &[
     Flag::bool("disable-compression", "Ask for uncompressed answers"),
     Flag::bool("insecure-skip-tls-verify", "Do not check the server's certificate"),
     Flag::text("kubeconfig", "Kubeconfig file to use"),
-    Flag::text("kuberc", "Accepted for compatibility; preferences files are not read"),
+    Flag::text("kuberc", "Preferences file to use; KUBERC=off turns preferences off"),
     Flag::duration("log-flush-frequency", "Accepted for compatibility").default("5s"),
     Flag::bool("match-server-version", "Fail unless the server has the client's version"),
     Flag::text("namespace", "Namespace to work in").short('n'),
@@ -99,8 +101,24 @@ pub fn execute(line: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(line: &[String]) -> Result<()> {
-    let (path, words) = find(line)?;
+    let (line, preferences, takes_defaults) = kuberc::apply(line)?;
+    let (path, mut words) = match find(&line) {
+        Ok(found) => found,
+        Err(unknown) => return plugins::run(&line, 1).and(Err(unknown)),
+    };
     let command = path.last().copied();
+    if let Some(command) = command {
+        // a plugin may be a subcommand of create, and of nothing else
+        if command.name == "create"
+            && path.len() == 1
+            && words.first().is_some_and(|word| !word.starts_with('-'))
+        {
+            plugins::run(&line, line.len() - words.len() + 1)?;
+        }
+        if takes_defaults {
+            words.splice(0..0, preferences.defaults_of(command, &line)?);
+        }
+    }
     let full_name =
         path.iter().fold("kubectl".to_owned(), |name, command| format!("{name} {}", command.name));
     let Some(command) = command else {
@@ -134,7 +152,7 @@ fn run(line: &[String]) -> Result<()> {
         return Err(Error::Exit { code: 1, message: help_text(command, &full_name) });
     };
     args.check_required(&known)?;
-    let cli = Cli::new(args);
+    let cli = Cli::new(args, preferences);
     let outcome = block_on(async {
         let mut span = ferry_trace::Span::root("kubectl.command", own_trace::of_caller());
         span.set("command", full_name.as_str());
@@ -171,7 +189,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
 
 /// Walks the table along the line's words, over global flags that stand before the command, and
 /// gives back the words that are not part of its name.
-fn find(line: &[String]) -> Result<(Vec<&'static Command>, Vec<String>)> {
+pub fn find(line: &[String]) -> Result<(Vec<&'static Command>, Vec<String>)> {
     let mut path: Vec<&'static Command> = Vec::new();
     let mut children = commands::ROOT;
     let mut words = line.to_vec();
@@ -276,8 +294,18 @@ pub fn help_root() -> Result<()> {
             text.push_str(&format!("  {:<15} {}\n", command.name, command.short));
         }
     }
-    text.push_str("\nUsage:\n  kubectl [flags] [options]\n\nUse \"kubectl <command> --help\" for more about a command.\nUse \"kubectl options\" for the flags every command takes.\n");
+    text.push_str("\nUsage:\n  kubectl [flags] [options]\n\nUse \"kubectl <command> --help\" for more information about a given command.\nUse \"kubectl options\" for a list of global command-line options (applies to all commands).\n");
     say(&text)
+}
+
+/// The help of the command at the end of a path.
+pub fn help_for(path: &[&'static Command]) -> Result<()> {
+    let full_name =
+        path.iter().fold("kubectl".to_owned(), |name, command| format!("{name} {}", command.name));
+    match path.last() {
+        Some(command) => help(command, &full_name),
+        None => help_root(),
+    }
 }
 
 fn help(command: &Command, full_name: &str) -> Result<()> {
@@ -302,8 +330,13 @@ fn help_text(command: &Command, full_name: &str) -> String {
     }
     let usage =
         if command.children.is_empty() || command.run.is_some() { command.usage } else { "SUBCOMMAND" };
+    let more = if command.children.is_empty() {
+        String::new()
+    } else {
+        format!("Use \"{full_name} <command> --help\" for more information about a given command.\n")
+    };
     text.push_str(&format!(
-        "\nUsage:\n  {full_name} {usage}\n\nUse \"kubectl options\" for the flags every command takes.\n"
+        "\nUsage:\n  {full_name} {usage}\n\n{more}Use \"kubectl options\" for a list of global command-line options (applies to all commands).\n"
     ));
     text
 }

@@ -46,6 +46,17 @@ pub const COMMAND: Command = Command {
 
 fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
+    for (flag, instead) in [
+        ("reorder", "use the new 'sortOptions' field in kustomization.yaml instead."),
+        (
+            "enable-managedby-label",
+            "The flag `enable-managedby-label` has been deprecated. Use the `managedByLabel` option in the `buildMetadata` field instead.",
+        ),
+    ] {
+        if args.changed(flag) {
+            eprintln!("Flag --{flag} has been deprecated, {instead}");
+        }
+    }
     let directory = match args.positional.as_slice() {
         [] => ".",
         [directory] => directory,
@@ -69,17 +80,6 @@ fn run(cli: &Cli) -> Result<()> {
             )));
         }
     };
-    for (flag, instead) in [
-        ("reorder", "use the new 'sortOptions' field in kustomization.yaml instead."),
-        (
-            "enable-managedby-label",
-            "The flag `enable-managedby-label` has been deprecated. Use the `managedByLabel` option in the `buildMetadata` field instead.",
-        ),
-    ] {
-        if args.changed(flag) {
-            eprintln!("Flag --{flag} has been deprecated, {instead}");
-        }
-    }
     let options = Options {
         unrestricted,
         reorder: args.changed("reorder").then_some(sorted),

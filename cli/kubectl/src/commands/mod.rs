@@ -20,6 +20,8 @@ mod exec;
 mod explain;
 mod expose;
 mod get;
+mod help;
+mod kuberc;
 mod kustomize;
 mod logs;
 mod metadata;
@@ -27,6 +29,7 @@ mod node;
 mod options;
 mod overrides;
 mod patch;
+mod plugin;
 mod port_forward;
 mod proxy;
 mod recreate;
@@ -92,7 +95,11 @@ pub const ROOT: &[&Command] = &[
     &api_resources::API_RESOURCES,
     &api_resources::API_VERSIONS,
     &config::COMMAND,
+    &kuberc::COMMAND,
+    &plugin::COMMAND,
     &options::COMMAND,
     &version::COMMAND,
     &completion::COMPLETE,
+    &help::HELP,
+    &help::ALPHA,
 ];

@@ -10,7 +10,7 @@ use crate::command::Command;
 pub const COMMAND: Command = Command {
     name: "config",
     group: OTHER,
-    short: "Change kubeconfig files",
+    short: "Modify kubeconfig files",
     usage: "SUBCOMMAND",
     children: &[
         &show::CURRENT_CONTEXT,

@@ -152,6 +152,10 @@ impl Proxy {
 
     async fn answer(&self, request: Request<Incoming>, upstream: &Upstream) -> Response<Body> {
         let path = request.uri().path().to_owned();
+        let plain = clean(&path);
+        if plain != path {
+            return redirect(&plain, &request);
+        }
         // the longer prefix is the one that was meant
         let files = self.files.as_ref().filter(|(prefix, _)| {
             path.starts_with(prefix)
@@ -161,10 +165,7 @@ impl Proxy {
             return static_files::serve(directory, &path[prefix.len()..]).map(whole);
         }
         if self.api_prefix.len() > 1 && path == self.api_prefix.trim_end_matches('/') {
-            let location = HeaderValue::from_str(&self.api_prefix).ok();
-            let mut moved = static_files::text(StatusCode::TEMPORARY_REDIRECT, "").map(whole);
-            moved.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
-            return moved;
+            return redirect(&self.api_prefix, &request);
         }
         if !path.starts_with(&self.api_prefix) {
             return static_files::text(StatusCode::NOT_FOUND, "404 page not found\n").map(whole);
@@ -274,6 +275,28 @@ async fn serve(proxy: Rc<Proxy>, stream: impl AsyncRead + AsyncWrite + Unpin + S
     let _ = connection.await;
 }
 
+/// The path without empty parts and dots.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let end = if path.ends_with('/') && !parts.is_empty() { "/" } else { "" };
+    format!("/{}{end}", parts.join("/"))
+}
+
+fn redirect(path: &str, request: &Request<Incoming>) -> Response<Body> {
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let location = HeaderValue::from_str(&format!("{path}{query}")).ok();
+    let mut response = static_files::text(StatusCode::TEMPORARY_REDIRECT, "").map(whole);
+    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    response
+}
+
 fn whole(body: Full<Bytes>) -> Body {
     body.map_err(|never| match never {}).boxed()
 }
@@ -307,5 +330,19 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
     ];
     for name in hops.into_iter().map(str::to_owned).chain(named) {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned() {
+        let check = |path: &str, expected: &str| assert_eq!(clean(path), expected, "{path}");
+        check("/", "/");
+        check("//custom/healthz", "/custom/healthz");
+        check("/a/./b/../c/", "/a/c/");
+        check("/../..", "/");
     }
 }
