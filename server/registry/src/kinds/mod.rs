@@ -29,6 +29,7 @@ mod replica_set;
 mod replication_controller;
 mod role;
 mod role_binding;
+pub(crate) mod rules;
 mod secret;
 mod service;
 mod stateful_set;

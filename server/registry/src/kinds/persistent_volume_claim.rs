@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ferry_api::{FieldErrors, Object, Quantity, names};
+use ferry_api::{FieldErrors, Object, Quantity};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use serde_json::json;
 
-use super::checks::{self, Path};
+use super::checks::Path;
 use crate::columns::Column;
 use crate::strategy::{Rules, Typed};
 
@@ -15,33 +15,10 @@ pub static STRATEGY: Typed<PersistentVolumeClaim, ClaimRules> = Typed::new(Claim
 pub struct ClaimRules;
 
 const SPEC: Path<'static> = Path::root("spec");
-pub const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-pub const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
 impl Rules<PersistentVolumeClaim> for ClaimRules {
     fn prepare_create(&self, object: &mut Object) {
         object.0.insert("status".into(), json!({"phase": "Pending"}));
-    }
-
-    fn validate(&self, claim: &PersistentVolumeClaim, errors: &mut FieldErrors) {
-        let empty = PersistentVolumeClaimSpec::default();
-        let spec = claim.spec.as_ref().unwrap_or(&empty);
-        validate_access_modes(spec.access_modes.as_deref().unwrap_or(&[]), errors);
-        if let Some(selector) = &spec.selector {
-            checks::selector(errors, SPEC.child("selector"), selector);
-        }
-        let resources = SPEC.child("resources");
-        match requested(spec) {
-            None => errors.required(resources.key("storage"), ""),
-            Some(size) if size.is_zero() || size.is_negative() => {
-                errors.invalid(resources.key("storage"), requested_text(spec), "must be greater than zero");
-            }
-            Some(_) => {}
-        }
-        if let Some(class) = spec.storage_class_name.as_deref().filter(|class| !class.is_empty()) {
-            checks::named(errors, SPEC.child("storageClassName"), class, names::dns1123_subdomain);
-        }
-        checks::may_be(errors, SPEC.child("volumeMode"), spec.volume_mode.as_deref(), VOLUME_MODES);
     }
 
     fn validate_update(
@@ -83,22 +60,12 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
         }
     }
 
+    fn judged_by_rows(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &[Column] {
         super::tables::storage::PERSISTENT_VOLUME_CLAIM
-    }
-}
-
-/// The modes of a claim or a volume.
-pub fn validate_access_modes(modes: &[String], errors: &mut FieldErrors) {
-    let path = SPEC.child("accessModes");
-    if modes.is_empty() {
-        errors.required(path, "at least 1 access mode is required");
-    }
-    for mode in modes {
-        checks::may_be(errors, path, Some(mode), ACCESS_MODES);
-    }
-    if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-        errors.forbidden(path, "may not use ReadWriteOncePod with other access modes");
     }
 }
 
@@ -110,8 +77,4 @@ fn storage(list: &Quantities) -> Option<Quantity> {
 
 fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Quantity> {
     storage(spec.resources.as_ref()?.requests.as_ref()?)
-}
-
-fn requested_text(spec: &PersistentVolumeClaimSpec) -> Option<String> {
-    Some(spec.resources.as_ref()?.requests.as_ref()?.get("storage")?.0.clone())
 }

@@ -1,4 +1,4 @@
-//! Kinds whose rules are switches of the pipeline and nothing more: a row each.
+//! Kinds whose rules are switches of the pipeline and rows of `rules.txt`: a row each here.
 
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ impl Rules<IgnoredAny> for Switches {
 
     fn selectable(&self) -> &[Selectable] {
         self.selectable
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {

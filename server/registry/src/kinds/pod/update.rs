@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec, Tolerat
 use serde_json::Value;
 
 use super::super::checks::Path;
-use super::{containers, validation};
 use crate::metadata;
 
 const SPEC: Path<'static> = Path::root("spec");
@@ -106,9 +105,6 @@ pub fn validate_ephemeral(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors
         new.ephemeral_containers.as_deref().unwrap_or(&[]),
         old.ephemeral_containers.as_deref().unwrap_or(&[]),
     );
-    let others = new.containers.iter().chain(new.init_containers.iter().flatten());
-    let mut seen: HashSet<&str> = others.map(|container| container.name.as_str()).collect();
-    validation::ephemeral(wanted, new, SPEC, &mut seen, errors);
     let path = SPEC.child("ephemeralContainers");
     let wanted: HashMap<&str, &EphemeralContainer> =
         wanted.iter().rev().map(|container| (container.name.as_str(), container)).collect();
@@ -135,7 +131,6 @@ pub fn validate_resize(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
         let path = list.index(index);
         let path = path.child("resources");
         let (Some(after), Some(before)) = (&after.resources, &before.resources) else { continue };
-        containers::resources(after, path, errors);
         for (field, after, before) in
             [("limits", &after.limits, &before.limits), ("requests", &after.requests, &before.requests)]
         {
