@@ -348,6 +348,9 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
     }
 
     fn prepare_create(&self, object: &mut Object) {
+        if self.rules.judged_by_rows() {
+            rules::close_gates(object);
+        }
         self.rules.prepare_create(object);
     }
 
@@ -356,6 +359,9 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
     }
 
     fn prepare_update(&self, new: &mut Object, old: &Object) {
+        if self.rules.judged_by_rows() {
+            rules::close_gates(new);
+        }
         self.rules.prepare_update(new, old);
     }
 

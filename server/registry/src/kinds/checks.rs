@@ -5,7 +5,6 @@ use std::fmt::{self, Display};
 
 use ferry_api::{FieldErrors, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as LabelSelectorView;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -105,19 +104,6 @@ pub fn labels(errors: &mut FieldErrors, path: Path<'_>, labels: Option<&BTreeMap
     for (key, value) in labels.into_iter().flatten() {
         named(errors, path, key, names::qualified_name);
         named(errors, path, value, names::label_value);
-    }
-}
-
-pub fn port(errors: &mut FieldErrors, path: Path<'_>, number: i32) {
-    for why in names::port_number(number.into()) {
-        errors.invalid(path, number, &why);
-    }
-}
-
-pub fn port_or_name(errors: &mut FieldErrors, path: Path<'_>, value: &IntOrString) {
-    match value {
-        IntOrString::Int(number) => port(errors, path, *number),
-        IntOrString::String(name) => named(errors, path, name, names::port_name),
     }
 }
 

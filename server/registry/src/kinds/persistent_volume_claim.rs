@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferry_api::{FieldErrors, Object, Quantity};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::checks::Path;
 use crate::columns::Column;
@@ -18,6 +18,7 @@ const SPEC: Path<'static> = Path::root("spec");
 
 impl Rules<PersistentVolumeClaim> for ClaimRules {
     fn prepare_create(&self, object: &mut Object) {
+        data_sources(object.section_mut("spec"));
         object.0.insert("status".into(), json!({"phase": "Pending"}));
     }
 
@@ -66,6 +67,31 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
 
     fn columns(&self) -> &[Column] {
         super::tables::storage::PERSISTENT_VOLUME_CLAIM
+    }
+}
+
+/// Where the data comes from is said in two ways. Other namespaces are not served, and the old way names claims and
+/// snapshots alone.
+fn data_sources(spec: &mut Map<String, Value>) {
+    let text =
+        |source: &Value, field: &str| source.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
+    if spec.get("dataSourceRef").is_some_and(|source| !text(source, "namespace").is_empty()) {
+        spec.remove("dataSourceRef");
+    }
+    let served = |source: &Value| {
+        let kind = (text(source, "kind"), text(source, "apiGroup"));
+        let kind = (kind.0.as_str(), kind.1.as_str());
+        [("PersistentVolumeClaim", ""), ("VolumeSnapshot", "snapshot.storage.k8s.io")].contains(&kind)
+    };
+    if !spec.contains_key("dataSourceRef") && spec.get("dataSource").is_some_and(|source| !served(source)) {
+        spec.remove("dataSource");
+    }
+    for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
+        if !spec.contains_key(to)
+            && let Some(source) = spec.get(from).cloned()
+        {
+            spec.insert(to.into(), source);
+        }
     }
 }
 

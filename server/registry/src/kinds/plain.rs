@@ -63,8 +63,13 @@ const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONA
 const LEASE_CANDIDATE: Traits = Traits { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
-const EVENT: Traits =
-    Traits { ttl: Some(Duration::from_secs(3600)), relaxed: Relaxed::Always, create_on_update: true, ..NONE };
+const EVENT: Traits = Traits {
+    ttl: Some(Duration::from_secs(3600)),
+    relaxed: Relaxed::Always,
+    create_on_update: true,
+    name: NameRule::PathSegment,
+    ..NONE
+};
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 const DRA: &str = "resource.k8s.io";
@@ -81,7 +86,6 @@ static ROWS: &[Row] = &[
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
-    row("", "ServiceAccount", NONE, &[], cluster::AGED),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),

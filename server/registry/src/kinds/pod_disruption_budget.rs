@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{NameRule, Rules, Traits, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, BudgetRules> = Typed::new(BudgetRules);
 
@@ -19,6 +19,11 @@ impl Rules<IgnoredAny> for BudgetRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::default() }
+        Traits {
+            name: NameRule::PathSegment,
+            generation: true,
+            unconditional_update: false,
+            ..Traits::default()
+        }
     }
 }

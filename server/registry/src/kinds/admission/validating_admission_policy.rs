@@ -52,7 +52,7 @@ struct AuditAnnotation {
     value_expression: String,
 }
 
-const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 impl Rules<Policy> for ValidatingAdmissionPolicyRules {
     fn validate(&self, policy: &Policy, errors: &mut FieldErrors) {

@@ -19,6 +19,7 @@ impl Rules<Pod> for PodRules {
     fn default(&self, object: &mut Object) {
         if let Some(Value::Object(spec)) = object.0.get_mut("spec") {
             defaults::spec(spec);
+            defaults::of_pod(spec);
         }
     }
 

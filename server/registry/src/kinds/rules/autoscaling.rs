@@ -21,31 +21,24 @@ pub fn replicas(most: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors
 }
 
 pub fn target_reference(reference: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
-    object_reference(reference, errors);
+    object_reference(reference, true, errors);
 }
 
-fn object_reference(reference: Field<'_>, errors: &mut FieldErrors) {
+fn object_reference(reference: Field<'_>, group_needed: bool, errors: &mut FieldErrors) {
     for field in ["kind", "name"] {
         reference.child(field).required_name(names::path_segment, errors);
     }
     let version = reference.child("apiVersion");
-    api_version(version, errors);
-}
-
-/// `apps/v1`, or nothing: the core group.
-fn api_version(version: Field<'_>, errors: &mut FieldErrors) {
-    let text = version.text();
-    if text.is_empty() || text == "/" {
-        return;
-    }
-    let parts: Vec<&str> = text.split('/').collect();
-    match parts.as_slice() {
-        [_] => {}
-        [group, _] if !group.is_empty() => {
-            crate::kinds::checks::named(errors, version.path, group, names::dns1123_subdomain);
+    let group = match version.text().split('/').collect::<Vec<_>>().as_slice() {
+        [_] => "",
+        [group, _] => group,
+        _ => {
+            let why = format!("unexpected GroupVersion string: {}", version.text());
+            return errors.invalid(version.path, version.text(), &why);
         }
-        [_, _] => {}
-        _ => errors.invalid(version.path, text, &format!("unexpected GroupVersion string: {text}")),
+    };
+    if group_needed && group.is_empty() {
+        errors.invalid(version.path, version.text(), "apiVersion must specify API group");
     }
 }
 
@@ -104,7 +97,7 @@ fn metric_source(kind: &str, source: Field<'_>, errors: &mut FieldErrors) {
     let target = source.child("target");
     match kind {
         "object" => {
-            object_reference(source.child("describedObject"), errors);
+            object_reference(source.child("describedObject"), false, errors);
             identifier(source.child("metric"), errors);
         }
         "external" | "pods" => identifier(source.child("metric"), errors),

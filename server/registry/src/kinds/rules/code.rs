@@ -4,8 +4,8 @@ use ferry_api::FieldErrors;
 
 use super::field::{Context, Field};
 use super::{
-    autoscaling, devices, events, flow_control, jobs, network, nodes, placement, pods, resources, storage,
-    volumes, workloads,
+    autoscaling, devices, events, flow_control, jobs, limits, network, nodes, placement, pods, resources,
+    services, storage, volumes, workloads,
 };
 
 pub type Code = fn(Field<'_>, &Context<'_>, &mut FieldErrors);
@@ -100,6 +100,14 @@ static CODE: &[(&str, Code)] = &[
     ("endpoint-subsets", network::endpoint_subsets),
     ("slice-endpoints", network::slice_endpoints),
     ("slice-ports", network::slice_ports),
+    ("service", services::service),
+    ("policy-port", services::policy_port),
+    ("policy-peer", services::policy_peer),
+    ("policy-types", services::policy_types),
+    ("ingress", services::ingress),
+    ("limits", limits::limits),
+    ("namespace-finalizers", limits::namespace_finalizers),
+    ("priority-value", nodes::priority),
     ("event", events::event),
     ("lease-strategy", nodes::lease_strategy),
     ("taints", nodes::taints),

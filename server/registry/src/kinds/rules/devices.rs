@@ -233,10 +233,7 @@ fn selectors(list: Field<'_>, errors: &mut FieldErrors) {
 fn device_expression(expression: &str) -> Result<(), String> {
     use ferry_cel::{Environment, Type};
     let environment = Environment::new([("device", Type::Dyn)]);
-    environment
-        .compile(expression, &[Type::Bool])
-        .map(drop)
-        .map_err(|error| format!("compilation failed: {error}"))
+    environment.compile(expression, &[Type::Bool]).map(drop).map_err(|error| error.to_string())
 }
 
 /// What a driver is told besides; only it understands that.
@@ -575,7 +572,12 @@ fn device_attribute(attribute: Field<'_>, context: &Context<'_>, errors: &mut Fi
         0 => errors.invalid(attribute.path, "", ONE),
         1 => {}
         _ => {
+            // The internal type has names of its own for these.
             let printed = context.printed_as("resource.v1.DeviceAttribute", attribute.value);
+            let printed = ["Int", "Bool", "String", "Version"].iter().fold(printed, |text, name| {
+                text.replace(&format!("\"{name}\":"), &format!("\"{name}Value\":"))
+                    .replace(&format!("\"{name}s\":"), &format!("\"{name}Values\":"))
+            });
             errors.push(attribute.path, Reason::Invalid, format!("{printed}: {ONE}"));
         }
     }

@@ -14,7 +14,22 @@ pub fn printed(value: Option<&Value>, shape: &Shape, types: &Types) -> String {
 
 fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, text: &mut String) {
     match (shape, value) {
-        (Shape::Struct(id), value) if has_tags(*id, types) => plain(value, pointer, "{}", text),
+        (Shape::Struct(id), Some(Value::Object(map))) if has_tags(*id, types) => {
+            // As clients see it: what is not there is left out.
+            let ty = types.get(*id);
+            let given = ty.declared.iter().filter_map(|name| map.get_key_value(&**name));
+            text.push('{');
+            for (number, (name, value)) in given.enumerate() {
+                if number > 0 {
+                    text.push(',');
+                }
+                let _ = write!(text, "{name:?}:");
+                let shape = ty.field(name).map_or(&Shape::Json, |field| &field.shape);
+                print(Some(value), shape, true, types, text);
+            }
+            text.push('}');
+        }
+        (Shape::Struct(id), None) if has_tags(*id, types) => plain(None, pointer, "{}", text),
         (Shape::Struct(_), None) if pointer => text.push_str("null"),
         (Shape::Struct(id), value) => {
             let ty = types.get(*id);

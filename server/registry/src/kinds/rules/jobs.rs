@@ -312,7 +312,7 @@ pub fn job(spec_field: Field<'_>, context: &Context<'_>, errors: &mut FieldError
         };
         let parsed = ferry_api::LabelSelector::from_structured(selector.value);
         if parsed.is_ok_and(|parsed| !parsed.matches(generated)) {
-            selector.invalid("`selector` not auto-generated", errors);
+            placement::refuse_selector(selector, "`selector` not auto-generated", errors);
         }
     }
     spec(spec_field, context, errors);
@@ -350,7 +350,7 @@ pub fn job_template(template: Field<'_>, context: &Context<'_>, errors: &mut Fie
     spec(own, context, errors);
     let selector = own.child("selector");
     if selector.is_given() {
-        selector.invalid("`selector` will be auto-generated", errors);
+        placement::refuse_selector(selector, "`selector` will be auto-generated", errors);
     }
     let manual = own.child("manualSelector");
     if manual.flag() {

@@ -10,13 +10,16 @@ mod events;
 mod field;
 mod flow_control;
 mod format;
+mod gates;
 mod go_value;
 mod jobs;
+mod limits;
 mod network;
 mod nodes;
 mod placement;
 mod pods;
 mod resources;
+mod services;
 mod storage;
 mod table;
 mod volumes;
@@ -26,8 +29,11 @@ mod workloads;
 use std::sync::LazyLock;
 
 use ferry_api::{FieldErrors, Object, Types};
+use field::Field;
+use serde_json::Value;
 use table::Table;
 
+use super::checks::Path;
 use crate::strategy::UpdateScope;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
@@ -35,9 +41,23 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         .expect("the table is part of the program and a test reads it")
 });
 
+pub use gates::close as close_gates;
+
 /// What the rows of its kind find wrong with a new object.
 pub fn validate(object: &Object, errors: &mut FieldErrors) {
     walk::judge(&TABLE, object, None, UpdateScope::Main, errors);
+}
+
+/// What a certificate may be used for.
+pub fn certificate_usages(usages: &Value, errors: &mut FieldErrors) {
+    let spec = Path::root("spec");
+    nodes::certificate_usages(Field::of(usages, spec.child("usages")), errors);
+}
+
+/// Who is to sign a certificate.
+pub fn signer_name(name: &str, errors: &mut FieldErrors) {
+    let spec = Path::root("spec");
+    format::signer(name, spec.child("signerName"), errors);
 }
 
 /// What they find wrong with a changed one.

@@ -123,7 +123,7 @@ pub fn endpoint_subsets(subsets: Field<'_>, context: &Context<'_>, errors: &mut 
 }
 
 /// An address that something else than this host can be at.
-fn reachable(ip: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
+pub fn reachable(ip: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
     let Some(address) = format::sloppy_ip(ip.text()) else {
         return errors.invalid(ip.path, ip.text(), "must be a valid IP address");
     };

@@ -108,6 +108,70 @@ pub fn declared_features(features: Field<'_>, _: &Context<'_>, errors: &mut Fiel
     }
 }
 
+/// The value of a PriorityClass; the highest ones are the system's.
+pub fn priority(value: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
+    const SYSTEM: &[(&str, i64)] =
+        &[("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+    const HIGHEST: i64 = 1_000_000_000;
+    let name = context.object.name();
+    let default = context.sibling("globalDefault").and_then(Value::as_bool) == Some(true);
+    if name.starts_with("system-") {
+        let why = match SYSTEM.iter().find(|(system, _)| *system == name) {
+            Some((_, own)) if *own != value.number() => {
+                format!("value of {name} PriorityClass must be {own}")
+            }
+            Some(_) if default => format!("globalDefault of {name} PriorityClass must be false"),
+            Some(_) => return,
+            None => format!("{name} is not a known system priority class"),
+        };
+        errors.forbidden(
+            "metadata.name",
+            &format!(
+                "priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+            ),
+        );
+    } else if value.number() > HIGHEST {
+        let why = format!("maximum allowed value of a user defined priority is {HIGHEST}");
+        errors.forbidden(value.path, &why);
+    }
+}
+
+/// What a certificate may be used for.
+pub fn certificate_usages(usages: Field<'_>, errors: &mut FieldErrors) {
+    const USAGES: &[&str] = &[
+        "any",
+        "cert sign",
+        "client auth",
+        "code signing",
+        "content commitment",
+        "crl sign",
+        "data encipherment",
+        "decipher only",
+        "digital signature",
+        "email protection",
+        "encipher only",
+        "ipsec end system",
+        "ipsec tunnel",
+        "ipsec user",
+        "key agreement",
+        "key encipherment",
+        "microsoft sgc",
+        "netscape sgc",
+        "ocsp signing",
+        "s/mime",
+        "server auth",
+        "signing",
+        "timestamping",
+    ];
+    usages.each(|usage| usage.one_of(USAGES, errors));
+    let mut seen: HashSet<String> = HashSet::new();
+    usages.each(|usage| {
+        if !seen.insert(usage.text().to_owned()) {
+            errors.duplicate(usage.path, usage.text());
+        }
+    });
+}
+
 /// How much memory can be swapped out, told as of the metadata.
 pub fn swap(capacity: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
     if capacity.is_given() && capacity.number() <= 0 {

@@ -34,6 +34,16 @@ pub fn label_selector(field: Field<'_>, errors: &mut FieldErrors) {
     });
 }
 
+/// Refuses a selector, which is told with its labels first.
+pub fn refuse_selector(selector: Field<'_>, why: &str, errors: &mut FieldErrors) {
+    let types = ferry_api::Types::builtin();
+    let id = types.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector");
+    let printed = id.map(|id| super::go_value::printed(selector.value, &ferry_api::Shape::Struct(id), types));
+    let printed = printed.unwrap_or_default();
+    let detail = if why.is_empty() { printed } else { format!("{printed}: {why}") };
+    errors.push(selector.path, ferry_api::field_error::Reason::Invalid, detail);
+}
+
 pub fn node_selector(field: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
     if field.is_given() {
         node_selector_terms(field, errors);

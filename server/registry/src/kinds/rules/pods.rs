@@ -164,7 +164,7 @@ pub fn security_context(_: Field<'_>, context: &Context<'_>, errors: &mut FieldE
     containers::windows_options(security.child("windowsOptions"), errors);
     containers::app_armor(security.child("appArmorProfile"), errors);
     security.child("supplementalGroupsPolicy").optional_one_of(&["Merge", "Strict"], errors);
-    security.child("seLinuxChangePolicy").optional_one_of(&["MountOption", "Recursive"], errors);
+    security.child("seLinuxChangePolicy").optional_one_of(&["Recursive"], errors);
 }
 
 const SYSCTL_MAX: usize = 253;

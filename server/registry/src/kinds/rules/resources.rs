@@ -54,7 +54,7 @@ pub fn is_quota_name(name: &str) -> bool {
     COUNTED.contains(&name) || COMPUTED.contains(&name) || is_quota_huge_pages(name)
 }
 
-fn may_overcommit(name: &str) -> bool {
+pub fn may_overcommit(name: &str) -> bool {
     is_native(name) && !is_huge_pages(name)
 }
 
@@ -63,7 +63,7 @@ fn is_whole(name: &str) -> bool {
 }
 
 /// The name of any resource. Whether it is one.
-fn any_name(name: &str, path: Path<'_>, errors: &mut FieldErrors) -> bool {
+pub fn any_name(name: &str, path: Path<'_>, errors: &mut FieldErrors) -> bool {
     let wrong = names::qualified_name(name);
     for why in &wrong {
         errors.invalid(path, name, why);

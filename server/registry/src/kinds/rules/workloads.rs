@@ -16,8 +16,13 @@ fn own_selector(selector: Field<'_>, kind: &str, errors: &mut FieldErrors) {
     }
     placement::label_selector(selector, errors);
     if is_unset(selector) {
-        selector.invalid(&format!("empty selector is invalid for {kind}"), errors);
+        placement::refuse_selector(selector, &format!("empty selector is invalid for {kind}"), errors);
     }
+}
+
+/// One that is there and asks for nothing; none at all selects nothing.
+fn is_everything(selector: Field<'_>) -> bool {
+    selector.is_given() && is_unset(selector)
 }
 
 fn is_unset(selector: Field<'_>) -> bool {
@@ -55,9 +60,9 @@ fn replicated(spec: Field<'_>, kind: &str, context: &Context<'_>, errors: &mut F
     let (selector, template) = (spec.child("selector"), spec.child("template"));
     own_selector(selector, kind, errors);
     match selects(selector, template) {
-        None => selector.invalid("invalid label selector", errors),
+        None => placement::refuse_selector(selector, "invalid label selector", errors),
         Some(matching) => {
-            if !matching && !is_unset(selector) {
+            if !matching && !is_everything(selector) {
                 mismatch(template, errors);
             }
             pods::judge_template(template, context, errors);
@@ -81,7 +86,7 @@ pub fn daemon_set(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErro
         mismatch(template, errors);
     }
     if selector.is_given() && is_unset(selector) {
-        selector.invalid("empty selector is invalid for daemonset", errors);
+        placement::refuse_selector(selector, "empty selector is invalid for daemonset", errors);
     }
     pods::judge_template(template, context, errors);
     lasting(template, "DaemonSet", errors);
@@ -113,9 +118,9 @@ pub fn stateful_set(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldEr
     let (selector, template) = (spec.child("selector"), spec.child("template"));
     own_selector(selector, "statefulset", errors);
     match selects(selector, template) {
-        None => selector.invalid("", errors),
+        None => placement::refuse_selector(selector, "", errors),
         Some(matching) => {
-            if !matching && !is_unset(selector) {
+            if !matching && !is_everything(selector) {
                 mismatch(template, errors);
             }
             let completed = with_claims(spec, template);
