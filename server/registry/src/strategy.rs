@@ -47,7 +47,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         true
     }
 
-    /// Both look at nothing but `spec`: where that stayed as it was there is nothing to judge. For kinds that are written
+    /// Both look at nothing but `spec` and annotations: where those stayed as they were there is nothing to judge. For kinds that are written
     /// often for other reasons than their spec.
     fn judges_spec_alone(&self) -> bool {
         false
@@ -389,7 +389,11 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
-        let same_spec = || self.rules.judges_spec_alone() && new.0.get("spec") == old.0.get("spec");
+        let same_spec = || {
+            self.rules.judges_spec_alone()
+                && new.0.get("spec") == old.0.get("spec")
+                && new.meta("annotations") == old.meta("annotations")
+        };
         let by_rows = match scope {
             UpdateScope::Main => !same_spec(),
             UpdateScope::Status => true,

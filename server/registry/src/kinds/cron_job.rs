@@ -35,6 +35,12 @@ impl Rules<IgnoredAny> for CronJobRules {
 
 /// Whether five fields, or a word that stands for them, name a schedule.
 pub fn parse_schedule(schedule: &str) -> Result<(), String> {
+    // A time zone may stand before it; that it must not is another rule's matter.
+    let zoned = schedule.starts_with("TZ=") || schedule.starts_with("CRON_TZ=");
+    let schedule = match schedule.split_once(' ') {
+        Some((_, rest)) if zoned => rest.trim_start(),
+        _ => schedule,
+    };
     if let Some(word) = schedule.strip_prefix('@') {
         let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"];
         let interval = word.strip_prefix("every ").is_some_and(|every| !every.trim().is_empty());

@@ -38,6 +38,8 @@ impl Rules<Job> for JobRules {
         if object.get(&["spec", "manualSelector"]).and_then(Value::as_bool) != Some(true) {
             select_by_uid(object);
         }
+        // Labels that nobody gave are those of the pods, the ones just made included.
+        workload::label_like_template(object);
     }
 
     fn validate_update(&self, new: &Job, old: &Job, errors: &mut FieldErrors) {

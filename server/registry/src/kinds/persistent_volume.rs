@@ -1,18 +1,19 @@
 //! PersistentVolume: where it lies never changes.
 
 use ferry_api::{FieldErrors, Object};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Map, Value, json};
 
 use super::checks::{self, Path};
 use crate::columns::Column;
+use crate::metadata::timestamp;
 use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<PersistentVolume, VolumeRules> = Typed::new(VolumeRules);
 
 pub struct VolumeRules;
 
-const SPEC: Path<'static> = Path::root("spec");
 /// The fields of the spec that are no volume source.
 const OTHERS: &[&str] = &[
     "accessModes",
@@ -28,7 +29,8 @@ const OTHERS: &[&str] = &[
 
 impl Rules<PersistentVolume> for VolumeRules {
     fn prepare_create(&self, object: &mut Object) {
-        object.0.insert("status".into(), json!({"phase": "Pending"}));
+        let now = timestamp(Timestamp::now().as_second());
+        object.0.insert("status".into(), json!({"phase": "Pending", "lastPhaseTransitionTime": now}));
     }
 
     fn validate_update(&self, new: &PersistentVolume, old: &PersistentVolume, errors: &mut FieldErrors) {
@@ -39,7 +41,7 @@ impl Rules<PersistentVolume> for VolumeRules {
             );
         }
         let mode = |volume: &PersistentVolume| volume.spec.as_ref().and_then(|spec| spec.volume_mode.clone());
-        checks::immutable(errors, SPEC.child("volumeMode"), &mode(new), &mode(old));
+        checks::immutable(errors, Path::root("volumeMode"), &mode(new), &mode(old));
     }
 
     fn judged_by_rows(&self) -> bool {

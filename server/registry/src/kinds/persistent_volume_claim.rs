@@ -47,6 +47,9 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
                 "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
             );
         }
+        if spec.volume_mode != before.volume_mode {
+            errors.invalid("volumeMode", spec.volume_mode.clone(), super::checks::IMMUTABLE);
+        }
         if let (Some(wanted), Some(had)) = (requested(spec), requested(before))
             && wanted.value() < had.value()
         {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Traits, Typed};
+use crate::strategy::{NameRule, Rules, ScalePaths, Traits, Typed};
 
 pub static STRATEGY: Typed<StatefulSet, StatefulSetRules> = Typed::new(StatefulSetRules);
 
@@ -68,6 +68,6 @@ impl Rules<StatefulSet> for StatefulSetRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+        Traits { generation: true, name: NameRule::DnsLabel, ..Traits::default() }
     }
 }

@@ -11,6 +11,14 @@ pub fn spec(spec: &mut Map<String, Value>) {
             }
         }
     }
+    // A volume of which nothing but the name is said is an empty directory.
+    for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Value::Object(volume) = volume
+            && volume.iter().all(|(field, value)| field == "name" || value.is_null())
+        {
+            volume.insert("emptyDir".into(), json!({}));
+        }
+    }
     spec.entry("securityContext").or_insert_with(|| json!({}));
     // The old name of the account follows the new one.
     if let Some(account) =

@@ -159,6 +159,9 @@ fn same_containers(new: &[Container], old: &[Container], field: &str, errors: &m
 fn validate_deadline(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let path = SPEC.child("activeDeadlineSeconds");
     match (new.active_deadline_seconds, old.active_deadline_seconds) {
+        (Some(after @ ..0), _) => {
+            errors.invalid(path, after, "must be between 0 and 2147483647, inclusive");
+        }
         (Some(after), Some(before)) if after > before => {
             errors.invalid(path, after, "must be less than or equal to previous value");
         }
@@ -185,10 +188,12 @@ fn validate_tolerations(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) 
 
 fn validate_gates(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let have: HashSet<&str> = old.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
-    for gate in new.scheduling_gates.iter().flatten() {
+    let list = SPEC.child("schedulingGates");
+    for (index, gate) in new.scheduling_gates.iter().flatten().enumerate() {
         if !have.contains(gate.name.as_str()) {
+            let path = list.index(index);
             errors.forbidden(
-                SPEC.child("schedulingGates"),
+                path.child("name"),
                 &format!("only deletion is allowed, but found new scheduling gate '{}'", gate.name),
             );
         }

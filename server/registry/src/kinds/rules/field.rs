@@ -18,6 +18,8 @@ pub struct Field<'a> {
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     pub object: &'a Object,
+    /// What the object was before an update.
+    pub old_object: Option<&'a Object>,
     pub old: Old<'a>,
     /// The struct that the value is a field of, or is an element of a field of.
     pub holder: &'a Map<String, Value>,

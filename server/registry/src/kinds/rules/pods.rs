@@ -524,6 +524,9 @@ pub fn pod(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
     for list in ["containers", "initContainers"] {
         spec.child(list).each(|container| containers::trimmed_image(container, errors));
     }
+    if let Some(old) = context.old_object {
+        changed_annotations(old, context.object, errors);
+    }
     if let super::field::Old::Unknown = context.old {
         if !spec.child("ephemeralContainers").is_empty() {
             errors.forbidden(spec.path.child("ephemeralContainers"), "cannot be set on create");
@@ -535,6 +538,25 @@ pub fn pod(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
             );
         }
     }
+}
+
+/// Annotations that say what a pod is stay as they are.
+fn changed_annotations(old: &ferry_api::Object, new: &ferry_api::Object, errors: &mut FieldErrors) {
+    let of = |object: &ferry_api::Object| object.meta("annotations").and_then(Value::as_object).cloned();
+    let (old, new) = (of(old).unwrap_or_default(), of(new).unwrap_or_default());
+    let mut tell = |key: &str, did: &str| {
+        let path = format!("metadata.annotations[{key}]");
+        if key.starts_with(APP_ARMOR) {
+            errors.forbidden(path.as_str(), &format!("may not {did} AppArmor annotations"));
+        }
+        if key == MIRROR {
+            errors.forbidden(path.as_str(), &format!("may not {did} mirror pod annotation"));
+        }
+    };
+    old.iter()
+        .filter(|(key, value)| new.get(*key) != Some(value))
+        .for_each(|(key, _)| tell(key, "remove or update"));
+    new.keys().filter(|key| !old.contains_key(*key)).for_each(|key| tell(key, "add"));
 }
 
 /// The template of a pod.

@@ -6,7 +6,7 @@ use ferry_api::field_error::Reason;
 use ferry_api::{FieldErrors, names};
 use serde_json::Value;
 
-use super::field::{Context, Field, Old};
+use super::field::{Context, Field};
 use super::{format, network};
 
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
@@ -14,14 +14,11 @@ const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 const POLICIES: &[&str] = &["Cluster", "Local"];
 
 pub fn service(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
-    let new = matches!(context.old, Old::Unknown);
-    if new {
-        // Addresses are looked at before anything else, and alone.
-        let before = errors.0.len();
-        addresses(spec, errors);
-        if errors.0.len() > before {
-            return;
-        }
+    // Addresses are looked at before anything else, and alone.
+    let before = errors.0.len();
+    addresses(spec, errors);
+    if errors.0.len() > before {
+        return;
     }
     let kind = spec.child("type");
     let list = spec.child("clusterIPs");
@@ -42,9 +39,6 @@ pub fn service(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors)
     ports.each(|port| service_port(port, ports.items().len() > 1, &mut seen, errors));
     super::walk::labels(spec.child("selector"), errors);
     affinity(spec, errors);
-    if !new {
-        addresses(spec, errors);
-    }
     spec.child("externalIPs").each(|ip| {
         let wrong = format::ip(ip.text());
         if wrong.is_empty() {

@@ -23,7 +23,8 @@ pub fn judge(
     let kind = GroupVersionKind::from_api_version(object.api_version(), object.kind());
     let Some(id) = types.by_kind(&kind) else { return };
     let Some(rules) = table.types.get(&id) else { return };
-    let walk = Walk { table, types, object, only_fixed: old.is_some() && rules.fixed_on_update };
+    let only_fixed = old.is_some() && rules.fixed_on_update;
+    let walk = Walk { table, types, object, old_object: old, only_fixed };
     let old = match old {
         Some(old) => OldMap::Known(Some(&old.0)),
         None => OldMap::Unknown,
@@ -44,10 +45,10 @@ pub fn judge(
 
 /// What the rows of a type say of a value that a function came upon.
 pub fn judge_as(context: &Context<'_>, type_name: &str, field: Field<'_>, errors: &mut FieldErrors) {
-    let Context { table, types, object, .. } = *context;
+    let Context { table, types, object, old_object, .. } = *context;
     let Some(id) = type_named(type_name, types) else { return };
     let (Some(rules), Some(Value::Object(map))) = (table.types.get(&id), field.value) else { return };
-    let walk = Walk { table, types, object, only_fixed: false };
+    let walk = Walk { table, types, object, old_object, only_fixed: false };
     let holder = Holder { map, value: field.value, old: OldMap::Unknown, id, path: Some(field.path) };
     walk.structure(rules, holder, errors);
 }
@@ -56,6 +57,7 @@ struct Walk<'a> {
     table: &'a Table,
     types: &'a Types,
     object: &'a Object,
+    old_object: Option<&'a Object>,
     only_fixed: bool,
 }
 
@@ -237,6 +239,7 @@ impl Walk<'_> {
             Check::Code(code) => {
                 let context = Context {
                     object: self.object,
+                    old_object: self.old_object,
                     old: at.old,
                     holder: at.holder,
                     holder_path: at.holder_path,

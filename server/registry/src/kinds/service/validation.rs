@@ -8,6 +8,12 @@ const IMMUTABLE_ADDRESS: &str = "may not change once set";
 
 pub fn validate_update(new: &Service, old: &Service, errors: &mut FieldErrors) {
     let (Some(new), Some(old)) = (&new.spec, &old.spec) else { return };
+    // Addresses that cannot be are told alone.
+    let about_addresses =
+        |path: &str| path.starts_with("spec.clusterIPs") || path.starts_with("spec.ipFamil");
+    if errors.0.iter().any(|error| about_addresses(&error.path)) {
+        return;
+    }
     let needs_address = |spec: &ServiceSpec| spec.type_.as_deref() != Some("ExternalName");
     if !needs_address(new) || !needs_address(old) {
         return;
