@@ -129,6 +129,7 @@ fn validate_template_update(new: &JobSpec, old: &JobSpec, errors: &mut FieldErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_job_selects_its_own_pods_by_uid() {

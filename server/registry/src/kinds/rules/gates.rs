@@ -15,6 +15,7 @@ const GATED: &[(&str, &[&str])] = &[
     ("core.v1.NodeSpec", &["configSource"]),
     ("core.v1.PodSpec", &["schedulingGroup"]),
     ("apps.v1.RollingUpdateStatefulSetStrategy", &["maxUnavailable"]),
+    ("discovery.v1.Endpoint", &["deprecatedTopology"]),
     ("resource.v1.DeviceAttribute", &["bools", "ints", "strings", "versions"]),
     ("resource.v1.Device", &["nodeAllocatableResourceMappings"]),
     ("storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing"]),

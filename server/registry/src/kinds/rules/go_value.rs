@@ -12,6 +12,13 @@ pub fn printed(value: Option<&Value>, shape: &Shape, types: &Types) -> String {
     text
 }
 
+/// The same of a field, which may have a zero value.
+pub fn printed_field(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types) -> String {
+    let mut text = String::new();
+    print(value, shape, pointer, types, &mut text);
+    text
+}
+
 fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, text: &mut String) {
     match (shape, value) {
         (Shape::Struct(id), Some(Value::Object(map))) if has_tags(*id, types) => {
@@ -34,14 +41,26 @@ fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, tex
         (Shape::Struct(id), value) => {
             let ty = types.get(*id);
             text.push('{');
-            for (number, name) in ty.declared.iter().enumerate() {
+            for name in &ty.declared {
                 let Some(field) = ty.field(name) else { continue };
-                if number > 0 {
-                    text.push(',');
+                let value = value.and_then(|value| value.get(&**name)).filter(|value| !value.is_null());
+                // Metadata is embedded: its fields stand among the others.
+                if &**name == "metadata" {
+                    let mut inner = String::new();
+                    print(value, &field.shape, false, types, &mut inner);
+                    let inner = inner.trim_start_matches('{').trim_end_matches('}');
+                    if !inner.is_empty() {
+                        text.push_str(inner);
+                        text.push(',');
+                    }
+                    continue;
                 }
                 let _ = write!(text, "{:?}:", go_name(name));
-                let value = value.and_then(|value| value.get(&**name)).filter(|value| !value.is_null());
                 print(value, &field.shape, field.pointer, types, text);
+                text.push(',');
+            }
+            if text.ends_with(',') {
+                text.pop();
             }
             text.push('}');
         }

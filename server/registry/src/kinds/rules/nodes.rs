@@ -39,6 +39,8 @@ pub fn amounts(amounts: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
 }
 
 pub fn pod_cidrs(cidrs: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
+    cidrs.each(|cidr| cidr.named(format::cidr, errors));
+    families(cidrs, errors);
     if let Old::Known(old) = context.old {
         let why = "node updates may not change podCIDR except from \"\" to valid";
         let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -50,9 +52,10 @@ pub fn pod_cidrs(cidrs: Field<'_>, context: &Context<'_>, errors: &mut FieldErro
                 errors.forbidden(cidrs.path, why);
             }
         }
-        return;
     }
-    cidrs.each(|cidr| cidr.named(format::cidr, errors));
+}
+
+fn families(cidrs: Field<'_>, errors: &mut FieldErrors) {
     if cidrs.items().len() < 2 {
         return;
     }

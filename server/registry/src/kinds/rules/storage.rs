@@ -41,7 +41,8 @@ fn judge_parameters(field: Field<'_>, errors: &mut FieldErrors) {
 
 /// Topologies of a class; no two are alike.
 pub fn topologies(field: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
-    let mut seen: Vec<BTreeMap<String, BTreeSet<String>>> = Vec::new();
+    // Upstream compares with as many terms that say nothing as there are terms.
+    let mut seen: Vec<BTreeMap<String, BTreeSet<String>>> = vec![BTreeMap::new(); field.items().len()];
     field.each(|term| {
         let mut own: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let list = term.child("matchLabelExpressions");

@@ -47,6 +47,8 @@ pub enum Step {
 pub enum Check {
     /// The rest of the row is for values that are given.
     Optional,
+    /// The rest of the row is for new objects.
+    New,
     /// The rest of the row is left out where it is missing.
     Required(&'static str),
     /// As before, but the rest of the row is looked at in any case.
@@ -197,6 +199,7 @@ fn check(name: &str, arguments: &[&'static str]) -> Option<Check> {
     let size = |at: usize| arguments.get(at)?.parse::<usize>().ok();
     Some(match (name, arguments) {
         ("opt", []) => Check::Optional,
+        ("new", []) => Check::New,
         ("required", []) => Check::Required(""),
         ("required", [why]) => Check::Required(why),
         ("required-and-on", []) => Check::Missing,

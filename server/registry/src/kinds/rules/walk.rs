@@ -203,6 +203,7 @@ impl Walk<'_> {
         let absent = field.value.is_none() && at.pointer;
         match check {
             Check::Optional => return !field.is_empty(),
+            Check::New => return self.old_object.is_none(),
             Check::Required(why) => {
                 let present = field.is_given() && at.pointer && matches!(at.shape, Shape::Struct(_));
                 if field.is_empty() && !present {
@@ -301,12 +302,16 @@ impl Walk<'_> {
 
     fn fixed(&self, at: At<'_>, why: Option<&str>, errors: &mut FieldErrors) {
         let Old::Known(old) = at.old else { return };
-        let same = old == at.field.value || (field::is_empty(old) && at.field.is_empty());
+        let both_empty = field::is_empty(old) && at.field.is_empty();
+        // A pointer to an empty struct is not the same as none.
+        let told_apart =
+            at.pointer && matches!(at.shape, Shape::Struct(_)) && old.is_some() != at.field.is_given();
+        let same = old == at.field.value || (both_empty && !told_apart);
         match why {
             _ if same => {}
             Some(why) => errors.forbidden(at.field.path, why),
             None => {
-                let value = go_value::printed(at.field.value, at.shape, self.types);
+                let value = go_value::printed_field(at.field.value, at.shape, at.pointer, self.types);
                 let detail = format!("{value}: {}", checks::IMMUTABLE);
                 errors.push(at.field.path, Reason::Invalid, detail);
             }

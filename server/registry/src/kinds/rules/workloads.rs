@@ -76,7 +76,8 @@ pub fn deployment(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErro
 }
 
 pub fn replica_set(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
-    replicated(spec, "replicaset", context, errors);
+    // Upstream tells it so.
+    replicated(spec, "deployment", context, errors);
 }
 
 pub fn daemon_set(spec: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
