@@ -11,7 +11,7 @@ use crate::status::Cause;
 /// Errors beyond this number are counted and not told: they no longer help anybody.
 const MAX_ERRORS: usize = 300;
 /// As are those that follow this many bytes of others.
-const MAX_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 52 << 10;
 
 /// Collects errors; validation never stops at the first.
 #[derive(Debug, Default)]
