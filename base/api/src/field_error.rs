@@ -9,9 +9,9 @@ use crate::excerpt;
 use crate::status::Cause;
 
 /// Errors beyond this number are counted and not told: they no longer help anybody.
-const MAX_ERRORS: usize = 100;
+const MAX_ERRORS: usize = 300;
 /// As are those that follow this many bytes of others.
-const MAX_BYTES: usize = 32 << 10;
+const MAX_BYTES: usize = 52 << 10;
 
 /// Collects errors; validation never stops at the first.
 #[derive(Debug, Default)]
@@ -237,7 +237,7 @@ mod tests {
             errors.invalid(format!("spec.ports[{index}]"), index, "must be unique");
         }
         assert_eq!(errors.0.len(), MAX_ERRORS + 1);
-        assert_eq!(errors.0.last().map(ToString::to_string).as_deref(), Some("and 99900 more errors"));
+        assert_eq!(errors.0.last().map(ToString::to_string).as_deref(), Some("and 99700 more errors"));
         let mut errors = FieldErrors::default();
         let long = "x".repeat(1 << 20);
         for _ in 0..10 {

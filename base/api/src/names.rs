@@ -30,6 +30,35 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     subdomain(value, "characters")
 }
 
+/// The beginning of such a name: a dash at its end is no fault.
+pub fn dns1123_subdomain_prefix(value: &str) -> Vec<String> {
+    match value.strip_suffix('-') {
+        Some(rest) if !rest.is_empty() => subdomain(&format!("{rest}a"), "characters"),
+        _ => subdomain(value, "characters"),
+    }
+}
+
+/// `example_1.com`: search domains may have underscores.
+pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
+    let mut wrong = at_most(value, DNS1123_SUBDOMAIN_MAX, "characters");
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = |label: &str| {
+        let label = label.strip_prefix('_').unwrap_or(label);
+        label.starts_with(edge)
+            && label.ends_with(edge)
+            && label.chars().all(|c| edge(c) || c == '-' || c == '_')
+    };
+    if !value.split('.').all(is_label) {
+        wrong.push(pattern(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', \
+             and must start and end with an alphanumeric character",
+            r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*",
+            &["example.com"],
+        ));
+    }
+    wrong
+}
+
 /// `my-name`, beginning with a letter.
 pub fn dns1035_label(value: &str) -> Vec<String> {
     let mut wrong = at_most(value, DNS1035_LABEL_MAX, "characters");

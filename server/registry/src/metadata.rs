@@ -375,6 +375,6 @@ mod tests {
         let status = Status::invalid("", "ConfigMap", "a", &errors);
         assert!(status.message.contains("Found \"true\" in references for a0 and a1"), "{status}");
         assert!(status.message.ends_with("more errors]"), "{status}");
-        assert!(status.to_json().len() < 128 << 10, "{}", status.to_json().len());
+        assert!(status.to_json().len() < 256 << 10, "{}", status.to_json().len());
     }
 }

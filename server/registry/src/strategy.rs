@@ -16,6 +16,7 @@ use ferry_store::{Compare, Operation};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::columns::Column;
+use crate::kinds::rules;
 use crate::registry::Registry;
 
 /// The rules of one kind over its typed view. Every method has the answer of a plain kind.
@@ -36,7 +37,17 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     /// `validate` ran on the new object already.
     fn validate_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
 
-    /// Both look at nothing but `spec`: where that stayed as it was there is nothing to judge. For kinds that are written
+    /// Whether the rows of `kinds/rules/rules.txt` judge the kind, before the methods here do.
+    fn judged_by_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether `validate` or `warnings` look at a view of a new object. Views are dear.
+    fn looks_at_new(&self) -> bool {
+        true
+    }
+
+    /// Both look at nothing but `spec` and annotations: where those stayed as they were there is nothing to judge. For kinds that are written
     /// often for other reasons than their spec.
     fn judges_spec_alone(&self) -> bool {
         false
@@ -337,6 +348,9 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
     }
 
     fn prepare_create(&self, object: &mut Object) {
+        if self.rules.judged_by_rows() {
+            rules::close_gates(object);
+        }
         self.rules.prepare_create(object);
     }
 
@@ -345,6 +359,9 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
     }
 
     fn prepare_update(&self, new: &mut Object, old: &Object) {
+        if self.rules.judged_by_rows() {
+            rules::close_gates(new);
+        }
         self.rules.prepare_update(new, old);
     }
 
@@ -353,6 +370,12 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
     }
 
     fn validate(&self, object: &Object, _: &str, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
+        if self.rules.judged_by_rows() {
+            rules::validate(object, errors);
+        }
+        if !self.rules.looks_at_new() {
+            return Ok(Vec::new());
+        }
         let view = view(object)?;
         self.rules.validate(&view, errors);
         Ok(self.rules.warnings(&view))
@@ -366,9 +389,22 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
-        // Views are dear: none is made that nobody looks at.
+        let same_spec = || {
+            self.rules.judges_spec_alone()
+                && new.0.get("spec") == old.0.get("spec")
+                && new.meta("annotations") == old.meta("annotations")
+        };
+        let by_rows = match scope {
+            UpdateScope::Main => !same_spec(),
+            UpdateScope::Status => true,
+            UpdateScope::Action(subresource) => self.rules.judged_actions().contains(&subresource),
+        };
+        if by_rows && self.rules.judged_by_rows() {
+            rules::validate_update(new, old, scope, errors);
+        }
+        // No view is made that nobody looks at.
         let judged = match scope {
-            UpdateScope::Main => !self.rules.judges_spec_alone() || new.0.get("spec") != old.0.get("spec"),
+            UpdateScope::Main => !same_spec(),
             UpdateScope::Status => self.rules.judges_status(),
             UpdateScope::Action(subresource) => self.rules.judged_actions().contains(&subresource),
         };

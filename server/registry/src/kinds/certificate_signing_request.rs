@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::columns::Column;
 use crate::metadata::timestamp;
-use crate::strategy::{Rules, Selectable, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, Traits, Typed};
 
 pub static STRATEGY: Typed<CertificateSigningRequest, RequestRules> = Typed::new(RequestRules);
 
@@ -59,22 +59,16 @@ impl Rules<CertificateSigningRequest> for RequestRules {
     fn validate(&self, request: &CertificateSigningRequest, errors: &mut FieldErrors) {
         let spec = &request.spec;
         if spec.request.0.is_empty() {
-            errors.required("spec.request", "");
+            errors.invalid("spec.request", Value::Null, "PEM block type must be CERTIFICATE REQUEST");
         } else if let Err(malformed) = CertificateRequest::read(&spec.request.0) {
             errors.invalid("spec.request", json!(spec.request), &malformed.to_string());
         }
         if spec.usages.as_ref().is_none_or(Vec::is_empty) {
             errors.required("spec.usages", "");
         }
-        if spec.signer_name.is_empty() {
-            errors.required("spec.signerName", "");
-        } else if !spec.signer_name.contains('/') {
-            errors.invalid(
-                "spec.signerName",
-                spec.signer_name.as_str(),
-                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-            );
-        }
+        let usages = json!(spec.usages);
+        super::rules::certificate_usages(&usages, errors);
+        super::rules::signer_name(&spec.signer_name, errors);
         if let Some(seconds) = spec.expiration_seconds.filter(|seconds| *seconds < SHORTEST) {
             errors.invalid(
                 "spec.expirationSeconds",
@@ -82,6 +76,10 @@ impl Rules<CertificateSigningRequest> for RequestRules {
                 "may not specify a duration less than 600 seconds (10 minutes)",
             );
         }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { name: NameRule::PathSegment, ..Traits::default() }
     }
 
     fn judges_status(&self) -> bool {

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-use ferry_api::selector::LabelSelector;
 use ferry_api::{FieldErrors, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as LabelSelectorView;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -65,12 +63,6 @@ impl From<Path<'_>> for String {
     }
 }
 
-pub fn not_negative(errors: &mut FieldErrors, path: Path<'_>, value: Option<impl Into<i64>>) {
-    if let Some(value) = value.map(Into::into).filter(|value| *value < 0) {
-        errors.invalid(path, value, NOT_NEGATIVE);
-    }
-}
-
 /// A word out of a few; its absence is an error.
 pub fn one_of(errors: &mut FieldErrors, path: Path<'_>, value: Option<&str>, allowed: &[&str]) {
     match value.unwrap_or("") {
@@ -115,53 +107,6 @@ pub fn labels(errors: &mut FieldErrors, path: Path<'_>, labels: Option<&BTreeMap
     }
 }
 
-pub fn port(errors: &mut FieldErrors, path: Path<'_>, number: i32) {
-    for why in names::port_number(number.into()) {
-        errors.invalid(path, number, &why);
-    }
-}
-
-pub fn port_or_name(errors: &mut FieldErrors, path: Path<'_>, value: &IntOrString) {
-    match value {
-        IntOrString::Int(number) => port(errors, path, *number),
-        IntOrString::String(name) => named(errors, path, name, names::port_name),
-    }
-}
-
-/// A count, or a share as a percentage.
-pub fn int_or_percent(errors: &mut FieldErrors, path: Path<'_>, value: Option<&IntOrString>) {
-    match value {
-        Some(IntOrString::Int(number)) => not_negative(errors, path, Some(*number)),
-        Some(IntOrString::String(text)) => named(errors, path, text, names::percent),
-        None => {}
-    }
-}
-
-pub fn at_most_100_percent(errors: &mut FieldErrors, path: Path<'_>, value: Option<&IntOrString>) {
-    if let Some(IntOrString::String(text)) = value
-        && percent(text).is_some_and(|share| share > 100)
-    {
-        errors.invalid(path, text.as_str(), "must not be greater than 100%");
-    }
-}
-
-pub fn is_zero(value: Option<&IntOrString>) -> bool {
-    match value {
-        None => true,
-        Some(IntOrString::Int(number)) => *number == 0,
-        Some(IntOrString::String(text)) => percent(text).unwrap_or(0) == 0,
-    }
-}
-
-fn percent(text: &str) -> Option<u64> {
-    text.strip_suffix('%')?.parse().ok()
-}
-
-pub fn is_empty_selector(selector: &LabelSelectorView) -> bool {
-    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
-        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
-}
-
 /// The parts of a structured selector.
 pub fn selector(errors: &mut FieldErrors, path: Path<'_>, selector: &LabelSelectorView) {
     labels(errors, path.child("matchLabels"), selector.match_labels.as_ref());
@@ -182,12 +127,6 @@ pub fn selector(errors: &mut FieldErrors, path: Path<'_>, selector: &LabelSelect
         }
         named(errors, path.child("key"), &expression.key, names::qualified_name);
     }
-}
-
-/// Whether a structured selector selects these labels; `None` when it cannot be understood.
-pub fn selects(selector: &LabelSelectorView, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
-    let parsed = LabelSelector::from_structured(Some(&json!(selector))).ok()?;
-    Some(parsed.matches(|key| labels.and_then(|labels| labels.get(key)).map(String::as_str)))
 }
 
 /// The default of a field that has no value.

@@ -1,23 +1,18 @@
 //! CronJob: a schedule and the jobs it makes.
 
-use ferry_api::{FieldErrors, Object};
-use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec};
+use ferry_api::Object;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::checks::{self, Path};
-use super::{job, workload};
+use super::workload;
 use crate::columns::Column;
 use crate::strategy::{Rules, Traits, Typed};
 
-pub static STRATEGY: Typed<CronJob, CronJobRules> = Typed::new(CronJobRules);
+pub static STRATEGY: Typed<IgnoredAny, CronJobRules> = Typed::new(CronJobRules);
 
 pub struct CronJobRules;
 
-const SPEC: Path<'static> = Path::root("spec");
-/// The controller adds eleven characters to make the name of a job.
-const LONGEST_NAME: usize = 52;
-
-impl Rules<CronJob> for CronJobRules {
+impl Rules<IgnoredAny> for CronJobRules {
     fn default(&self, object: &mut Object) {
         let template = object.section_mut("spec").get_mut("jobTemplate");
         if let Some(Value::Object(job)) = template.and_then(|template| template.get_mut("spec")) {
@@ -25,34 +20,8 @@ impl Rules<CronJob> for CronJobRules {
         }
     }
 
-    fn validate(&self, cron_job: &CronJob, errors: &mut FieldErrors) {
-        let name = cron_job.metadata.name.as_deref().unwrap_or("");
-        if name.len() > LONGEST_NAME {
-            errors.invalid("metadata.name", name, "must be no more than 52 characters");
-        }
-        let spec = &cron_job.spec;
-        validate_schedule(spec, errors);
-        checks::not_negative(errors, SPEC.child("startingDeadlineSeconds"), spec.starting_deadline_seconds);
-        checks::one_of(
-            errors,
-            SPEC.child("concurrencyPolicy"),
-            spec.concurrency_policy.as_deref(),
-            &["Allow", "Forbid", "Replace"],
-        );
-        let template = SPEC.child("jobTemplate");
-        if let Some(job) = &spec.job_template.spec {
-            let path = template.child("spec");
-            if job.manual_selector == Some(true) {
-                errors.not_supported(path.child("manualSelector"), true, &["nil", "false"]);
-            }
-            job::validate_spec(job, path, errors);
-        }
-        checks::not_negative(
-            errors,
-            SPEC.child("successfulJobsHistoryLimit"),
-            spec.successful_jobs_history_limit,
-        );
-        checks::not_negative(errors, SPEC.child("failedJobsHistoryLimit"), spec.failed_jobs_history_limit);
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {
@@ -64,34 +33,14 @@ impl Rules<CronJob> for CronJobRules {
     }
 }
 
-fn validate_schedule(spec: &CronJobSpec, errors: &mut FieldErrors) {
-    let path = SPEC.child("schedule");
-    let schedule = spec.schedule.as_str();
-    if schedule.is_empty() {
-        errors.required(path, "");
-    } else if schedule.contains("TZ") {
-        errors.invalid(path, schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
-    } else if let Err(why) = parse_schedule(schedule) {
-        errors.invalid(path, schedule, &why);
-    }
-    if let Some(zone) = spec.time_zone.as_deref() {
-        let path = SPEC.child("timeZone");
-        if zone.is_empty() {
-            errors.invalid(path, zone, "timeZone must be nil or non-empty string");
-        } else if zone.eq_ignore_ascii_case("local") {
-            errors.invalid(
-                path,
-                zone,
-                "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
-            );
-        } else if jiff::tz::TimeZone::get(zone).is_err() {
-            errors.invalid(path, zone, &format!("unknown time zone {zone}"));
-        }
-    }
-}
-
 /// Whether five fields, or a word that stands for them, name a schedule.
-fn parse_schedule(schedule: &str) -> Result<(), String> {
+pub fn parse_schedule(schedule: &str) -> Result<(), String> {
+    // A time zone may stand before it; that it must not is another rule's matter.
+    let zoned = schedule.starts_with("TZ=") || schedule.starts_with("CRON_TZ=");
+    let schedule = match schedule.split_once(' ') {
+        Some((_, rest)) if zoned => rest.trim_start(),
+        _ => schedule,
+    };
     if let Some(word) = schedule.strip_prefix('@') {
         let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"];
         let interval = word.strip_prefix("every ").is_some_and(|every| !every.trim().is_empty());

@@ -1,23 +1,21 @@
 //! HorizontalPodAutoscaler (autoscaling/v2): what it measures and how fast it may go.
 
+use ferry_api::Object;
 use ferry_api::object::object_at;
-use ferry_api::{FieldErrors, Object};
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::checks::{self, Path};
+use super::checks;
 use crate::columns::Column;
 use crate::strategy::{Rules, Typed};
 
-pub static STRATEGY: Typed<HorizontalPodAutoscaler, AutoscalerRules> = Typed::new(AutoscalerRules);
+pub static STRATEGY: Typed<IgnoredAny, AutoscalerRules> = Typed::new(AutoscalerRules);
 
 pub struct AutoscalerRules;
 
-const SPEC: Path<'static> = Path::root("spec");
 const DEFAULT_UTILIZATION: i32 = 80;
-const SOURCES: &[&str] = &["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-impl Rules<HorizontalPodAutoscaler> for AutoscalerRules {
+impl Rules<IgnoredAny> for AutoscalerRules {
     fn default(&self, object: &mut Object) {
         let spec = object.section_mut("spec");
         checks::set_default(spec, "minReplicas", 1);
@@ -39,39 +37,8 @@ impl Rules<HorizontalPodAutoscaler> for AutoscalerRules {
         }
     }
 
-    fn validate(&self, autoscaler: &HorizontalPodAutoscaler, errors: &mut FieldErrors) {
-        let spec = &autoscaler.spec;
-        if let Some(least) = spec.min_replicas.filter(|least| *least < 1) {
-            errors.invalid(SPEC.child("minReplicas"), least, "must be greater than or equal to 1");
-        }
-        match spec.max_replicas {
-            0 => errors.required(SPEC.child("maxReplicas"), "must be set and greater than 0"),
-            ..0 => errors.invalid(
-                SPEC.child("maxReplicas"),
-                spec.max_replicas,
-                "must be greater than or equal to 1",
-            ),
-            _ => {}
-        }
-        if spec.min_replicas.is_some_and(|least| spec.max_replicas < least) {
-            errors.invalid(
-                SPEC.child("maxReplicas"),
-                spec.max_replicas,
-                "must be greater than or equal to `minReplicas`",
-            );
-        }
-        let target = SPEC.child("scaleTargetRef");
-        for (field, value) in [("kind", &spec.scale_target_ref.kind), ("name", &spec.scale_target_ref.name)] {
-            checks::required_name(errors, target.child(field), value, ferry_api::names::path_segment);
-        }
-        let list = SPEC.child("metrics");
-        for (index, metric) in spec.metrics.iter().flatten().enumerate() {
-            let path = list.index(index);
-            match metric.type_.as_str() {
-                "" => errors.required(path.child("type"), "must specify a metric source type"),
-                kind => checks::may_be(errors, path.child("type"), Some(kind), SOURCES),
-            }
-        }
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {

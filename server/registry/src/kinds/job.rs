@@ -3,7 +3,7 @@
 use ferry_api::object::object_at;
 use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::checks::{self, Path};
 use super::workload;
@@ -15,7 +15,6 @@ pub static STRATEGY: Typed<Job, JobRules> = Typed::new(JobRules);
 pub struct JobRules;
 
 const SPEC: Path<'static> = Path::root("spec");
-const MOST_PARALLEL_INDEXES: i32 = 100_000;
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
@@ -39,24 +38,8 @@ impl Rules<Job> for JobRules {
         if object.get(&["spec", "manualSelector"]).and_then(Value::as_bool) != Some(true) {
             select_by_uid(object);
         }
-    }
-
-    fn validate(&self, job: &Job, errors: &mut FieldErrors) {
-        let Some(spec) = &job.spec else {
-            errors.required("spec.template", "");
-            return;
-        };
-        validate_spec(spec, SPEC, errors);
-        let selector = spec.selector.clone().unwrap_or_default();
-        if spec.selector.is_none() {
-            errors.required("spec.selector", "");
-        } else {
-            checks::selector(errors, SPEC.child("selector"), &selector);
-        }
-        let labels = workload::template_labels(&spec.template);
-        if checks::selects(&selector, labels) != Some(true) {
-            workload::mismatch(labels, errors);
-        }
+        // Labels that nobody gave are those of the pods, the ones just made included.
+        workload::label_like_template(object);
     }
 
     fn validate_update(&self, new: &Job, old: &Job, errors: &mut FieldErrors) {
@@ -98,6 +81,10 @@ impl Rules<Job> for JobRules {
         FIELDS
     }
 
+    fn judged_by_rows(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &[Column] {
         super::tables::workloads::JOB
     }
@@ -121,84 +108,6 @@ fn select_by_uid(object: &mut Object) {
     selected.entry(UID_LABELS[1]).or_insert_with(|| uid.into());
 }
 
-/// The spec of a Job, or of those that a CronJob makes.
-pub fn validate_spec(spec: &JobSpec, path: Path<'_>, errors: &mut FieldErrors) {
-    checks::not_negative(errors, path.child("parallelism"), spec.parallelism);
-    checks::not_negative(errors, path.child("completions"), spec.completions);
-    checks::not_negative(errors, path.child("activeDeadlineSeconds"), spec.active_deadline_seconds);
-    checks::not_negative(errors, path.child("backoffLimit"), spec.backoff_limit);
-    checks::not_negative(errors, path.child("ttlSecondsAfterFinished"), spec.ttl_seconds_after_finished);
-    checks::not_negative(errors, path.child("backoffLimitPerIndex"), spec.backoff_limit_per_index);
-    checks::not_negative(errors, path.child("maxFailedIndexes"), spec.max_failed_indexes);
-    if spec.max_failed_indexes.is_some() && spec.backoff_limit_per_index.is_none() {
-        errors.required(path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified");
-    }
-    validate_completion_mode(spec, path, errors);
-    let failure_policy = spec.pod_failure_policy.is_some();
-    let replacements: &[&str] = if failure_policy { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
-    checks::may_be(
-        errors,
-        path.child("podReplacementPolicy"),
-        spec.pod_replacement_policy.as_deref(),
-        replacements,
-    );
-    let template = path.child("template");
-    workload::validate_template(&spec.template, template, errors);
-    let pod = template.child("spec");
-    let policy = spec.template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref()).unwrap_or("");
-    let policy_path = pod.child("restartPolicy");
-    match policy {
-        "" | "Always" => errors.required(policy_path, r#"valid values: "OnFailure", "Never""#),
-        "OnFailure" if failure_policy => errors.invalid(
-            policy_path,
-            policy,
-            r#"only "Never" is supported when podFailurePolicy is specified"#,
-        ),
-        "OnFailure" | "Never" => {}
-        other => errors.not_supported(policy_path, other, &["OnFailure", "Never"]),
-    }
-}
-
-fn validate_completion_mode(spec: &JobSpec, path: Path<'_>, errors: &mut FieldErrors) {
-    let mode = spec.completion_mode.as_deref().unwrap_or("NonIndexed");
-    checks::may_be(errors, path.child("completionMode"), Some(mode), &["NonIndexed", "Indexed"]);
-    if mode == "Indexed" {
-        if spec.completions.is_none() {
-            errors.required(path.child("completions"), "when completion mode is Indexed");
-        }
-        if let Some(parallel) = spec.parallelism.filter(|parallel| *parallel > MOST_PARALLEL_INDEXES) {
-            errors.invalid(
-                path.child("parallelism"),
-                parallel,
-                &format!(
-                    "must be less than or equal to {MOST_PARALLEL_INDEXES} when completion mode is Indexed"
-                ),
-            );
-        }
-        if let (Some(all), Some(failed)) = (spec.completions, spec.max_failed_indexes)
-            && failed > all
-        {
-            errors.invalid(
-                path.child("maxFailedIndexes"),
-                failed,
-                "must be less than or equal to completions",
-            );
-        }
-    } else {
-        for (field, value) in [
-            ("backoffLimitPerIndex", spec.backoff_limit_per_index),
-            ("maxFailedIndexes", spec.max_failed_indexes),
-        ] {
-            if let Some(value) = value {
-                errors.invalid(path.child(field), value, "requires indexed completion mode");
-            }
-        }
-        if let Some(policy) = &spec.success_policy {
-            errors.invalid(path.child("successPolicy"), json!(policy), "requires indexed completion mode");
-        }
-    }
-}
-
 /// While a job is suspended, where its pods go may still change.
 fn validate_template_update(new: &JobSpec, old: &JobSpec, errors: &mut FieldErrors) {
     let mut before = old.template.clone();
@@ -220,6 +129,7 @@ fn validate_template_update(new: &JobSpec, old: &JobSpec, errors: &mut FieldErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_job_selects_its_own_pods_by_uid() {

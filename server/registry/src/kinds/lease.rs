@@ -1,31 +1,19 @@
 //! Lease: who holds it, for how long.
 
-use ferry_api::{FieldErrors, Object};
-use k8s_openapi::api::coordination::v1::Lease;
+use ferry_api::Object;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::checks::Path;
 use crate::columns::Column;
 use crate::strategy::{Relaxed, Rules, Traits, Typed};
 
-pub static STRATEGY: Typed<Lease, LeaseRules> = Typed::new(LeaseRules);
+pub static STRATEGY: Typed<IgnoredAny, LeaseRules> = Typed::new(LeaseRules);
 
 pub struct LeaseRules;
 
-const SPEC: Path<'static> = Path::root("spec");
-
-impl Rules<Lease> for LeaseRules {
-    fn validate(&self, lease: &Lease, errors: &mut FieldErrors) {
-        let Some(spec) = &lease.spec else { return };
-        if let Some(seconds) = spec.lease_duration_seconds.filter(|seconds| *seconds <= 0) {
-            errors.invalid(SPEC.child("leaseDurationSeconds"), seconds, "must be greater than 0");
-        }
-        if let Some(count) = spec.lease_transitions.filter(|count| *count < 0) {
-            errors.invalid(SPEC.child("leaseTransitions"), count, "must be greater than or equal to 0");
-        }
-        if spec.strategy.is_none() && spec.preferred_holder.as_deref().is_some_and(|name| !name.is_empty()) {
-            errors.forbidden(SPEC.child("preferredHolder"), "may only be specified if `strategy` is defined");
-        }
+impl Rules<IgnoredAny> for LeaseRules {
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {

@@ -1,19 +1,16 @@
 //! LimitRange: what its defaults for containers are when it gives only some of them.
 
-use std::collections::HashSet;
-
-use ferry_api::{FieldErrors, Object};
-use k8s_openapi::api::core::v1::LimitRange;
+use ferry_api::Object;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::checks::Path;
 use crate::strategy::{Rules, Traits, Typed};
 
-pub static STRATEGY: Typed<LimitRange, LimitRangeRules> = Typed::new(LimitRangeRules);
+pub static STRATEGY: Typed<IgnoredAny, LimitRangeRules> = Typed::new(LimitRangeRules);
 
 pub struct LimitRangeRules;
 
-impl Rules<LimitRange> for LimitRangeRules {
+impl Rules<IgnoredAny> for LimitRangeRules {
     /// A limit is the maximum, a request the limit or else the minimum.
     fn default(&self, object: &mut Object) {
         let limits = object.section_mut("spec").get_mut("limits").and_then(Value::as_array_mut);
@@ -29,41 +26,8 @@ impl Rules<LimitRange> for LimitRangeRules {
         }
     }
 
-    fn validate(&self, range: &LimitRange, errors: &mut FieldErrors) {
-        let list = Path::root("spec.limits");
-        let mut seen: HashSet<&str> = HashSet::new();
-        for (index, item) in range.spec.iter().flat_map(|spec| &spec.limits).enumerate() {
-            let path = list.index(index);
-            if !seen.insert(&item.type_) {
-                errors.duplicate(path.child("type"), item.type_.as_str());
-            }
-            if item.type_ == "Pod" {
-                for (field, set) in
-                    [("default", item.default.is_some()), ("defaultRequest", item.default_request.is_some())]
-                {
-                    if set {
-                        errors.forbidden(path.child(field), "may not be specified when `type` is 'Pod'");
-                    }
-                }
-            }
-            let most = item.max.iter().flatten();
-            for (name, max) in most {
-                let Some(min) = item.min.as_ref().and_then(|min| min.get(name)) else { continue };
-                let (Ok(low), Ok(high)) =
-                    (ferry_api::Quantity::parse(&min.0), ferry_api::Quantity::parse(&max.0))
-                else {
-                    continue;
-                };
-                if low.milli() > high.milli() {
-                    let list = path.child("min");
-                    errors.invalid(
-                        list.key(name),
-                        min.0.as_str(),
-                        &format!("min value {} is greater than max value {}", min.0, max.0),
-                    );
-                }
-            }
-        }
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn traits(&self) -> Traits {

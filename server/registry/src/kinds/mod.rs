@@ -29,8 +29,10 @@ mod replica_set;
 mod replication_controller;
 mod role;
 mod role_binding;
+pub(crate) mod rules;
 mod secret;
 mod service;
+mod service_account;
 mod stateful_set;
 mod storage_class;
 mod tables;
@@ -53,6 +55,7 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         ("", "ReplicationController") => &replication_controller::STRATEGY,
         ("", "Secret") => &secret::STRATEGY,
         ("", "Service") => &service::STRATEGY,
+        ("", "ServiceAccount") => &service_account::STRATEGY,
         ("admissionregistration.k8s.io", "InitializerConfiguration") => {
             &admission::initializer_configuration::STRATEGY
         }

@@ -46,6 +46,10 @@ impl Rules<Namespace> for NamespaceRules {
         }
     }
 
+    fn judged_by_rows(&self) -> bool {
+        true
+    }
+
     fn judges_status(&self) -> bool {
         true
     }

@@ -1,47 +1,26 @@
 //! Node: registered by its kubelet, status included.
 
-use std::collections::HashSet;
-
-use ferry_api::FieldErrors;
-use k8s_openapi::api::core::v1::Node;
+use ferry_api::Object;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use crate::columns::Column;
 use crate::strategy::{Rules, Selectable, Traits, Typed};
 
-pub static STRATEGY: Typed<Node, NodeRules> = Typed::new(NodeRules);
+pub static STRATEGY: Typed<IgnoredAny, NodeRules> = Typed::new(NodeRules);
 
 pub struct NodeRules;
 
-impl Rules<Node> for NodeRules {
-    fn validate_update(&self, new: &Node, old: &Node, errors: &mut FieldErrors) {
-        let cidrs =
-            |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
-        if !cidrs(old).is_empty() && cidrs(new) != cidrs(old) {
-            errors
-                .forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid");
-        }
-        let provider =
-            |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-        if !provider(old).is_empty() && provider(new) != provider(old) {
-            errors.forbidden(
-                "spec.providerID",
-                "node updates may not change providerID except from \"\" to valid",
-            );
-        }
-        let taints = new.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
-        let mut seen: HashSet<(&str, &str)> = HashSet::new();
-        for (index, taint) in taints.enumerate() {
-            if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) {
-                errors.not_supported(
-                    format!("metadata.taints[{index}].effect"),
-                    taint.effect.as_str(),
-                    &["NoSchedule", "PreferNoSchedule", "NoExecute"],
-                );
-            }
-            let key = (taint.key.as_str(), taint.effect.as_str());
-            if !seen.insert(key) {
-                errors.duplicate(format!("metadata.taints[{index}]"), format!("{}:{}", key.0, key.1));
-            }
+impl Rules<IgnoredAny> for NodeRules {
+    /// The old name of the first range of pod addresses.
+    fn default(&self, object: &mut Object) {
+        let Some(Value::Object(spec)) = object.0.get_mut("spec") else { return };
+        let Some(first) = spec.get("podCIDR").filter(|first| first.as_str() != Some("")).cloned() else {
+            return;
+        };
+        let listed = spec.get("podCIDRs").and_then(|list| list.get(0));
+        if listed != Some(&first) {
+            spec.insert("podCIDRs".into(), Value::Array(vec![first]));
         }
     }
 
@@ -49,6 +28,10 @@ impl Rules<Node> for NodeRules {
         static FIELDS: &[Selectable] =
             &[Selectable::new("spec.unschedulable", "spec.unschedulable", "false")];
         FIELDS
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {

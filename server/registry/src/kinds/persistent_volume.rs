@@ -1,19 +1,19 @@
 //! PersistentVolume: where it lies never changes.
 
 use ferry_api::{FieldErrors, Object};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Map, Value, json};
 
 use super::checks::{self, Path};
-use super::persistent_volume_claim::{VOLUME_MODES, validate_access_modes};
 use crate::columns::Column;
+use crate::metadata::timestamp;
 use crate::strategy::{Rules, Typed};
 
 pub static STRATEGY: Typed<PersistentVolume, VolumeRules> = Typed::new(VolumeRules);
 
 pub struct VolumeRules;
 
-const SPEC: Path<'static> = Path::root("spec");
 /// The fields of the spec that are no volume source.
 const OTHERS: &[&str] = &[
     "accessModes",
@@ -29,41 +29,8 @@ const OTHERS: &[&str] = &[
 
 impl Rules<PersistentVolume> for VolumeRules {
     fn prepare_create(&self, object: &mut Object) {
-        object.0.insert("status".into(), json!({"phase": "Pending"}));
-    }
-
-    fn validate(&self, volume: &PersistentVolume, errors: &mut FieldErrors) {
-        let spec = volume.spec.clone().unwrap_or_default();
-        validate_access_modes(spec.access_modes.as_deref().unwrap_or(&[]), errors);
-        match spec.capacity.as_ref().map(|capacity| capacity.contains_key("storage")) {
-            None => errors.required(SPEC.child("capacity"), ""),
-            Some(false) => {
-                errors.not_supported(SPEC.child("capacity"), json!(spec.capacity), &["storage"]);
-            }
-            Some(true) => {}
-        }
-        checks::may_be(
-            errors,
-            SPEC.child("persistentVolumeReclaimPolicy"),
-            spec.persistent_volume_reclaim_policy.as_deref(),
-            &["Delete", "Recycle", "Retain"],
-        );
-        checks::may_be(errors, SPEC.child("volumeMode"), spec.volume_mode.as_deref(), VOLUME_MODES);
-        let sources = sources(volume);
-        if sources.is_empty() {
-            errors.required(SPEC, "must specify a volume type");
-        }
-        for source in sources.keys().skip(1) {
-            errors.forbidden(SPEC.child(source), "may not specify more than 1 volume type");
-        }
-        if let Some(local) = &spec.local {
-            if local.path.is_empty() {
-                errors.required("spec.local.path", "");
-            }
-            if spec.node_affinity.is_none() {
-                errors.required(SPEC.child("nodeAffinity"), "Local volume requires node affinity");
-            }
-        }
+        let now = timestamp(Timestamp::now().as_second());
+        object.0.insert("status".into(), json!({"phase": "Pending", "lastPhaseTransitionTime": now}));
     }
 
     fn validate_update(&self, new: &PersistentVolume, old: &PersistentVolume, errors: &mut FieldErrors) {
@@ -74,7 +41,11 @@ impl Rules<PersistentVolume> for VolumeRules {
             );
         }
         let mode = |volume: &PersistentVolume| volume.spec.as_ref().and_then(|spec| spec.volume_mode.clone());
-        checks::immutable(errors, SPEC.child("volumeMode"), &mode(new), &mode(old));
+        checks::immutable(errors, Path::root("volumeMode"), &mode(new), &mode(old));
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ferry_api::{FieldErrors, Object, Quantity, names};
+use ferry_api::{FieldErrors, Object, Quantity};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::checks::{self, Path};
+use super::checks::Path;
 use crate::columns::Column;
 use crate::strategy::{Rules, Typed};
 
@@ -15,33 +15,11 @@ pub static STRATEGY: Typed<PersistentVolumeClaim, ClaimRules> = Typed::new(Claim
 pub struct ClaimRules;
 
 const SPEC: Path<'static> = Path::root("spec");
-pub const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-pub const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
 impl Rules<PersistentVolumeClaim> for ClaimRules {
     fn prepare_create(&self, object: &mut Object) {
+        data_sources(object.section_mut("spec"));
         object.0.insert("status".into(), json!({"phase": "Pending"}));
-    }
-
-    fn validate(&self, claim: &PersistentVolumeClaim, errors: &mut FieldErrors) {
-        let empty = PersistentVolumeClaimSpec::default();
-        let spec = claim.spec.as_ref().unwrap_or(&empty);
-        validate_access_modes(spec.access_modes.as_deref().unwrap_or(&[]), errors);
-        if let Some(selector) = &spec.selector {
-            checks::selector(errors, SPEC.child("selector"), selector);
-        }
-        let resources = SPEC.child("resources");
-        match requested(spec) {
-            None => errors.required(resources.key("storage"), ""),
-            Some(size) if size.is_zero() || size.is_negative() => {
-                errors.invalid(resources.key("storage"), requested_text(spec), "must be greater than zero");
-            }
-            Some(_) => {}
-        }
-        if let Some(class) = spec.storage_class_name.as_deref().filter(|class| !class.is_empty()) {
-            checks::named(errors, SPEC.child("storageClassName"), class, names::dns1123_subdomain);
-        }
-        checks::may_be(errors, SPEC.child("volumeMode"), spec.volume_mode.as_deref(), VOLUME_MODES);
     }
 
     fn validate_update(
@@ -69,6 +47,9 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
                 "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
             );
         }
+        if spec.volume_mode != before.volume_mode {
+            errors.invalid("volumeMode", spec.volume_mode.clone(), super::checks::IMMUTABLE);
+        }
         if let (Some(wanted), Some(had)) = (requested(spec), requested(before))
             && wanted.value() < had.value()
         {
@@ -83,22 +64,37 @@ impl Rules<PersistentVolumeClaim> for ClaimRules {
         }
     }
 
+    fn judged_by_rows(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &[Column] {
         super::tables::storage::PERSISTENT_VOLUME_CLAIM
     }
 }
 
-/// The modes of a claim or a volume.
-pub fn validate_access_modes(modes: &[String], errors: &mut FieldErrors) {
-    let path = SPEC.child("accessModes");
-    if modes.is_empty() {
-        errors.required(path, "at least 1 access mode is required");
+/// Where the data comes from is said in two ways. Other namespaces are not served, and the old way names claims and
+/// snapshots alone.
+fn data_sources(spec: &mut Map<String, Value>) {
+    let text =
+        |source: &Value, field: &str| source.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
+    if spec.get("dataSourceRef").is_some_and(|source| !text(source, "namespace").is_empty()) {
+        spec.remove("dataSourceRef");
     }
-    for mode in modes {
-        checks::may_be(errors, path, Some(mode), ACCESS_MODES);
+    let served = |source: &Value| {
+        let kind = (text(source, "kind"), text(source, "apiGroup"));
+        let kind = (kind.0.as_str(), kind.1.as_str());
+        [("PersistentVolumeClaim", ""), ("VolumeSnapshot", "snapshot.storage.k8s.io")].contains(&kind)
+    };
+    if !spec.contains_key("dataSourceRef") && spec.get("dataSource").is_some_and(|source| !served(source)) {
+        spec.remove("dataSource");
     }
-    if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-        errors.forbidden(path, "may not use ReadWriteOncePod with other access modes");
+    for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
+        if !spec.contains_key(to)
+            && let Some(source) = spec.get(from).cloned()
+        {
+            spec.insert(to.into(), source);
+        }
     }
 }
 
@@ -110,8 +106,4 @@ fn storage(list: &Quantities) -> Option<Quantity> {
 
 fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Quantity> {
     storage(spec.resources.as_ref()?.requests.as_ref()?)
-}
-
-fn requested_text(spec: &PersistentVolumeClaimSpec) -> Option<String> {
-    Some(spec.resources.as_ref()?.requests.as_ref()?.get("storage")?.0.clone())
 }

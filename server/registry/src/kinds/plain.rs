@@ -1,8 +1,10 @@
-//! Kinds whose rules are switches of the pipeline and nothing more: a row each.
+//! Kinds whose rules are switches of the pipeline and rows of `rules.txt`: a row each here.
 
 use std::time::Duration;
 
+use ferry_api::Object;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
@@ -19,20 +21,29 @@ struct Row {
     strategy: Typed<IgnoredAny, Switches>,
 }
 
-/// The switches, the fields that selectors may name, and what `kubectl get` shows.
+/// The switches, the fields that selectors may name, what `kubectl get` shows, and defaults that follow from other fields.
 struct Switches {
+    default: fn(&mut Object),
     traits: Traits,
     selectable: &'static [Selectable],
     columns: &'static [Column],
 }
 
 impl Rules<IgnoredAny> for Switches {
+    fn default(&self, object: &mut Object) {
+        (self.default)(object);
+    }
+
     fn traits(&self) -> Traits {
         self.traits
     }
 
     fn selectable(&self) -> &[Selectable] {
         self.selectable
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &[Column] {
@@ -47,7 +58,51 @@ const fn row(
     selectable: &'static [Selectable],
     columns: &'static [Column],
 ) -> Row {
-    Row { group, kind, strategy: Typed::new(Switches { traits, selectable, columns }) }
+    row_with(group, kind, traits, selectable, columns, |_| {})
+}
+
+const fn row_with(
+    group: &'static str,
+    kind: &'static str,
+    traits: Traits,
+    selectable: &'static [Selectable],
+    columns: &'static [Column],
+    default: fn(&mut Object),
+) -> Row {
+    Row { group, kind, strategy: Typed::new(Switches { default, traits, selectable, columns }) }
+}
+
+/// A request for devices that does not say how many is for one.
+fn default_device_counts(object: &mut Object) {
+    let spec = object.section_mut("spec");
+    // A template has the claim one level below.
+    let spec = match spec.get("devices") {
+        Some(_) => Some(spec),
+        None => spec.get_mut("spec").and_then(Value::as_object_mut),
+    };
+    let requests = spec
+        .and_then(|spec| spec.get_mut("devices"))
+        .and_then(|devices| devices.get_mut("requests"))
+        .and_then(Value::as_array_mut);
+    for request in requests.into_iter().flatten() {
+        let Value::Object(request) = request else { continue };
+        if let Some(exactly) = request.get_mut("exactly") {
+            default_count(exactly);
+        }
+        let alternatives = request.get_mut("firstAvailable").and_then(Value::as_array_mut);
+        alternatives.into_iter().flatten().for_each(default_count);
+    }
+}
+
+fn default_count(request: &mut Value) {
+    let Value::Object(request) = request else { return };
+    if request.get("allocationMode").and_then(Value::as_str).unwrap_or("").is_empty() {
+        request.insert("allocationMode".into(), "ExactCount".into());
+    }
+    let none = request.get("count").and_then(Value::as_i64).unwrap_or(0) == 0;
+    if none && request["allocationMode"] == "ExactCount" {
+        request.insert("count".into(), 1.into());
+    }
 }
 
 const NONE: Traits = Traits::PLAIN;
@@ -59,8 +114,13 @@ const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONA
 const LEASE_CANDIDATE: Traits = Traits { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
-const EVENT: Traits =
-    Traits { ttl: Some(Duration::from_secs(3600)), relaxed: Relaxed::Always, create_on_update: true, ..NONE };
+const EVENT: Traits = Traits {
+    ttl: Some(Duration::from_secs(3600)),
+    relaxed: Relaxed::Always,
+    create_on_update: true,
+    name: NameRule::PathSegment,
+    ..NONE
+};
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 const DRA: &str = "resource.k8s.io";
@@ -77,7 +137,6 @@ static ROWS: &[Row] = &[
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
-    row("", "ServiceAccount", NONE, &[], cluster::AGED),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
@@ -93,8 +152,8 @@ static ROWS: &[Row] = &[
     row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
     row(DRA, "DeviceClass", COUNTED, &[], cluster::AGED),
     row(DRA, "DeviceTaintRule", COUNTED, &[], cluster::DEVICE_TAINT_RULE),
-    row(DRA, "ResourceClaim", NONE, &[], cluster::RESOURCE_CLAIM),
-    row(DRA, "ResourceClaimTemplate", NONE, &[], cluster::AGED),
+    row_with(DRA, "ResourceClaim", NONE, &[], cluster::RESOURCE_CLAIM, default_device_counts),
+    row_with(DRA, "ResourceClaimTemplate", NONE, &[], cluster::AGED, default_device_counts),
     row(DRA, "ResourcePoolStatusRequest", NONE, &[], cluster::POOL_STATUS_REQUEST),
     row(DRA, "ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
     row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),

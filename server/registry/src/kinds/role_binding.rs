@@ -22,7 +22,7 @@ impl Rules<RoleBinding> for BindingRules {
     }
 
     fn validate(&self, binding: &RoleBinding, errors: &mut FieldErrors) {
-        validate_role(&binding.role_ref, &["ClusterRole", "Role"], errors);
+        validate_role(&binding.role_ref, &["Role", "ClusterRole"], errors);
         validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), errors);
     }
 

@@ -72,7 +72,11 @@ impl Registry {
         // What the client sees of it, and what the client makes of that.
         let live = call.resource.seen_in(&old, call.kind).await?;
         let mut new = (change.transform)(Some(&live))?;
-        let asked = new.resource_version().to_string();
+        // "0" is any version, as none is.
+        let asked = match new.resource_version() {
+            "0" => String::new(),
+            version => version.to_string(),
+        };
         let insisted = !asked.is_empty() && asked != old.resource_version();
         if insisted && asked.parse::<u64>().is_err() {
             return Err(Status::unexpected(format!("strconv.ParseUint: parsing {asked:?}: invalid syntax")));

@@ -88,7 +88,7 @@ fn param_ref(reference: &ParamRef, path: Path<'_>, errors: &mut FieldErrors) {
         errors.required(path, "one of name or selector must be specified");
     }
     let action = reference.parameter_not_found_action.as_deref();
-    checks::one_of(errors, path.child("parameterNotFoundAction"), action, &["Allow", "Deny"]);
+    checks::one_of(errors, path.child("parameterNotFoundAction"), action, &["Deny", "Allow"]);
 }
 
 fn validation_actions(actions: &[String], path: Path<'_>, errors: &mut FieldErrors) {

@@ -21,7 +21,15 @@ pub struct ValidatingAdmissionPolicyRules;
 #[derive(Debug, Deserialize)]
 pub struct Policy {
     #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
     spec: Spec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +60,7 @@ struct AuditAnnotation {
     value_expression: String,
 }
 
-const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 impl Rules<Policy> for ValidatingAdmissionPolicyRules {
     fn validate(&self, policy: &Policy, errors: &mut FieldErrors) {
@@ -78,6 +86,8 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
         let mut seen = HashSet::new();
         for (index, annotation) in spec.audit_annotations.iter().enumerate() {
             let place = path.index(index);
+            let full = format!("{}/{}", policy.metadata.name, annotation.key);
+            checks::named(errors, place.child("key"), &full, ferry_api::names::qualified_name);
             let types = [Type::String, Type::Null];
             expression(
                 &environment,

@@ -131,7 +131,6 @@ impl WebhookConfigurationRules {
         }
         let client_config = path.child("clientConfig");
         target(&webhook.client_config, client_config, errors);
-        ca_bundle(&webhook.client_config, client_config, errors);
         match_conditions(&webhook.match_conditions, path.child("matchConditions"), errors);
         review_versions(&webhook.admission_review_versions, path.child("admissionReviewVersions"), errors);
     }

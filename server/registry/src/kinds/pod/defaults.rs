@@ -4,12 +4,19 @@ use serde_json::{Map, Value, json};
 
 /// Sets them in a pod or in a template.
 pub fn spec(spec: &mut Map<String, Value>) {
-    let host_network = spec.get("hostNetwork").and_then(Value::as_bool) == Some(true);
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(container) = container {
-                default_container(container, host_network);
+                default_container(container);
             }
+        }
+    }
+    // A volume of which nothing but the name is said is an empty directory.
+    for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Value::Object(volume) = volume
+            && volume.iter().all(|(field, value)| field == "name" || value.is_null())
+        {
+            volume.insert("emptyDir".into(), json!({}));
         }
     }
     spec.entry("securityContext").or_insert_with(|| json!({}));
@@ -22,12 +29,28 @@ pub fn spec(spec: &mut Map<String, Value>) {
     }
 }
 
-fn default_container(container: &mut Map<String, Value>, host_network: bool) {
+/// What holds for pods and not for templates of them.
+pub fn of_pod(spec: &mut Map<String, Value>) {
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool) == Some(true);
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(container) = container {
+                default_amounts(container, host_network);
+            }
+        }
+    }
+}
+
+fn default_container(container: &mut Map<String, Value>) {
     if !container.contains_key("imagePullPolicy") {
         let image = container.get("image").and_then(Value::as_str).unwrap_or("");
         let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
         container.insert("imagePullPolicy".into(), policy.into());
     }
+}
+
+/// Requests are the limits where they are not given, and ports of the host the container's own.
+fn default_amounts(container: &mut Map<String, Value>, host_network: bool) {
     if let Some(Value::Object(resources)) = container.get_mut("resources")
         && let Some(Value::Object(limits)) = resources.get("limits").cloned()
     {

@@ -1,18 +1,13 @@
 //! Pod: defaults that depend on other fields, its quality of service, its time to end, and what of it may
 //! change once it exists.
 
-mod containers;
 pub mod defaults;
-mod placement;
 mod update;
-pub mod validation;
-mod volumes;
 
 use ferry_api::{FieldErrors, Object};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::checks::Path;
 use crate::columns::Column;
 use crate::strategy::{Rules, Selectable, Traits, Typed};
 
@@ -24,19 +19,13 @@ impl Rules<Pod> for PodRules {
     fn default(&self, object: &mut Object) {
         if let Some(Value::Object(spec)) = object.0.get_mut("spec") {
             defaults::spec(spec);
+            defaults::of_pod(spec);
         }
     }
 
     fn prepare_create(&self, object: &mut Object) {
         let qos = quality_of_service(object);
         object.0.insert("status".into(), json!({"phase": "Pending", "qosClass": qos}));
-    }
-
-    fn validate(&self, pod: &Pod, errors: &mut FieldErrors) {
-        match &pod.spec {
-            Some(spec) => validation::spec(spec, Path::root("spec"), errors),
-            None => errors.required("spec.containers", ""),
-        }
     }
 
     fn validate_update(&self, new: &Pod, old: &Pod, errors: &mut FieldErrors) {
@@ -47,6 +36,14 @@ impl Rules<Pod> for PodRules {
 
     fn judges_spec_alone(&self) -> bool {
         true
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
+    }
+
+    fn looks_at_new(&self) -> bool {
+        false
     }
 
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object) {

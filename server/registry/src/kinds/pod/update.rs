@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec, Tolerat
 use serde_json::Value;
 
 use super::super::checks::Path;
-use super::{containers, validation};
 use crate::metadata;
 
 const SPEC: Path<'static> = Path::root("spec");
@@ -106,9 +105,6 @@ pub fn validate_ephemeral(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors
         new.ephemeral_containers.as_deref().unwrap_or(&[]),
         old.ephemeral_containers.as_deref().unwrap_or(&[]),
     );
-    let others = new.containers.iter().chain(new.init_containers.iter().flatten());
-    let mut seen: HashSet<&str> = others.map(|container| container.name.as_str()).collect();
-    validation::ephemeral(wanted, new, SPEC, &mut seen, errors);
     let path = SPEC.child("ephemeralContainers");
     let wanted: HashMap<&str, &EphemeralContainer> =
         wanted.iter().rev().map(|container| (container.name.as_str(), container)).collect();
@@ -135,7 +131,6 @@ pub fn validate_resize(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
         let path = list.index(index);
         let path = path.child("resources");
         let (Some(after), Some(before)) = (&after.resources, &before.resources) else { continue };
-        containers::resources(after, path, errors);
         for (field, after, before) in
             [("limits", &after.limits, &before.limits), ("requests", &after.requests, &before.requests)]
         {
@@ -164,6 +159,9 @@ fn same_containers(new: &[Container], old: &[Container], field: &str, errors: &m
 fn validate_deadline(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let path = SPEC.child("activeDeadlineSeconds");
     match (new.active_deadline_seconds, old.active_deadline_seconds) {
+        (Some(after @ ..0), _) => {
+            errors.invalid(path, after, "must be between 0 and 2147483647, inclusive");
+        }
         (Some(after), Some(before)) if after > before => {
             errors.invalid(path, after, "must be less than or equal to previous value");
         }
@@ -190,10 +188,12 @@ fn validate_tolerations(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) 
 
 fn validate_gates(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let have: HashSet<&str> = old.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
-    for gate in new.scheduling_gates.iter().flatten() {
+    let list = SPEC.child("schedulingGates");
+    for (index, gate) in new.scheduling_gates.iter().flatten().enumerate() {
         if !have.contains(gate.name.as_str()) {
+            let path = list.index(index);
             errors.forbidden(
-                SPEC.child("schedulingGates"),
+                path.child("name"),
                 &format!("only deletion is allowed, but found new scheduling gate '{}'", gate.name),
             );
         }

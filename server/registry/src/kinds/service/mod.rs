@@ -33,12 +33,12 @@ impl Rules<Service> for ServiceRules {
         shape::drop_unneeded(new, old);
     }
 
-    fn validate(&self, service: &Service, errors: &mut FieldErrors) {
-        validation::validate(service, errors);
-    }
-
     fn validate_update(&self, new: &Service, old: &Service, errors: &mut FieldErrors) {
         validation::validate_update(new, old, errors);
+    }
+
+    fn judged_by_rows(&self) -> bool {
+        true
     }
 
     fn txn_parts(
@@ -73,7 +73,7 @@ impl Rules<Service> for ServiceRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { name: NameRule::Dns1035Label, create_on_update: true, reserves: true, ..Traits::default() }
+        Traits { name: NameRule::DnsLabel, create_on_update: true, reserves: true, ..Traits::default() }
     }
 }
 

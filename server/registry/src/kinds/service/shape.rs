@@ -31,6 +31,12 @@ pub fn is_headless(service: &Object) -> bool {
     service.text_at(&["spec", "clusterIP"]) == "None"
 }
 
+/// Whether it is reached from outside the cluster.
+fn is_reachable(kind: &str, spec: &serde_json::Map<String, Value>) -> bool {
+    let addresses = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    ["NodePort", "LoadBalancer"].contains(&kind) || (["ClusterIP", ""].contains(&kind) && addresses)
+}
+
 pub fn default(service: &mut Object) {
     let kind = kind(service).to_string();
     let spec = service.section_mut("spec");
@@ -56,8 +62,7 @@ pub fn default(service: &mut Object) {
     if kind != "ExternalName" {
         spec.entry("internalTrafficPolicy").or_insert(json!("Cluster"));
     }
-    let reachable = ["NodePort", "LoadBalancer"].contains(&kind.as_str());
-    if reachable {
+    if is_reachable(&kind, spec) {
         spec.entry("externalTrafficPolicy").or_insert(json!("Cluster"));
     }
     if kind == "LoadBalancer" {
@@ -78,7 +83,7 @@ pub fn normalize_addresses(new: &mut Object, old: Option<&Object>) {
         (false, true) => {
             spec.insert("clusterIPs".into(), json!([single]));
         }
-        (true, false) if old_single.is_empty() => {
+        (true, false) if old.is_some() && old_single.is_empty() => {
             spec.insert("clusterIP".into(), many[0].clone().into());
         }
         // A client that knows only the old field cleared or changed it.
@@ -150,9 +155,13 @@ pub fn drop_unneeded(new: &mut Object, old: &Object) {
                 port.remove("nodePort");
             }
         }
-        if same(new, "externalTrafficPolicy") {
-            new.section_mut("spec").remove("externalTrafficPolicy");
-        }
+    }
+    let outside = |service: &Object| {
+        let spec = service.0.get("spec").and_then(Value::as_object);
+        spec.is_some_and(|spec| is_reachable(kind(service), spec))
+    };
+    if !outside(new) && outside(old) && same(new, "externalTrafficPolicy") {
+        new.section_mut("spec").remove("externalTrafficPolicy");
     }
     if kind(new) != "LoadBalancer" && kind(old) == "LoadBalancer" {
         for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {

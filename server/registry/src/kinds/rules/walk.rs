@@ -1,0 +1,361 @@
+//! Walking the rows over an object.
+
+use std::collections::HashSet;
+
+use ferry_api::field_error::Reason;
+use ferry_api::{FieldErrors, GroupVersionKind, Object, Shape, TypeId, Types};
+use serde_json::{Map, Value};
+
+use super::field::{self, Context, Field, Old};
+use super::go_value;
+use super::table::{Check, Row, Step, Table, TypeRules, type_named};
+use crate::kinds::checks::{self, Path};
+use crate::strategy::UpdateScope;
+
+pub fn judge(
+    table: &Table,
+    object: &Object,
+    old: Option<&Object>,
+    scope: UpdateScope<'_>,
+    errors: &mut FieldErrors,
+) {
+    let types = Types::builtin();
+    let kind = GroupVersionKind::from_api_version(object.api_version(), object.kind());
+    let Some(id) = types.by_kind(&kind) else { return };
+    let Some(rules) = table.types.get(&id) else { return };
+    let only_fixed = old.is_some() && rules.fixed_on_update;
+    let walk = Walk { table, types, object, old_object: old, only_fixed };
+    let old = match old {
+        Some(old) => OldMap::Known(Some(&old.0)),
+        None => OldMap::Unknown,
+    };
+    let holder = Holder { map: &object.0, value: None, old, id, path: None };
+    for row in &rules.rows {
+        let about_status = matches!(row.steps.first(), Some(Step::Field { index, .. })
+            if &*types.get(id).fields[*index].name == "status");
+        let judged = match scope {
+            UpdateScope::Main | UpdateScope::Action(_) => !about_status || row.always,
+            UpdateScope::Status => about_status,
+        };
+        if judged {
+            walk.row(row, holder, errors);
+        }
+    }
+}
+
+/// What the rows of a type say of a value that a function came upon.
+pub fn judge_as(context: &Context<'_>, type_name: &str, field: Field<'_>, errors: &mut FieldErrors) {
+    let Context { table, types, object, old_object, .. } = *context;
+    let Some(id) = type_named(type_name, types) else { return };
+    let (Some(rules), Some(Value::Object(map))) = (table.types.get(&id), field.value) else { return };
+    let walk = Walk { table, types, object, old_object, only_fixed: false };
+    let holder = Holder { map, value: field.value, old: OldMap::Unknown, id, path: Some(field.path) };
+    walk.structure(rules, holder, errors);
+}
+
+struct Walk<'a> {
+    table: &'a Table,
+    types: &'a Types,
+    object: &'a Object,
+    old_object: Option<&'a Object>,
+    only_fixed: bool,
+}
+
+/// A struct that rows are about.
+#[derive(Clone, Copy)]
+struct Holder<'a> {
+    map: &'a Map<String, Value>,
+    /// The same as a value; none for the object itself.
+    value: Option<&'a Value>,
+    old: OldMap<'a>,
+    id: TypeId,
+    /// None for the object itself.
+    path: Option<Path<'a>>,
+}
+
+#[derive(Clone, Copy)]
+enum OldMap<'a> {
+    Unknown,
+    Known(Option<&'a Map<String, Value>>),
+}
+
+/// A value that checks are about.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    field: Field<'a>,
+    old: Old<'a>,
+    holder: &'a Map<String, Value>,
+    holder_path: Option<Path<'a>>,
+    shape: &'a Shape,
+    /// Absent differs from the zero value.
+    pointer: bool,
+    /// The key of an entry, and where its map stands.
+    key: Option<(&'a str, Path<'a>)>,
+}
+
+impl Walk<'_> {
+    fn structure(&self, rules: &TypeRules, holder: Holder<'_>, errors: &mut FieldErrors) {
+        for row in &rules.rows {
+            self.row(row, holder, errors);
+        }
+    }
+
+    fn row(&self, row: &Row, holder: Holder<'_>, errors: &mut FieldErrors) {
+        match row.steps.split_first() {
+            Some((Step::Field { index, shown }, rest)) => {
+                self.field(*index, *shown, rest, &row.checks, holder, errors);
+            }
+            _ => {
+                let shape = Shape::Struct(holder.id);
+                // What the struct was before is told by its fields.
+                let old = Old::Unknown;
+                let at = At {
+                    field: Field { value: holder.value, path: holder.path.unwrap_or(Path::root("")) },
+                    old,
+                    holder: holder.map,
+                    holder_path: holder.path,
+                    shape: &shape,
+                    pointer: false,
+                    key: None,
+                };
+                self.checks(&row.checks, at, errors);
+            }
+        }
+    }
+
+    fn field(
+        &self,
+        index: usize,
+        shown: Option<&'static str>,
+        rest: &[Step],
+        checks: &[Check],
+        holder: Holder<'_>,
+        errors: &mut FieldErrors,
+    ) {
+        let field = &self.types.get(holder.id).fields[index];
+        let name = shown.unwrap_or(&field.name);
+        let path = match &holder.path {
+            Some(parent) => parent.child(name),
+            None => Path::root(name),
+        };
+        let old = match holder.old {
+            OldMap::Unknown => Old::Unknown,
+            OldMap::Known(old) => {
+                Old::Known(old.and_then(|old| old.get(&*field.name)).filter(|value| !value.is_null()))
+            }
+        };
+        let value = holder.map.get(&*field.name).filter(|value| !value.is_null());
+        let at = At {
+            field: Field { value, path },
+            old,
+            holder: holder.map,
+            holder_path: holder.path,
+            shape: &field.shape,
+            pointer: field.pointer,
+            key: None,
+        };
+        self.follow(rest, checks, at, errors);
+    }
+
+    /// Goes the remaining steps, then checks.
+    fn follow(&self, steps: &[Step], checks: &[Check], at: At<'_>, errors: &mut FieldErrors) {
+        match (steps.split_first(), at.shape) {
+            (None, _) => self.checks(checks, at, errors),
+            (Some((Step::Field { index, shown }, rest)), Shape::Struct(id)) => {
+                let empty = Map::new();
+                if let Some(holder) = holder_of(&at, *id, &empty) {
+                    self.field(*index, *shown, rest, checks, holder, errors);
+                }
+            }
+            (Some((Step::Elements, rest)), Shape::List(element)) => {
+                for index in 0..at.field.items().len() {
+                    let field = at.field.index(index);
+                    let element = At { field, old: Old::Unknown, shape: element, pointer: false, ..at };
+                    self.follow(rest, checks, element, errors);
+                }
+            }
+            (Some((Step::Entries, rest)), Shape::Map(element)) => {
+                for (key, value) in at.field.entries() {
+                    let field = Field::of(value, at.field.path.key(key));
+                    let key = Some((key, at.field.path));
+                    let entry = At { field, old: Old::Unknown, shape: element, pointer: false, key, ..at };
+                    self.follow(rest, checks, entry, errors);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn checks(&self, checks: &[Check], at: At<'_>, errors: &mut FieldErrors) {
+        for check in checks {
+            if self.only_fixed && !matches!(check, Check::Fixed(_) | Check::In) {
+                continue;
+            }
+            if !self.check(check, at, errors) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the rest of the row is to be looked at.
+    fn check(&self, check: &Check, at: At<'_>, errors: &mut FieldErrors) -> bool {
+        let field = at.field;
+        let absent = field.value.is_none() && at.pointer;
+        match check {
+            Check::Optional => return !field.is_empty(),
+            Check::New => return self.old_object.is_none(),
+            Check::Required(why) => {
+                let present = field.is_given() && at.pointer && matches!(at.shape, Shape::Struct(_));
+                if field.is_empty() && !present {
+                    errors.required(field.path, why);
+                    return false;
+                }
+            }
+            Check::Missing => {
+                field.required("", errors);
+            }
+            Check::NotEmpty => {
+                if field.is_given() && !field.required("", errors) {
+                    return false;
+                }
+            }
+            Check::When { field, values, holds } => {
+                let given = match at.holder.get(*field) {
+                    Some(Value::String(text)) => text.as_str(),
+                    Some(Value::Bool(true)) => "true",
+                    _ => "",
+                };
+                return values.contains(&given) == *holds;
+            }
+            Check::Fixed(why) => self.fixed(at, *why, errors),
+            Check::In => {
+                let empty = Map::new();
+                if let Shape::Struct(id) = at.shape
+                    && let Some(rules) = self.table.types.get(id)
+                    && let Some(holder) = holder_of(&at, *id, &empty)
+                {
+                    self.structure(rules, holder, errors);
+                }
+            }
+            Check::Code(code) => {
+                let context = Context {
+                    object: self.object,
+                    old_object: self.old_object,
+                    old: at.old,
+                    holder: at.holder,
+                    holder_path: at.holder_path,
+                    shape: at.shape,
+                    table: self.table,
+                    types: self.types,
+                };
+                code(field, &context, errors);
+            }
+            Check::Key(format) => {
+                // Keys are told at the map, values at their keys.
+                if let Some((key, path)) = at.key {
+                    format.judge(errors, path, key);
+                }
+            }
+            _ if absent => {}
+            Check::Format(format) => format.judge(errors, field.path, field.text()),
+            Check::Least(least, why) => {
+                if field.number() < *least {
+                    let words = || format!("must be greater than or equal to {least}");
+                    errors.invalid(field.path, field.number(), &why.map_or_else(words, str::to_owned));
+                }
+            }
+            Check::Most(most, why) => {
+                if field.number() > *most {
+                    let words = || format!("must be less than or equal to {most}");
+                    errors.invalid(field.path, field.number(), &why.map_or_else(words, str::to_owned));
+                }
+            }
+            Check::Range(low, high) => field.in_range(*low, *high, errors),
+            Check::OneOf(words) => field.one_of(words, errors),
+            Check::MaxItems(limit) => {
+                let count = field.value.and_then(Value::as_object).map_or(field.items().len(), Map::len);
+                if count > *limit {
+                    errors.too_many(field.path, count, *limit);
+                    return false;
+                }
+            }
+            Check::MaxBytes(limit) => {
+                if field.text().len() > *limit {
+                    errors.too_long(field.path, *limit);
+                }
+            }
+            Check::Unique(key) => unique(field, *key, errors),
+            Check::Labels => labels(field, errors),
+            Check::Forbidden(why) => {
+                if !field.is_empty() {
+                    errors.forbidden(field.path, why);
+                }
+            }
+            Check::Invalid(why) => {
+                if !field.is_empty() {
+                    field.invalid(why, errors);
+                }
+            }
+        }
+        true
+    }
+
+    fn fixed(&self, at: At<'_>, why: Option<&str>, errors: &mut FieldErrors) {
+        let Old::Known(old) = at.old else { return };
+        let both_empty = field::is_empty(old) && at.field.is_empty();
+        // A pointer to an empty struct is not the same as none.
+        let told_apart =
+            at.pointer && matches!(at.shape, Shape::Struct(_)) && old.is_some() != at.field.is_given();
+        let same = old == at.field.value || (both_empty && !told_apart);
+        match why {
+            _ if same => {}
+            Some(why) => errors.forbidden(at.field.path, why),
+            None => {
+                let value = go_value::printed_field(at.field.value, at.shape, at.pointer, self.types);
+                let detail = format!("{value}: {}", checks::IMMUTABLE);
+                errors.push(at.field.path, Reason::Invalid, detail);
+            }
+        }
+    }
+}
+
+/// A struct that is not there has fields with zero values, unless it stands behind a pointer.
+fn holder_of<'a>(at: &At<'a>, id: TypeId, empty: &'a Map<String, Value>) -> Option<Holder<'a>> {
+    let map = match at.field.value {
+        Some(Value::Object(map)) => map,
+        None if !at.pointer => empty,
+        _ => return None,
+    };
+    let old = match at.old {
+        Old::Unknown => OldMap::Unknown,
+        Old::Known(old) => OldMap::Known(old.and_then(Value::as_object)),
+    };
+    Some(Holder { map, value: at.field.value, old, id, path: Some(at.field.path) })
+}
+
+pub fn labels(field: Field<'_>, errors: &mut FieldErrors) {
+    for (key, value) in field.entries() {
+        checks::named(errors, field.path, key, ferry_api::names::qualified_name);
+        checks::named(errors, field.path, value.as_str().unwrap_or(""), ferry_api::names::label_value);
+    }
+}
+
+fn unique(field: Field<'_>, key: Option<&str>, errors: &mut FieldErrors) {
+    if field.items().len() < 2 {
+        return;
+    }
+    let mut seen: HashSet<&str> = HashSet::with_capacity(field.items().len());
+    for (index, item) in field.items().iter().enumerate() {
+        let text = match key {
+            Some(key) => field::text(item, key),
+            None => item.as_str().unwrap_or(""),
+        };
+        if !seen.insert(text) {
+            let element = field.path.index(index);
+            match key {
+                Some(key) => errors.duplicate(element.child(key), text),
+                None => errors.duplicate(element, text),
+            }
+        }
+    }
+}
