@@ -9,6 +9,7 @@ use ferry_controllers::Config;
 use ferry_controllers::config::{HorizontalPodAutoscaling, SigningCa};
 
 use super::component::{self, Connection, LeaderFlags};
+use super::no_effect::{NoEffect, Row, Table};
 
 #[derive(Args)]
 pub struct Flags {
@@ -21,7 +22,7 @@ pub struct Flags {
     cluster_cidr: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     service_cluster_ip_range: Vec<String>,
-    #[arg(long)]
+    #[arg(long, default_value_t = false, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     allocate_node_cidrs: bool,
     #[arg(long)]
     root_ca_file: Option<PathBuf>,
@@ -52,9 +53,37 @@ pub struct Flags {
     concurrent_horizontal_pod_autoscaler_syncs: usize,
     #[command(flatten)]
     leader: LeaderFlags,
+    #[command(flatten)]
+    no_effect: NoEffect<Upstream>,
+}
+
+struct Upstream;
+
+impl Table for Upstream {
+    /// Of its own port, which Ferry's does not have; of its identity, which is one for all controllers; of its log.
+    const ROWS: &'static [Row] = &[
+        Row::Value("authentication-kubeconfig"),
+        Row::Value("authorization-kubeconfig"),
+        Row::Value("bind-address"),
+        Row::Value("cert-dir"),
+        Row::Value("client-ca-file"),
+        Row::Value("cluster-name"),
+        Row::Value("feature-gates"),
+        Row::Value("kube-api-burst"),
+        Row::Value("kube-api-qps"),
+        Row::Value("requestheader-client-ca-file"),
+        Row::Value("secure-port"),
+        Row::Value("service-account-private-key-file"),
+        Row::Switch("profiling"),
+        Row::Switch("use-service-account-credentials"),
+        Row::Value("v"),
+        Row::Value("vmodule"),
+        Row::Value("logging-format"),
+    ];
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
+    flags.no_effect.log();
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-controller-manager").await?;
         let config = flags.config()?;

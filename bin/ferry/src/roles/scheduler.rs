@@ -7,6 +7,7 @@ use clap::Args;
 use ferry_scheduler::{Config, configuration_file, policy_file};
 
 use super::component::{self, Connection, LeaderFlags};
+use super::no_effect::{NoEffect, Row, Table};
 
 #[derive(Args)]
 pub struct Flags {
@@ -20,9 +21,34 @@ pub struct Flags {
     policy_config_file: Option<PathBuf>,
     #[command(flatten)]
     leader: LeaderFlags,
+    #[command(flatten)]
+    no_effect: NoEffect<Upstream>,
+}
+
+struct Upstream;
+
+impl Table for Upstream {
+    /// Of its own port, which Ferry's does not have, and of its log.
+    const ROWS: &'static [Row] = &[
+        Row::Value("authentication-kubeconfig"),
+        Row::Value("authorization-kubeconfig"),
+        Row::Value("bind-address"),
+        Row::Value("cert-dir"),
+        Row::Value("client-ca-file"),
+        Row::Value("feature-gates"),
+        Row::Value("kube-api-burst"),
+        Row::Value("kube-api-qps"),
+        Row::Value("requestheader-client-ca-file"),
+        Row::Value("secure-port"),
+        Row::Switch("profiling"),
+        Row::Value("v"),
+        Row::Value("vmodule"),
+        Row::Value("logging-format"),
+    ];
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
+    flags.no_effect.log();
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-scheduler").await?;
         ferry_scheduler::run(client, flags.config()?, shutdown).await.context("run the scheduler")

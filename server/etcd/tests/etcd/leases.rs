@@ -46,7 +46,7 @@ async fn a_lease_takes_its_keys_along_at_one_revision() {
     assert!(!exists(client, "/a").await && !exists(client, "/b").await);
     assert!(exists(client, "/moved").await && exists(client, "/freed").await);
     assert_eq!(client.lease_time_to_live(lease, Some(options)).await.unwrap().ttl(), -1);
-    let again = client.lease_revoke(lease).await.err().expect("it is gone").to_string();
+    let again = client.lease_revoke(lease).await.expect_err("it is gone").to_string();
     assert!(again.contains("requested lease not found"), "{again}");
     let leases: Vec<_> = client.leases().await.unwrap().leases().iter().map(|lease| lease.id()).collect();
     assert_eq!(leases, [other]);
@@ -60,7 +60,7 @@ async fn a_lease_ends_in_time_unless_it_is_kept_alive() {
     put_with(client, "/short", short).await;
     gone(client, "/short").await;
     // The answer has no time left in it, which this client takes for an error.
-    let ended = client.lease_keep_alive(short).await.err().expect("it has ended").to_string();
+    let ended = client.lease_keep_alive(short).await.expect_err("it has ended").to_string();
     assert!(ended.contains("lease not found"), "{ended}");
 
     let kept = client.lease_grant(600, None).await.unwrap().id();

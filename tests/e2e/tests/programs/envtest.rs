@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use http::Method;
-use kube::config::{AuthInfo, Kubeconfig, NamedAuthInfo};
+use kube::config::Kubeconfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
@@ -50,22 +50,21 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
 fn kubeconfig(url: &str, authority: &str, user: Option<&(String, String)>) -> Kubeconfig {
     use base64::Engine;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let user = match user {
+        Some((certificate, key)) => {
+            json!({"client-certificate-data": encode(certificate), "client-key-data": encode(key)})
+        }
+        None => json!({}),
+    };
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "envtest",
         "clusters": [{"name": "envtest", "cluster": {
             "server": url, "certificate-authority-data": encode(authority),
         }}],
         "contexts": [{"name": "envtest", "context": {"cluster": "envtest", "user": "envtest"}}],
+        "users": [{"name": "envtest", "user": user}],
     });
-    let mut kubeconfig: Kubeconfig = serde_json::from_value(text).expect("a kubeconfig");
-    let info = user.map(|(certificate, key)| AuthInfo {
-        client_certificate_data: Some(encode(certificate)),
-        client_key_data: Some(encode(key).into()),
-        ..AuthInfo::default()
-    });
-    kubeconfig.auth_infos =
-        vec![NamedAuthInfo { name: "envtest".into(), auth_info: info.or(Some(AuthInfo::default())) }];
-    kubeconfig
+    serde_json::from_value(text).expect("a kubeconfig")
 }
 
 async fn client(kubeconfig: Kubeconfig) -> kube::Client {
