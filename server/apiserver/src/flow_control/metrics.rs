@@ -1,6 +1,6 @@
 //! `apiserver_flowcontrol_*`: upstream's series. Their labels are the names of FlowSchemas and PriorityLevelConfigurations.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Metrics {
     fn now(&self, levels: &Levels, out: &mut String) {
         let idle = self.flows.keys().map(|(level, schema)| ((level, schema), Now::default()));
         let mut flows: BTreeMap<(&Arc<str>, &Arc<str>), Now> = idle.collect();
-        let mut not_accommodated: Vec<(&Arc<str>, &HashMap<Arc<str>, u64>)> = Vec::new();
+        let mut not_accommodated = Vec::new();
         for (name, level) in levels.iter() {
             for (_, request) in level.queues.requests() {
                 let flow = flows.entry((name, &request.description.flow_schema)).or_default();
@@ -138,7 +138,7 @@ impl Metrics {
             }
             not_accommodated.push((name, &level.queues.not_accommodated));
         }
-        let gauges: [(&str, fn(&Now) -> usize); 4] = [
+        let gauges: [Gauge<Now, usize>; 4] = [
             ("current_inqueue_requests", |now| now.waiting),
             ("current_inqueue_seats", |now| now.seats_waiting),
             ("current_executing_requests", |now| now.executing),
@@ -174,6 +174,9 @@ impl Metrics {
     }
 }
 
+/// A name, and the value of what it is measured on.
+type Gauge<T, V> = (&'static str, fn(&T) -> V);
+
 const PREFIX: &str = "apiserver_flowcontrol_";
 
 fn head(out: &mut String, name: &str, kind: &str) {
@@ -195,7 +198,7 @@ struct Now {
 
 fn of_levels(levels: &Levels, out: &mut String) {
     use super::levels::Level;
-    let gauges: [(&str, fn(&Level) -> f64); 10] = [
+    let gauges: [Gauge<Level, f64>; 10] = [
         ("nominal_limit_seats", |level| level.nominal as f64),
         ("lower_limit_seats", |level| level.lower as f64),
         ("upper_limit_seats", |level| level.upper as f64),

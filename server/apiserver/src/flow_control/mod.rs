@@ -188,9 +188,12 @@ struct State {
     /// Who waits in a queue, by priority level.
     waiters: HashMap<(Arc<str>, Ticket), oneshot::Sender<()>>,
     /// Seats that time frees, the next ones first.
-    expiring: BinaryHeap<Reverse<(Instant, Expiry, Arc<str>, Ticket)>>,
+    expiring: BinaryHeap<Reverse<Expiring>>,
     metrics: Metrics,
 }
+
+/// When seats are freed, why, and whose they are: priority level and ticket.
+type Expiring = (Instant, Expiry, Arc<str>, Ticket);
 
 /// Why time frees seats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

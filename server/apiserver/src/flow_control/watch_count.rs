@@ -7,17 +7,21 @@ use parking_lot::Mutex;
 
 use crate::request_info::RequestInfo;
 
+/// Group and plural.
+type Resource = (String, String);
+/// Namespace and name; empty for all.
+type Scope = (String, String);
+
 #[derive(Default)]
 pub struct WatchCount {
-    /// By group and resource, then by namespace and name; empty for all.
-    counts: Mutex<HashMap<(String, String), HashMap<(String, String), usize>>>,
+    counts: Mutex<HashMap<Resource, HashMap<Scope, usize>>>,
 }
 
 /// A watch, until it is dropped.
 pub struct Counted {
     all: Arc<WatchCount>,
-    resource: (String, String),
-    scope: (String, String),
+    resource: Resource,
+    scope: Scope,
 }
 
 impl WatchCount {
