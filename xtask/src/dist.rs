@@ -143,7 +143,9 @@ fn archive(release: &Release, out: &Path) -> Result<PathBuf> {
     let name = release.staging.file_name().and_then(|name| name.to_str()).context("a name")?;
     let tar = out.join(format!("{name}.tar"));
     let time = format!("--mtime=@{}", release.epoch);
-    let owner = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", &time];
+    // Whatever the umask.
+    let mode = "--mode=u+rw,go+r,go-w,a+X";
+    let owner = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", mode, &time];
     let words =
         [&["--create", "--file", text(&tar)?, "--directory", text(out)?], &owner[..], &[name]].concat();
     step::run("tar", &words)?;
