@@ -10,14 +10,21 @@ use ferry_trace::{Context, History, Retention, Span, span};
 fn write(number: u64, user: &str, cause: Option<i64>) {
     let name = format!("web-7d8b49557c-{:05x}", number.wrapping_mul(0x9e37_79b9) % (1 << 20));
     let mut request = Span::root("apiserver.request", None);
-    request.set("method", "POST").set("path", "/api/v1/namespaces/default/pods").set("user", user).set("code", 201);
+    request
+        .set("method", "POST")
+        .set("path", "/api/v1/namespaces/default/pods")
+        .set("user", user)
+        .set("code", 201);
     cause.into_iter().for_each(|cause| drop(request.caused_by(cause)));
     request.enter(|| {
         let mut authentication = span("filter.authentication");
         authentication.set("user", user);
-        authentication.enter(|| drop(span("auth.authenticator").set("name", "X509").set("verdict", "authenticated")));
+        authentication
+            .enter(|| drop(span("auth.authenticator").set("name", "X509").set("verdict", "authenticated")));
         drop(authentication);
-        for step in ["filter.authorization", "apiserver.decode", "apiserver.default", "registry.managedFields"] {
+        for step in
+            ["filter.authorization", "apiserver.decode", "apiserver.default", "registry.managedFields"]
+        {
             drop(span(step));
         }
         for plugin in ["LimitRanger", "ServiceAccount", "Priority", "PodSecurity"] {
@@ -27,7 +34,11 @@ fn write(number: u64, user: &str, cause: Option<i64>) {
         let mut commit = span("store.commit");
         let id = Context::generate().trace.to_string();
         let uid = format!("{}-{}-{}-{}-{}", &id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]);
-        commit.object("pods", "default", &name).set("verb", "create").set("uid", uid).committed(number as i64);
+        commit
+            .object("pods", "default", &name)
+            .set("verb", "create")
+            .set("uid", uid)
+            .committed(number as i64);
         commit.enter(|| {
             span("store.write").set("bytes", 2_000 + number % 300).committed(number as i64);
             drop(span("watch.cache"));
