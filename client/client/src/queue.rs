@@ -69,6 +69,8 @@ struct State<K> {
     deadlines: HashMap<K, Instant>,
     timers: BinaryHeap<Reverse<Timer<K>>>,
     failures: HashMap<K, u32>,
+    /// The causes of failed attempts: the next one answers them.
+    unanswered: HashMap<K, Vec<i64>>,
     shut_down: bool,
     metrics: Arc<Metrics>,
 }
@@ -113,6 +115,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             deadlines: HashMap::new(),
             timers: BinaryHeap::new(),
             failures: HashMap::new(),
+            unanswered: HashMap::new(),
             shut_down: false,
             metrics: metrics.clone(),
         };
@@ -148,10 +151,13 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Adds a key after a delay that doubles with each failure in a row.
-    pub fn add_failed(&self, key: K) {
+    pub fn add_failed(&self, key: K, causes: &[i64]) {
         self.shared.metrics.retries.fetch_add(1, Relaxed);
         let delay = {
             let mut state = self.shared.state.lock();
+            if !causes.is_empty() {
+                state.unanswered.insert(key.clone(), causes.to_vec());
+            }
             let failures = state.failures.entry(key.clone()).or_insert(0);
             let delay = self.shared.backoff.delay(*failures);
             *failures = failures.saturating_add(1);
@@ -194,7 +200,14 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     return None;
                 }
                 state.add_due(Instant::now());
-                if let Some((key, waiting)) = state.take() {
+                if let Some((key, mut waiting)) = state.take() {
+                    for cause in state.unanswered.remove(&key).into_iter().flatten().rev() {
+                        if waiting.causes.len() < ferry_trace::Record::MAX_CAUSES
+                            && !waiting.causes.contains(&cause)
+                        {
+                            waiting.causes.insert(0, cause);
+                        }
+                    }
                     if !state.ready.is_empty() {
                         // One notification may have stood for several keys.
                         self.shared.changed.notify_one();
@@ -373,20 +386,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_attempt_answers_what_the_failed_one_before_it_did_not() {
+        let queue = Queue::new(Backoff { base: SECOND, max: SECOND });
+        queue.add_caused("a", Some(3));
+        let failed = queue.next().await.unwrap();
+        queue.add_failed("a", &failed.causes);
+        drop(failed);
+        queue.add_caused("a", Some(5));
+        let next = queue.next().await.unwrap();
+        assert_eq!(next.causes, [3, 5]);
+        drop(next);
+        queue.add_caused("a", Some(7));
+        assert_eq!(queue.next().await.unwrap().causes, [7], "answered once");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failures_back_off_and_success_forgives() {
         let queue = Queue::new(Backoff { base: SECOND, max: 5 * SECOND });
         let start = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..5 {
             let before = Instant::now();
-            queue.add_failed("a");
+            queue.add_failed("a", &[]);
             drop(queue.next().await);
             waits.push((Instant::now() - before).as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 5, 5]);
         assert_eq!(queue.failures(&"a"), 5);
         queue.forget(&"a");
-        queue.add_failed("a");
+        queue.add_failed("a", &[]);
         let before = Instant::now();
         drop(queue.next().await);
         assert_eq!((Instant::now() - before).as_secs(), 1);

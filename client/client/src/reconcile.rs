@@ -117,12 +117,12 @@ where
             } else {
                 tracing::warn!(controller = workers.controller, %key, failures, %error, "reconcile failed");
             }
-            queue.add_failed(key);
+            queue.add_failed(key, &item.causes);
         }
         Err(_) => {
             span.fail(&"panicked");
             tracing::error!(controller = workers.controller, %key, "reconcile panicked");
-            queue.add_failed(key);
+            queue.add_failed(key, &item.causes);
         }
     }
     drop(item);

@@ -101,6 +101,17 @@ async fn pods(client: &Client, count: usize) -> Vec<String> {
     .await
 }
 
+/// Nothing else is going on when the next write comes: what follows from it has one cause.
+async fn caught_up(deployments: &Api<Deployment>, replicas: i32) {
+    until("the controllers have caught up", async || {
+        let seen = deployments.get("web").await.ok()?;
+        let status = seen.status?;
+        let is_seen = status.observed_generation == seen.metadata.generation;
+        (is_seen && status.replicas == Some(replicas)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn who_scaled_changed_and_deleted_is_known_also_after_a_restart() {
     let Some(binary) = binary::ferry() else { return };
@@ -120,6 +131,7 @@ async fn who_scaled_changed_and_deleted_is_known_also_after_a_restart() {
     let deployments: Api<Deployment> = Api::namespaced(alice.clone(), "default");
     let first = deployments.create(&PostParams::default(), &deployment()).await.expect("created");
     let before = pods(&alice, 2).await;
+    caught_up(&deployments, 2).await;
     let scale = Patch::Merge(json!({"spec": {"replicas": 1}}));
     let scaled = deployments.patch("web", &PatchParams::default(), &scale).await.expect("scaled");
     let revision = scaled.resource_version().expect("a revision");
@@ -133,13 +145,7 @@ async fn who_scaled_changed_and_deleted_is_known_also_after_a_restart() {
     let blue = Patch::Merge(json!({"data": {"color": "blue"}}));
     maps.patch("c", &PatchParams::default(), &blue).await.expect("changed");
 
-    // Nothing else is going on when she deletes it: what follows has one cause.
-    until("the controllers have caught up", async || {
-        let seen = deployments.get("web").await.ok()?;
-        let status = seen.status?;
-        (status.observed_generation == seen.metadata.generation && status.replicas == Some(1)).then_some(())
-    })
-    .await;
+    caught_up(&deployments, 1).await;
     let deployments: Api<Deployment> = Api::namespaced(carol, "default");
     deployments.delete("web", &DeleteParams::background()).await.expect("deleted");
     pods(&alice, 0).await;

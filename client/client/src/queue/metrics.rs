@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((of("unfinished_work_seconds"), of("longest_running_processor_seconds")), (20.0, 20.0));
         assert_eq!((of("queue_duration_seconds_sum"), of("queue_duration_seconds_count")), (5.0, 1.0));
         drop(item);
-        queue.add_failed("b");
+        queue.add_failed("b", &[]);
         let text = exposition();
         let bucket = |bound: &str| {
             value(&text, &format!("work_duration_seconds_bucket{{name=\"{NAME}\",le=\"{bound}\"}}"))
