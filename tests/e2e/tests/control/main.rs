@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Asks until there is an answer, within a bound.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(answer) = ask().await {
             return answer;

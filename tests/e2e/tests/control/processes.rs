@@ -4,7 +4,6 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -12,13 +11,13 @@ use kube::{Api, Client, Config};
 
 use super::until;
 
-/// Leases short enough for a test to see one run out.
-pub const LEASE: Duration = Duration::from_secs(3);
+/// Leases short enough for a test to see one run out, and long enough for a leader that a busy machine holds up: one that
+/// cannot renew in time ends itself, and nobody starts it again.
 const ELECTION: [&str; 6] = [
     "--leader-elect-lease-duration",
-    "3s",
+    "9s",
     "--leader-elect-renew-deadline",
-    "2s",
+    "7s",
     "--leader-elect-retry-period",
     "500ms",
 ];
