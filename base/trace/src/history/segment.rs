@@ -13,9 +13,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
 use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
+use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::codec::{Decoder, Encoder};
 use super::index::{Index, IndexBuilder};
@@ -140,10 +139,12 @@ fn batch(stream: &mut impl Read) -> Option<Vec<u8>> {
 /// The segment that is being written.
 pub struct Open {
     segment: Segment,
-    stream: DeflateEncoder<File>,
+    file: File,
+    compress: Compress,
     encoder: Encoder,
     index: IndexBuilder,
     batch: Vec<u8>,
+    deflated: Vec<u8>,
 }
 
 impl Open {
@@ -153,30 +154,57 @@ impl Open {
         file.write_all(MAGIC)?;
         Ok(Open {
             segment,
-            stream: DeflateEncoder::new(file, Compression::fast()),
+            file,
+            compress: Compress::new(Compression::fast(), false),
             encoder: Encoder::default(),
             index: IndexBuilder::default(),
             batch: Vec::new(),
+            deflated: Vec::new(),
         })
     }
 
     /// Writes and makes durable.
     pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        const HEAD: usize = 8;
         self.batch.clear();
+        self.batch.resize(HEAD, 0);
         for record in records {
             self.encoder.encode(record, &mut self.batch);
             self.index.add(record);
         }
-        let length = u32::try_from(self.batch.len()).map_err(io::Error::other)?;
-        self.stream.write_all(&length.to_le_bytes())?;
-        self.stream.write_all(&crc32fast::hash(&self.batch).to_le_bytes())?;
-        self.stream.write_all(&self.batch)?;
-        self.stream.flush()?;
-        self.stream.get_ref().sync_data()
+        let length = u32::try_from(self.batch.len() - HEAD).map_err(io::Error::other)?;
+        let sum = crc32fast::hash(&self.batch[HEAD..]);
+        self.batch[..4].copy_from_slice(&length.to_le_bytes());
+        self.batch[4..HEAD].copy_from_slice(&sum.to_le_bytes());
+        self.deflate(FlushCompress::Sync)?;
+        self.file.sync_data()
+    }
+
+    /// Compresses and writes the batch. Asked again with the same flush for as long as the room for the output was used
+    /// up: before that the compressor still holds some of it, and a reader would find the batch torn.
+    fn deflate(&mut self, flush: FlushCompress) -> io::Result<()> {
+        const ROOM: usize = 32 << 10;
+        self.deflated.clear();
+        let began = self.compress.total_in();
+        loop {
+            self.deflated.reserve(ROOM);
+            let taken = (self.compress.total_in() - began) as usize;
+            let status = self
+                .compress
+                .compress_vec(&self.batch[taken..], &mut self.deflated, flush)
+                .map_err(io::Error::other)?;
+            let is_taken = (self.compress.total_in() - began) as usize == self.batch.len();
+            let has_room = self.deflated.len() < self.deflated.capacity();
+            if status == Status::StreamEnd
+                || (is_taken && has_room && !matches!(flush, FlushCompress::Finish))
+            {
+                return self.file.write_all(&self.deflated);
+            }
+        }
     }
 
     pub fn bytes(&self) -> u64 {
-        self.stream.total_out()
+        self.compress.total_out()
     }
 
     /// When its first record began: nanoseconds since 1970.
@@ -184,8 +212,10 @@ impl Open {
         self.index.began()
     }
 
-    pub fn seal(self) -> io::Result<()> {
-        self.stream.finish()?.sync_data()?;
+    pub fn seal(mut self) -> io::Result<()> {
+        self.batch.clear();
+        self.deflate(FlushCompress::Finish)?;
+        self.file.sync_data()?;
         self.segment.write_index(&self.index.build())
     }
 }
@@ -220,6 +250,21 @@ mod tests {
         assert_eq!((index.first_start, index.last_end), (0, 30));
         segment.remove().unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_batch_of_any_size_is_whole_as_soon_as_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = Open::create(directory.path(), 1).unwrap();
+        let mut written = 0;
+        for size in [1, 5_000, 0, 20_000, 3] {
+            let records: Vec<Record> = (0..size).map(|start| record("step", start)).collect();
+            open.append(&records).unwrap();
+            written += records.len();
+            assert_eq!(list(directory.path()).unwrap()[0].records(|_| true).unwrap().len(), written);
+        }
+        open.seal().unwrap();
+        assert_eq!(list(directory.path()).unwrap()[0].records(|_| true).unwrap().len(), written);
     }
 
     #[test]
