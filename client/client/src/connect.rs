@@ -2,6 +2,7 @@
 //! processes without knowing.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder};
 use crate::coalesce::CoalescedWrites;
 use crate::propagate::PropagateLayer;
 use crate::servers::{self, BadServers, Resolver};
+use crate::trusted_certificates::TrustedCertificates;
 
 /// A connection that says nothing is asked after this long whether it lives, and then this often.
 const IDLE: Duration = Duration::from_secs(15);
@@ -73,21 +75,30 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
     }
     let (url, resolver) = servers::reach(&kubeconfig.servers)?;
     config.cluster_url = url;
-    connect_by(config, resolver)
+    connect_by(config, resolver, None)
 }
 
 /// A client over HTTPS, for those who have the parts of a configuration at hand.
 pub fn connect_with(config: Config) -> Result<Client, ConnectError> {
-    connect_by(config, Resolver::system())
+    connect_by(config, Resolver::system(), None)
 }
 
-fn connect_by(config: Config, resolver: Resolver) -> Result<Client, ConnectError> {
+/// The same with a server that shows one of these certificates, or one that they signed.
+pub fn connect_trusting(config: Config, trusted: TrustedCertificates) -> Result<Client, ConnectError> {
+    connect_by(config, Resolver::system(), Some(trusted))
+}
+
+fn connect_by(
+    config: Config,
+    resolver: Resolver,
+    trusted: Option<TrustedCertificates>,
+) -> Result<Client, ConnectError> {
     // Proxies and plugins are kube's own affair.
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
         return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
     }
-    let connector = tls(&config, tcp(config.connect_timeout, resolver))?;
+    let connector = tls(&config, trusted, tcp(config.connect_timeout, resolver))?;
     let service = ServiceBuilder::new()
         .filter(at(&config.cluster_url))
         .layer(config.extra_headers_layer()?)
@@ -125,10 +136,14 @@ fn at(server: &Uri) -> impl Fn(Request<Body>) -> Result<Request<Body>, BoxError>
 /// ends: a manager that follows eighty kinds and makes five hundred pods at a time had as many.
 fn tls(
     config: &Config,
+    trusted: Option<TrustedCertificates>,
     tcp: HttpConnector<Resolver>,
 ) -> Result<HttpsConnector<HttpConnector<Resolver>>, ConnectError> {
-    let builder =
-        HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    let mut tls = config.rustls_client_config()?;
+    if let Some(trusted) = trusted {
+        tls.dangerous().set_certificate_verifier(Arc::new(trusted));
+    }
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let builder = match &config.tls_server_name {
         Some(name) => {
             let name = ServerName::try_from(name.clone()).map_err(ConnectError::ServerName)?;

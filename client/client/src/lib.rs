@@ -44,6 +44,7 @@ mod servers;
 pub mod spans;
 #[cfg(test)]
 mod test_server;
+pub mod trusted_certificates;
 pub mod undecoded;
 pub mod unverified_tls;
 

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use base64::Engine;
+use ferry_client::connect::{connect_trusting, connect_with};
+use ferry_client::trusted_certificates::TrustedCertificates;
 use ferry_registry::Registry;
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
@@ -131,23 +133,25 @@ fn connect(target: &Target, config: &ClientConfig) -> Result<kube::Client, Strin
     if target.address.is_some() {
         kube.tls_server_name = Some(authority.host().to_string());
     }
-    if let Some(bundle) = config.ca_bundle.as_deref().filter(|bundle| !bundle.is_empty()) {
-        kube.root_cert = Some(authorities(bundle)?);
-    }
     kube.default_retry = false;
     kube.connect_timeout = Some(Duration::from_secs(30));
     kube.read_timeout = None;
-    kube::Client::try_from(kube).map_err(|error| error.to_string())
+    let client = match config.ca_bundle.as_deref().filter(|bundle| !bundle.is_empty()) {
+        Some(bundle) => connect_trusting(kube, trusted(bundle)?),
+        None => connect_with(kube),
+    };
+    client.map_err(|error| error.to_string())
 }
 
 /// The certificates of a caBundle: PEM, in base64.
-fn authorities(bundle: &str) -> Result<Vec<Vec<u8>>, String> {
+fn trusted(bundle: &str) -> Result<TrustedCertificates, String> {
     let pem = base64::engine::general_purpose::STANDARD
         .decode(bundle)
         .map_err(|error| format!("caBundle is not base64: {error}"))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
-        Ok(all) if !all.is_empty() => Ok(all.into_iter().map(|one| one.to_vec()).collect()),
+        Ok(all) if !all.is_empty() => TrustedCertificates::new(all)
+            .map_err(|error| format!("unable to load root certificates: {error}")),
         Ok(_) => Err("unable to load root certificates: no certificates found".into()),
         Err(error) => Err(format!("unable to load root certificates: {error}")),
     }
