@@ -37,11 +37,19 @@ pub fn generated_name(base: &str) -> String {
 /// Before admission: the object belongs where the request says.
 pub fn begin_create(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
     match_place(object, call)?;
-    if !object.resource_version().is_empty() {
-        return Err(Status::unexpected("resourceVersion should not be set on objects to be created"));
-    }
     dedup_owners(object, call);
     Ok(())
+}
+
+/// Where the object would be stored, so after all that may refuse it and never on a dry run: clients expect to hear of a
+/// refusal first. What is no revision, and 0, is passed over.
+pub fn check_is_new(resource_version: &str, call: &Call<'_>) -> Result<(), Status> {
+    match resource_version.parse::<u64>() {
+        Ok(1..) if !call.dry_run => {
+            Err(Status::unexpected("resourceVersion should not be set on objects to be created"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// After admission: what only the server sets.

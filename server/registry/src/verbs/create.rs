@@ -27,6 +27,7 @@ impl Registry {
     pub async fn create(&self, call: &Call<'_>, mut object: Object, tracked: bool) -> Result<Answer, Status> {
         let generated = object.name().is_empty() && !object.meta_text("generateName").is_empty();
         let mut draws = 0;
+        let resource_version = object.resource_version().to_string();
         metadata::begin_create(&mut object, call)?;
         if !self.settings.initializers {
             object.remove_meta("initializers");
@@ -41,6 +42,7 @@ impl Registry {
         }
         prepare(call, &mut object).await?;
         call.admission.validate(call, Operation::Create, Some(&object), None).await?;
+        metadata::check_is_new(&resource_version, call)?;
         loop {
             draws += 1;
             match self.write_new(call, &mut object).await {
