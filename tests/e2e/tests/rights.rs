@@ -299,7 +299,7 @@ async fn fields_are_owned_in_the_version_they_were_written_in() {
     let scaler = |max: i64| {
         json!({
             "apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
-            "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": max, "targetCPUUtilizationPercentage": 50},
+            "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": max, "targetCPUUtilizationPercentage": 50},
         })
     };
     let path = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";

@@ -128,7 +128,6 @@ impl Table for Upstream {
         Row::Switch("contention-profiling"),
         Row::Switch("enable-aggregator-routing"),
         Row::Switch("enable-garbage-collector"),
-        Row::Switch("enable-priority-and-fairness"),
         Row::Switch("service-account-lookup"),
         Row::Switch("service-account-extend-token-expiration"),
         Row::Switch("permit-port-sharing"),

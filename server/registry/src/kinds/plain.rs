@@ -6,6 +6,7 @@ use ferry_api::Object;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::pod;
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
 use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, Traits, Typed};
@@ -72,6 +73,13 @@ const fn row_with(
     Row { group, kind, strategy: Typed::new(Switches { default, traits, selectable, columns }) }
 }
 
+fn default_template(object: &mut Object) {
+    let spec = object.0.get_mut("template").and_then(|template| template.get_mut("spec"));
+    if let Some(spec) = spec.and_then(Value::as_object_mut) {
+        pod::defaults::spec(spec);
+    }
+}
+
 /// A request for devices that does not say how many is for one.
 fn default_device_counts(object: &mut Object) {
     let spec = object.section_mut("spec");
@@ -135,7 +143,7 @@ static ROWS: &[Row] = &[
     row("", "Endpoints", UPSERT, &[], network::ENDPOINTS),
     row("", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
-    row("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE),
+    row_with("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE, default_template),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),

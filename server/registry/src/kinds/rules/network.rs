@@ -127,8 +127,10 @@ pub fn reachable(ip: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors)
     let Some(address) = format::sloppy_ip(ip.text()) else {
         return errors.invalid(ip.path, ip.text(), "must be a valid IP address");
     };
-    // A server that listens on this host alone is reached nowhere else; its own endpoints say so.
+    // Upstream refuses all of loopback, since its proxy would go there; Ferry's never does. A server that listens on this
+    // host alone says so in its own endpoints, and a slice may lead to a webhook or an API server beside it.
     let own = (context.object.namespace(), context.object.name()) == ("default", "kubernetes");
+    let may_be_loopback = own || context.object.kind() == "EndpointSlice";
     let (link_local, multicast) = match address {
         std::net::IpAddr::V4(address) => (address.is_link_local(), address.octets()[..3] == [224, 0, 0]),
         std::net::IpAddr::V6(address) => {
@@ -139,7 +141,7 @@ pub fn reachable(ip: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors)
     if address.is_unspecified() {
         errors.invalid(ip.path, ip.text(), &format!("may not be unspecified ({})", ip.text()));
     }
-    if address.is_loopback() && !own {
+    if address.is_loopback() && !may_be_loopback {
         ip.invalid("may not be in the loopback range (127.0.0.0/8, ::1/128)", errors);
     }
     if link_local {
