@@ -11,12 +11,9 @@ pub fn spec(spec: &mut Map<String, Value>) {
             }
         }
     }
-    // A volume of which nothing but the name is said is an empty directory.
     for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Value::Object(volume) = volume
-            && volume.iter().all(|(field, value)| field == "name" || value.is_null())
-        {
-            volume.insert("emptyDir".into(), json!({}));
+        if let Value::Object(volume) = volume {
+            default_volume(volume);
         }
     }
     spec.entry("securityContext").or_insert_with(|| json!({}));
@@ -42,10 +39,24 @@ pub fn of_pod(spec: &mut Map<String, Value>) {
 }
 
 fn default_container(container: &mut Map<String, Value>) {
-    if !container.contains_key("imagePullPolicy") {
-        let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-        let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
-        container.insert("imagePullPolicy".into(), policy.into());
+    default_pull_policy(container, "image", "imagePullPolicy");
+}
+
+fn default_volume(volume: &mut Map<String, Value>) {
+    // A volume of which nothing but the name is said is an empty directory.
+    if volume.iter().all(|(field, value)| field == "name" || value.is_null()) {
+        volume.insert("emptyDir".into(), json!({}));
+    }
+    if let Some(Value::Object(image)) = volume.get_mut("image") {
+        default_pull_policy(image, "reference", "pullPolicy");
+    }
+}
+
+fn default_pull_policy(holder: &mut Map<String, Value>, image: &str, policy: &str) {
+    if !holder.contains_key(policy) {
+        let image = holder.get(image).and_then(Value::as_str).unwrap_or("");
+        let default = if is_latest(image) { "Always" } else { "IfNotPresent" };
+        holder.insert(policy.into(), default.into());
     }
 }
 
