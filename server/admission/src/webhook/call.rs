@@ -20,6 +20,8 @@ use crate::service_address;
 const LARGEST_ANSWER: usize = 3 << 20;
 /// This much of an unexpected answer is repeated to the client.
 const REPEATED: usize = 256;
+/// As many as Go's clients follow.
+const MOST_REDIRECTS: usize = 10;
 
 /// The connections to one webhook, kept between calls. A Service may move; then they are made anew.
 #[derive(Default)]
@@ -45,6 +47,17 @@ pub async fn post(registry: &Registry, hook: &Hook, body: Vec<u8>) -> Result<Vec
 }
 
 const NO_CLIENT: &str = "could not get REST client: ";
+
+/// Where a webhook's answer sends the same request, on the same server: Go's servers redirect `//path` to `/path`, which is
+/// how envtest writes URLs. Another server was named by nobody.
+fn redirected(code: http::StatusCode, headers: &http::HeaderMap, base: &str) -> Option<String> {
+    if ![http::StatusCode::TEMPORARY_REDIRECT, http::StatusCode::PERMANENT_REDIRECT].contains(&code) {
+        return None;
+    }
+    let location = headers.get(http::header::LOCATION)?.to_str().ok()?;
+    let path = location.strip_prefix(base).unwrap_or(location);
+    (path.starts_with('/') && !path.starts_with("//")).then(|| path.to_string())
+}
 
 /// What a client would say of an answer that is an error.
 fn unexpected(code: http::StatusCode, body: &[u8]) -> String {
@@ -74,20 +87,27 @@ impl Endpoint {
     ) -> Result<Vec<u8>, String> {
         let (target, client) = self.client(registry, config).map_err(|why| format!("{NO_CLIENT}{why}"))?;
         let (base, path) = split_path(&target.url);
-        let called = format!("{path}?timeout={}s", timeout.as_secs());
+        let mut called = format!("{path}?timeout={}s", timeout.as_secs());
         let shown = format!("{base}{called}");
         let failed = |why: String| format!("Post {shown:?}: {why}");
-        let request = http::Request::post(&called)
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .header(http::header::ACCEPT, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| failed(error.to_string()))?;
         let answer = tokio::time::timeout(timeout, async {
-            let response = client.send(request).await.map_err(|error| failed(cause(&error, &target)))?;
-            let code = response.status();
-            let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
-            Ok::<_, String>((code, body))
+            for _ in 0..=MOST_REDIRECTS {
+                let request = http::Request::post(&called)
+                    .header(http::header::CONTENT_TYPE, "application/json")
+                    .header(http::header::ACCEPT, "application/json")
+                    .body(Body::from(body.clone()))
+                    .map_err(|error| failed(error.to_string()))?;
+                let response = client.send(request).await.map_err(|error| failed(cause(&error, &target)))?;
+                let code = response.status();
+                if let Some(elsewhere) = redirected(code, response.headers(), base) {
+                    called = elsewhere;
+                    continue;
+                }
+                let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+                let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
+                return Ok::<_, String>((code, body));
+            }
+            Err(failed(format!("stopped after {MOST_REDIRECTS} redirects")))
         });
         let (code, body) = answer.await.map_err(|_| failed("context deadline exceeded".into()))??;
         match code.is_success() {
@@ -198,5 +218,31 @@ fn host_and_port(url: &str) -> String {
         authority.to_string()
     } else {
         format!("{authority}:443")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_followed_on_the_same_server_only() {
+        let check = |code: u16, location: &str, expected: Option<&str>| {
+            let mut headers = http::HeaderMap::new();
+            headers.insert(http::header::LOCATION, location.parse().expect("a header"));
+            let code = http::StatusCode::from_u16(code).expect("a code");
+            assert_eq!(
+                redirected(code, &headers, "https://127.0.0.1:9443").as_deref(),
+                expected,
+                "{location}"
+            );
+        };
+        check(307, "/failing?timeout=10s", Some("/failing?timeout=10s"));
+        check(308, "https://127.0.0.1:9443/failing", Some("/failing"));
+        check(307, "https://127.0.0.1:94430/failing", None);
+        check(307, "https://elsewhere.example/failing", None);
+        check(307, "//elsewhere.example/failing", None);
+        check(302, "/failing", None);
+        check(200, "/failing", None);
     }
 }
