@@ -33,7 +33,6 @@ mod ports;
 pub mod ranges;
 pub mod rights;
 pub mod rotation;
-mod runtime;
 pub mod server;
 pub mod status;
 pub mod token;

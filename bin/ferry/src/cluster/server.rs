@@ -24,7 +24,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation, runtime};
+use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -124,7 +124,12 @@ async fn start(
     let runtime = async {
         parts.starting("runtime");
         let endpoint = node_options.container_runtime_endpoint.as_deref();
-        let found = runtime::find_or_start(&layout, endpoint, &node_options.registry_config_dir).await?;
+        let found = ferry_containerd::find_or_start(
+            &layout.containerd(),
+            endpoint,
+            &node_options.registry_config_dir,
+        )
+        .await?;
         parts.running("runtime", found.description.clone());
         anyhow::Ok(found)
     };
