@@ -36,5 +36,6 @@ pub mod rotation;
 mod runtime;
 pub mod server;
 pub mod status;
+mod storage;
 pub mod token;
 pub mod up;
