@@ -35,5 +35,6 @@ pub mod rights;
 pub mod rotation;
 pub mod server;
 pub mod status;
+mod storage;
 pub mod token;
 pub mod up;

@@ -100,7 +100,12 @@ async fn start(
     let ranges = facts.ranges.clone();
     address::lead_to_services(&layout, ranges.service_cidr)?;
     let node_options = options.node.clone();
-    let instance = Instance { name: &name, address, shares_store: options.api.shares_store() };
+    let instance = Instance {
+        name: &name,
+        address,
+        shares_store: options.api.shares_store(),
+        default_storage_class: options.default_storage_class,
+    };
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
         cluster_domain: facts.domain.clone(),

@@ -9,17 +9,17 @@ use crate::pod;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-struct Page {
+pub(super) struct Page {
     text: String,
 }
 
 impl Page {
-    fn family(&mut self, name: &str, help: &str, kind: &str) {
+    pub(super) fn family(&mut self, name: &str, help: &str, kind: &str) {
         // writing to a string cannot fail
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let shown: Vec<String> =
             labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
         let labels = if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) };
@@ -154,6 +154,7 @@ impl Server {
         let healthy = self.node.runtime_health.borrow().is_ok();
         page.family("kubelet_runtime_up", "1 while the container runtime answers", "gauge");
         page.sample("kubelet_runtime_up", &[], if healthy { 1.0 } else { 0.0 });
+        self.volume_metrics(&mut page);
         page.finish()
     }
 }

@@ -3,10 +3,12 @@
 //! may.
 
 mod auth;
+mod host_logs;
 mod logs;
 mod metrics;
 mod stats;
 mod streams;
+mod volume_stats;
 
 use std::convert::Infallible;
 use std::io;
@@ -291,6 +293,7 @@ impl Server {
             ["metrics"] => self.metrics().await,
             ["metrics", "resource"] => self.resource_metrics().await,
             ["metrics", "cadvisor" | "probes"] => text(StatusCode::OK, ""),
+            ["logs", path @ ..] => host_logs::serve(path).await,
             ["containerLogs", namespace, pod, container] => {
                 self.logs(&request, namespace, pod, container).await
             }

@@ -20,3 +20,4 @@ mod segment;
 mod servers;
 mod start;
 mod streams;
+mod volumes;
