@@ -32,6 +32,7 @@ pub mod names;
 pub mod object;
 pub mod openapi;
 pub mod pod_resources;
+pub mod private_key;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;

@@ -33,7 +33,7 @@ use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, paths, respond, verbs};
+use crate::{compress, indent, paths, respond, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -68,7 +68,7 @@ pub async fn handle<B: RequestBody>(
     request: http::Request<B>,
 ) -> Response {
     let (head, body) = receive(request);
-    let mut responder = Responder::new(&connection, &head.parts);
+    let mut responder = Responder::new(&connection, &head);
     let deadline = match deadline(api.limits.request_timeout, &head.info, &head.query) {
         Ok(deadline) => deadline,
         Err(status) => return responder.refuse(&status),
@@ -250,6 +250,7 @@ struct Responder {
     span: Span,
     context: Context,
     wanted: Wanted,
+    is_indented: bool,
     accept_gzip: bool,
     is_traced_write: bool,
 }
@@ -271,12 +272,17 @@ impl Context {
 }
 
 impl Responder {
-    fn new(connection: &Connection, parts: &http::request::Parts) -> Responder {
+    fn new(connection: &Connection, head: &Head) -> Responder {
+        let parts = &head.parts;
         let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
+        let wanted = wanted.unwrap_or(Wanted::JSON);
+        // Objects and discovery are for people too; OpenAPI and the issuer's keys are not.
+        let is_api = parts.uri.path().starts_with("/api");
         Responder {
             span: trace(parts),
             context: Context::default(),
-            wanted: wanted.unwrap_or(Wanted::JSON),
+            is_indented: is_api && (wanted.pretty || indent::is_wanted(&head.query, &parts.headers)),
+            wanted,
             accept_gzip: compress::accepts(&parts.headers),
             is_traced_write: connection.identity.is_none()
                 && parts.headers.contains_key("traceparent")
@@ -314,6 +320,9 @@ impl Responder {
         drop(self.span);
         if let Some(auditing) = self.context.auditing {
             response = auditing.finish(response);
+        }
+        if self.is_indented {
+            response = indent::indent(response);
         }
         if self.accept_gzip { compress::gzip(response) } else { response }
     }

@@ -37,6 +37,7 @@ impl Table for Upstream {
         Row::Value("client-ca-file"),
         Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
+        Row::Value("kube-api-content-type"),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
         Row::Value("secure-port"),
