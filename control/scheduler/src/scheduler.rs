@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::consult;
 use crate::cycle::{Filters, FitError, Found, Search};
 use crate::extender::{EXTENDER, Extender, ExtenderError};
+use crate::metrics;
 use crate::nominated::Nominated;
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
@@ -86,6 +87,8 @@ struct Finished {
     node: String,
     step: Step,
     result: Result<(), WriteError>,
+    /// When the attempt began.
+    began: Instant,
 }
 
 /// Whoever was asked to write, the API or an extender, could not.
@@ -256,7 +259,7 @@ impl Scheduler {
         let changed = changed.filter(|node| self.nominated.any_on(&self.snapshot, *node));
         let (profiles, nominated, watched) = (&self.profiles, &self.nominated, &self.watched);
         let snapshot = &mut self.snapshot;
-        let woken = self.queue.wake(Instant::now(), |pod, refused_by| {
+        let woken = self.queue.wake(Instant::now(), change.event(), |pod, refused_by| {
             let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
                 return false;
             };
@@ -280,6 +283,7 @@ impl Scheduler {
     }
 
     async fn schedule(&mut self, pod: Arc<PodInfo>) {
+        let began = Instant::now();
         let mut span = ferry_trace::span("scheduler.schedule");
         span.object("pods", &pod.key.namespace, &pod.key.name);
         if let Some(revision) = ferry_client::name::revision(&pod.pod) {
@@ -298,7 +302,10 @@ impl Scheduler {
         let consulted = consult::filter(&self.extenders, &pod, &self.snapshot, nodes, &mut refused);
         let nodes = match span.in_scope(consulted).await {
             Ok(nodes) => nodes,
-            Err(error) => return span.enter(|| self.give_up(at, &pod, &error.to_string())),
+            Err(error) => {
+                metrics::attempted(profile.name, "error", began.elapsed());
+                return span.enter(|| self.give_up(at, &pod, &error.to_string()));
+            }
         };
         if !nodes.is_empty() {
             let extra = consult::scores(&self.extenders, &pod, &self.snapshot, &nodes);
@@ -313,13 +320,16 @@ impl Scheduler {
             if !refused.refused.is_empty() {
                 span.set("refused_nodes", self.refusals(&refused));
             }
-            return span.enter(|| self.place(&pod, node, choices));
+            metrics::searched(began.elapsed());
+            return span.enter(|| self.place(&pod, node, choices, began));
         }
+        metrics::searched(began.elapsed());
         let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
         let summary = refused.summary();
         span.set("refused", summary.clone());
         span.set("refused_nodes", self.refusals(&refused));
         self.queue.refused(&pod.key, refused.plugins(), Instant::now());
+        metrics::attempted(profile.name, "unschedulable", began.elapsed());
         span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
     }
 
@@ -351,7 +361,7 @@ impl Scheduler {
     }
 
     /// Books the node at once, and binds beside the next searches.
-    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices) {
+    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices, began: Instant) {
         let name = self.snapshot.name(node).to_string();
         let (client, sender, pod) = (self.client.clone(), self.sender.clone(), pod.clone());
         let step = if choices.is_empty() { Step::Bind } else { Step::BindVolumes };
@@ -365,7 +375,8 @@ impl Scheduler {
         let write = async move {
             let mut span = ferry_trace::span("scheduler.bind");
             span.object("pods", &pod.key.namespace, &pod.key.name).set("node", name.as_str());
-            let result = span
+            let binding = Instant::now();
+            let result: Result<(), WriteError> = span
                 .in_scope(async {
                     match (step, binder) {
                         (Step::Bind, Some(binder)) => binder.bind(&pod, &name).await?,
@@ -375,17 +386,26 @@ impl Scheduler {
                     Ok(())
                 })
                 .await;
+            if step == Step::Bind {
+                let status = if result.is_ok() { "Success" } else { "Error" };
+                metrics::ran("Bind", pod.scheduler_name(), status, binding.elapsed());
+            }
             // fails only when the scheduler has ended
-            let _ = sender.send(Finished { pod, node: name, step, result }).await;
+            let _ = sender.send(Finished { pod, node: name, step, result, began }).await;
         };
         self.writes.spawn(ferry_trace::inherit(write));
     }
 
     fn settle(&mut self, done: Finished) {
-        let Finished { pod, node, step, result } = done;
+        let Finished { pod, node, step, result, began } = done;
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         match (step, result) {
             (Step::Bind, Ok(())) => {
+                metrics::attempted(pod.scheduler_name(), "scheduled", began.elapsed());
+                if let Some((attempts, first)) = self.queue.attempts(&pod.key) {
+                    metrics::bound(attempts, first.elapsed());
+                }
+                metrics::knows(self.snapshot.len(), self.snapshot.placed_pods());
                 self.queue.remove(&pod.key);
                 if let Some(at) = at {
                     let note = format!("Successfully assigned {} to {node}", pod.key);
@@ -414,6 +434,7 @@ impl Scheduler {
                     return;
                 }
                 tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
+                metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
                 self.queue.failed(&pod.key, Instant::now());
                 if let Some(at) = at {
                     self.tell(at, &pod, "SchedulerError", &format!("binding rejected: {error}"), None);
@@ -434,8 +455,12 @@ impl Scheduler {
         }
         let from = self.search.random() as usize;
         let mut span = ferry_trace::span("scheduler.preempt");
+        metrics::preemption_attempted();
+        let began = Instant::now();
         let found =
             default_preemption::find(cycle, &mut self.snapshot, filters, &self.nominated, error, from);
+        let status = if found.is_ok() { "Success" } else { "Unschedulable" };
+        metrics::ran("PostFilter", cycle.profile.name, status, began.elapsed());
         let candidates = match found {
             Ok(candidates) => candidates,
             Err(message) => {
@@ -454,6 +479,7 @@ impl Scheduler {
         let node = self.snapshot.name(candidate.node).to_string();
         span.set("node", node.clone());
         span.set("victims", candidate.victims.len() as i64);
+        metrics::preempted(candidate.victims.len());
         let recorder = self.profiles.iter().find(|(_, profile)| profile.name == cycle.profile.name);
         for victim in candidate.victims {
             // one that is already on its way out needs no second push
