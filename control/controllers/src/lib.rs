@@ -32,6 +32,7 @@ pub mod garbage_collector;
 pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod metrics;
 pub mod namespace;
 pub mod node_affinity;
 pub mod node_ipam;
