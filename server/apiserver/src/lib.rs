@@ -34,7 +34,7 @@ mod http2;
 pub mod in_process;
 mod list_body;
 mod malformed_requests;
-mod metrics;
+pub mod metrics;
 mod negotiate;
 pub mod node_connection;
 mod paths;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-pub const GIT_VERSION: &str = concat!("v1.36.4+ferry.", env!("CARGO_PKG_VERSION"));
+pub use ferry_metrics::process::GIT_VERSION;
 
 pub fn document() -> String {
     json!({
