@@ -145,7 +145,12 @@ pub fn cron_job_created(late: Duration) {
 }
 
 pub fn node_evicted(zone: &str) {
-    EVICTIONS.with([zone]).inc();
+    EVICTIONS.with([zone_label(zone)]).inc();
+}
+
+/// A node without region and zone is in none.
+fn zone_label(zone: &str) -> &str {
+    if zone == "/" { "" } else { zone }
 }
 
 fn outcome<T>(result: &Result<T, Error>) -> &'static str {
@@ -254,6 +259,7 @@ fn zones(page: &mut Page, nodes: &[Arc<Node>]) {
         *ready += f64::from(node_lifecycle::ready_status(node) == "True");
     }
     for (zone, (all, ready)) in zones {
+        let zone = zone_label(&zone).to_owned();
         page.sample(&ZONE_SIZE, &[&zone], all);
         page.sample(&ZONE_HEALTH, &[&zone], 100.0 * ready / all);
         page.sample(&UNHEALTHY, &[&zone], all - ready);

@@ -110,9 +110,10 @@ pub struct Metrics {
 /// Of one resource, as many as a request of one kind and outcome needs.
 struct Series {
     total: Arc<Counter>,
-    duration: Arc<Histogram>,
-    sli_duration: Arc<Histogram>,
-    sizes: Arc<Histogram>,
+    /// Of requests that end: how long a watch lasts says nothing.
+    durations: Option<[Arc<Histogram>; 2]>,
+    /// Of reads.
+    sizes: Option<Arc<Histogram>>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -230,8 +231,8 @@ impl Metrics {
         };
         let names = Borrowed::of(row, info, outcome);
         let series = self.count(names, took);
-        if let (Body::Bytes(bytes), true) = (response.body(), matches!(outcome.verb, "GET" | "LIST")) {
-            series.sizes.observe(bytes.len() as f64);
+        if let (Body::Bytes(bytes), Some(sizes)) = (response.body(), &series.sizes) {
+            sizes.observe(bytes.len() as f64);
         }
         if row.is_some_and(|row| row.deprecation.is_some()) {
             let labels = [names.group, "", names.resource, names.subresource, names.version];
@@ -255,10 +256,8 @@ impl Metrics {
         let known = self.series.read().get(&names).cloned();
         let series = known.unwrap_or_else(|| self.series(names));
         series.total.inc();
-        // the duration of a watch says nothing
-        if names.outcome.verb != "WATCH" && names.outcome.verb != "CONNECT" {
-            series.duration.observe_time(took);
-            series.sli_duration.observe_time(took);
+        for duration in series.durations.iter().flatten() {
+            duration.observe_time(took);
         }
         series
     }
@@ -272,9 +271,9 @@ impl Metrics {
         let labels = [&code, COMPONENT, dry_run, group, resource, scope, subresource, verb, version];
         let series = Arc::new(Series {
             total: REQUESTS.with(labels),
-            duration: DURATION.with(with),
-            sli_duration: SLI_DURATION.with(without),
-            sizes: RESPONSE_SIZES.with(without),
+            durations: (verb != "WATCH" && verb != "CONNECT")
+                .then(|| [DURATION.with(with), SLI_DURATION.with(without)]),
+            sizes: matches!(verb, "GET" | "LIST").then(|| RESPONSE_SIZES.with(without)),
         });
         let names = Names {
             group: group.into(),
@@ -473,7 +472,8 @@ mod tests {
             Borrowed { group: "test", version: "v1", resource: "things", subresource: "status", outcome };
         metrics.count(names, Duration::from_millis(10));
         let series = metrics.count(names, Duration::from_millis(100));
-        assert_eq!((series.total.get(), series.duration.count()), (2, 2));
+        let counts = series.durations.as_ref().map(|durations| durations[0].count());
+        assert_eq!((series.total.get(), counts), (2, Some(2)));
         metrics.count(Borrowed { subresource: "", ..names }, Duration::ZERO);
         assert_eq!(metrics.series.read().len(), 2);
     }
