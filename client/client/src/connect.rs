@@ -93,9 +93,11 @@ fn connect_by(
     resolver: Resolver,
     trusted: Option<TrustedCertificates>,
 ) -> Result<Client, ConnectError> {
+    let propagate =
+        PropagateLayer { host: config.cluster_url.authority().map_or("", |at| at.as_str()).into() };
     // Proxies and plugins are kube's own affair.
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
-        let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
+        let traced = tower::layer::layer_fn(|service| propagate.layer(cloneable(service)));
         return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
     }
     let connector = tls(&config, trusted, tcp(config.connect_timeout, resolver))?;
@@ -105,11 +107,9 @@ fn connect_by(
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(coalescing(connector)));
     Ok(match config.auth_layer()? {
-        Some(auth) => {
-            Client::new(PropagateLayer.layer(cloneable(auth.layer(service))), config.default_namespace)
-        }
+        Some(auth) => Client::new(propagate.layer(cloneable(auth.layer(service))), config.default_namespace),
         // who shows a certificate needs no header, and no buffer
-        None => Client::new(PropagateLayer.layer(service), config.default_namespace),
+        None => Client::new(propagate.layer(service), config.default_namespace),
     })
 }
 
@@ -200,7 +200,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Client::new(PropagateLayer.layer(service), "default")
+    Client::new(PropagateLayer { host: "in-process".into() }.layer(service), "default")
 }
 
 #[cfg(test)]

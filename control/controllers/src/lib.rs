@@ -33,6 +33,7 @@ pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod local_volume;
+pub mod metrics;
 pub mod namespace;
 pub mod node_affinity;
 pub mod node_ipam;

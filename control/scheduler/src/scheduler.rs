@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::consult;
 use crate::cycle::{Filters, FitError, Found, Search};
 use crate::extender::{EXTENDER, Extender, ExtenderError};
+use crate::metrics;
 use crate::nominated::Nominated;
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
@@ -93,6 +94,8 @@ struct AwaitingVolumes {
     /// Whether what was chosen is written.
     written: bool,
     until: Instant,
+    /// When the attempt began that chose the node.
+    began: Instant,
 }
 
 /// Upstream's `bindTimeoutSeconds`.
@@ -104,6 +107,8 @@ struct Finished {
     node: String,
     step: Step,
     result: Result<(), WriteError>,
+    /// When the attempt began.
+    began: Instant,
 }
 
 /// Whoever was asked to write, the API or an extender, could not.
@@ -292,7 +297,7 @@ impl Scheduler {
         let changed = changed.filter(|node| self.nominated.any_on(&self.snapshot, *node));
         let (profiles, nominated, watched) = (&self.profiles, &self.nominated, &self.watched);
         let snapshot = &mut self.snapshot;
-        let woken = self.queue.wake(Instant::now(), |pod, refused_by| {
+        let woken = self.queue.wake(Instant::now(), change.event(), |pod, refused_by| {
             let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
                 return false;
             };
@@ -316,6 +321,7 @@ impl Scheduler {
     }
 
     async fn schedule(&mut self, pod: Arc<PodInfo>) {
+        let began = Instant::now();
         let mut span = ferry_trace::span("scheduler.schedule");
         span.object("pods", &pod.key.namespace, &pod.key.name);
         if let Some(revision) = ferry_client::name::revision(&pod.pod) {
@@ -334,7 +340,10 @@ impl Scheduler {
         let consulted = consult::filter(&self.extenders, &pod, &self.snapshot, nodes, &mut refused);
         let nodes = match span.in_scope(consulted).await {
             Ok(nodes) => nodes,
-            Err(error) => return span.enter(|| self.give_up(at, &pod, &error.to_string())),
+            Err(error) => {
+                metrics::attempted(profile.name, "error", began.elapsed());
+                return span.enter(|| self.give_up(at, &pod, &error.to_string()));
+            }
         };
         if !nodes.is_empty() {
             let extra = consult::scores(&self.extenders, &pod, &self.snapshot, &nodes);
@@ -349,13 +358,16 @@ impl Scheduler {
             if !refused.refused.is_empty() {
                 span.set("refused_nodes", self.refusals(&refused));
             }
-            return span.enter(|| self.place(&pod, node, choices));
+            metrics::searched(began.elapsed());
+            return span.enter(|| self.place(&pod, node, choices, began));
         }
+        metrics::searched(began.elapsed());
         let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
         let summary = refused.summary();
         span.set("refused", summary.clone());
         span.set("refused_nodes", self.refusals(&refused));
         self.queue.refused(&pod.key, refused.plugins(), Instant::now());
+        metrics::attempted(profile.name, "unschedulable", began.elapsed());
         span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
     }
 
@@ -387,12 +399,12 @@ impl Scheduler {
     }
 
     /// Books the node at once, and binds beside the next searches.
-    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices) {
+    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices, began: Instant) {
         let name = self.snapshot.name(node).to_string();
         self.snapshot.place(pod.clone(), node);
         self.break_promise(&pod.key, Some(&name));
         if choices.is_empty() {
-            return self.bind(pod.clone(), name);
+            return self.bind(pod.clone(), name, began);
         }
         let awaiting = AwaitingVolumes {
             pod: pod.clone(),
@@ -400,18 +412,19 @@ impl Scheduler {
             choices: choices.clone(),
             written: false,
             until: Instant::now() + VOLUMES_WITHIN,
+            began,
         };
         self.awaiting_volumes.insert(pod.key.clone(), awaiting);
         let (client, node) = (self.client.clone(), name.clone());
-        self.write(pod.clone(), name, Step::BindVolumes, async move {
+        self.write(pod.clone(), name, Step::BindVolumes, began, async move {
             Ok(write::bind_volumes(&client, &choices, &node).await?)
         });
     }
 
-    fn bind(&mut self, pod: Arc<PodInfo>, name: String) {
+    fn bind(&mut self, pod: Arc<PodInfo>, name: String, began: Instant) {
         let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
         let (client, bound, node) = (self.client.clone(), pod.clone(), name.clone());
-        self.write(pod, name, Step::Bind, async move {
+        self.write(pod, name, Step::Bind, began, async move {
             match binder {
                 Some(binder) => binder.bind(&bound, &node).await?,
                 None => write::bind(&client, &bound, &node).await?,
@@ -425,15 +438,21 @@ impl Scheduler {
         pod: Arc<PodInfo>,
         node: String,
         step: Step,
+        began: Instant,
         act: impl Future<Output = Result<(), WriteError>> + Send + 'static,
     ) {
         let sender = self.sender.clone();
         let write = async move {
             let mut span = ferry_trace::span("scheduler.bind");
             span.object("pods", &pod.key.namespace, &pod.key.name).set("node", node.as_str());
+            let binding = Instant::now();
             let result = span.in_scope(act).await;
+            if step == Step::Bind {
+                let status = if result.is_ok() { "Success" } else { "Error" };
+                metrics::ran("Bind", pod.scheduler_name(), status, binding.elapsed());
+            }
             // fails only when the scheduler has ended
-            let _ = sender.send(Finished { pod, node, step, result }).await;
+            let _ = sender.send(Finished { pod, node, step, result, began }).await;
         };
         self.writes.spawn(ferry_trace::inherit(write));
     }
@@ -456,11 +475,11 @@ impl Scheduler {
             }
         }
         for (key, outcome) in settled {
-            let Some(AwaitingVolumes { pod, node, .. }) = self.awaiting_volumes.remove(&key) else {
+            let Some(AwaitingVolumes { pod, node, began, .. }) = self.awaiting_volumes.remove(&key) else {
                 continue;
             };
             match outcome {
-                Ok(()) => self.bind(pod, node),
+                Ok(()) => self.bind(pod, node, began),
                 Err(why) => self.volumes_failed(&pod, &node, &why),
             }
         }
@@ -478,10 +497,15 @@ impl Scheduler {
     }
 
     fn settle(&mut self, done: Finished) {
-        let Finished { pod, node, step, result } = done;
+        let Finished { pod, node, step, result, began } = done;
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         match (step, result) {
             (Step::Bind, Ok(())) => {
+                metrics::attempted(pod.scheduler_name(), "scheduled", began.elapsed());
+                if let Some((attempts, first)) = self.queue.attempts(&pod.key) {
+                    metrics::bound(attempts, first.elapsed());
+                }
+                metrics::knows(self.snapshot.len(), self.snapshot.placed_pods());
                 self.queue.remove(&pod.key);
                 if let Some(at) = at {
                     let note = format!("Successfully assigned {} to {node}", pod.key);
@@ -511,6 +535,7 @@ impl Scheduler {
                     return;
                 }
                 tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
+                metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
                 self.queue.failed(&pod.key, Instant::now());
                 if let Some(at) = at {
                     self.tell(at, &pod, "SchedulerError", &format!("binding rejected: {error}"), None);
@@ -531,8 +556,12 @@ impl Scheduler {
         }
         let from = self.search.random() as usize;
         let mut span = ferry_trace::span("scheduler.preempt");
+        metrics::preemption_attempted();
+        let began = Instant::now();
         let found =
             default_preemption::find(cycle, &mut self.snapshot, filters, &self.nominated, error, from);
+        let status = if found.is_ok() { "Success" } else { "Unschedulable" };
+        metrics::ran("PostFilter", cycle.profile.name, status, began.elapsed());
         let candidates = match found {
             Ok(candidates) => candidates,
             Err(message) => {
@@ -551,6 +580,7 @@ impl Scheduler {
         let node = self.snapshot.name(candidate.node).to_string();
         span.set("node", node.clone());
         span.set("victims", candidate.victims.len() as i64);
+        metrics::preempted(candidate.victims.len());
         let recorder = self.profiles.iter().find(|(_, profile)| profile.name == cycle.profile.name);
         for victim in candidate.victims {
             // one that is already on its way out needs no second push

@@ -181,7 +181,7 @@ impl Parts {
         };
         let allocatable = allocatable(&capacity, &config);
         let addresses = node_addresses(&config);
-        let listener = server::Listener::bind(&config, &addresses)?;
+        let listener = server::bind(&config, &addresses)?;
 
         let events =
             client.clone().map(|client| Events::start(client, config.node_name.clone(), shutdown.clone()));
@@ -225,7 +225,7 @@ impl Parts {
             runtime: runtime.clone(),
             runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
             addresses: addresses.clone(),
-            port: listener.port(),
+            port: listener.address().port(),
             runtime_health,
             pressure: pressure_seen,
             network_problem: network_problem.clone(),

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::body::{Body, Response};
 use crate::filters::Connection;
-use crate::negotiate;
 use crate::request_info::RequestInfo;
+use crate::{metrics, negotiate};
 
 const AUDIT_ID: &str = "audit-id";
 /// A client may name its request, but not fill the log with the name.
@@ -43,6 +43,7 @@ impl Auditing {
         let audit = audit?;
         let attributes = info.attributes(user);
         let config = audit.policy().decide(&attributes);
+        metrics::audit_level(config.level);
         if config.level == Level::None {
             return None;
         }
@@ -134,6 +135,7 @@ impl Auditing {
 
     fn emit(&self, stage: Stage) {
         if let Some(event) = self.record.event(stage, SystemTime::now()) {
+            metrics::audit_event();
             self.audit.emit(event);
         }
     }

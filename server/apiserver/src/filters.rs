@@ -33,7 +33,7 @@ use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, indent, paths, respond, verbs};
+use crate::{compress, indent, metrics, paths, respond, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -142,8 +142,9 @@ async fn filter<B: RequestBody>(
     permit(&info.attributes(&user), decision)?;
     if let Some(remote) = aggregation::remote(api, &info) {
         // The other server limits its requests itself; a slow one takes no seats here.
+        let method = parts.method.clone();
         let response = proxy_request(&remote, connection, &info, &user, parts, body).await;
-        api.metrics.passed_on(&info, response.status(), started.elapsed());
+        api.metrics.passed_on(&info, &method, response.status(), started.elapsed());
         return Ok(Filtered::Proxied(response));
     }
     let response_memory = limit_unread_responses(api, connection, &user)?;
@@ -213,6 +214,7 @@ async fn serve(
     deadline: Option<Deadline>,
 ) -> Response {
     let Admitted { request, started, body } = admitted;
+    let in_flight = metrics::in_flight(&request.info);
     let answering = responder.span.in_scope(within(deadline, answer(&api, &request)));
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
         Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.wanted)),
@@ -222,7 +224,8 @@ async fn serve(
     drop((body, request.seats.lock().take()));
     add_warnings(&mut response, &request);
     responder.context.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
-    api.metrics.finished(&api.served(), &request, response.status(), started.elapsed());
+    api.metrics.finished(&api.served(), &request, &response, started.elapsed());
+    drop(in_flight);
     match holds_memory(&response, &request) {
         Ok(true) => responder.finish(response).map(|body| body.hold(request.response_memory)),
         Ok(false) => responder.finish(response),
@@ -446,7 +449,10 @@ async fn authenticate(
         peer: connection.peer,
         now: SystemTime::now(),
     };
-    match span.in_scope(api.authentication.authenticate(&credentials)).await {
+    let began = Instant::now();
+    let authenticated = span.in_scope(api.authentication.authenticate(&credentials)).await;
+    metrics::authenticated(authenticated.is_ok(), began.elapsed());
+    match authenticated {
         Ok(identity) => {
             span.set("user", &identity.user.name);
             if let Some(unauthenticated) =
@@ -480,7 +486,10 @@ async fn impersonate(
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
     let span = ferry_trace::span("filter.authorization");
-    span.instrument(api.authorization.authorize(&info.attributes(user))).await
+    let began = Instant::now();
+    let decision = span.instrument(api.authorization.authorize(&info.attributes(user))).await;
+    metrics::authorized(&decision, began.elapsed());
+    decision
 }
 
 /// Only a clear yes lets a request on.

@@ -35,7 +35,7 @@ pub mod in_process;
 mod indent;
 mod list_body;
 mod malformed_requests;
-mod metrics;
+pub mod metrics;
 mod negotiate;
 pub mod node_connection;
 mod paths;

@@ -18,10 +18,12 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::layout::Layout;
+use super::metrics_ports::{self, MetricsPorts};
 use super::options::{NodeOptions, ProxyMode};
 use super::parts::Parts;
 use super::ports::{self, Protocols};
 use super::ranges::Ranges;
+use crate::roles::serving;
 
 const KUBELET_PORT: u16 = 10250;
 /// In the kubelet's settings: [`KUBELET_PORT`], or another where that is taken.
@@ -115,6 +117,9 @@ impl Node {
             self.start_kubelet(&kubelet, dns_port, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
             self.start_proxy(informers, parts, tasks, shutdown);
+            let metrics = MetricsPorts { cluster: &self.layout.cluster, parts, tasks, shutdown };
+            metrics.plain("proxy", metrics_ports::PROXY, serving::proxy());
+            metrics.plain("dns", metrics_ports::DNS, serving::dns());
             Ok(kubelet)
         })
     }

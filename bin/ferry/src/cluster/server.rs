@@ -12,8 +12,9 @@ use ferry_apiserver::run::Running;
 use ferry_auth::User;
 use ferry_auth::pki::Pki;
 use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
-use ferry_client::{CancellationToken, Informers};
+use ferry_client::{CancellationToken, Informers, NamespacedName};
 use ferry_store::Store;
+use k8s_openapi::api::core::v1::Node as ApiNode;
 use tokio_util::task::TaskTracker;
 
 use super::address::{self, End};
@@ -101,6 +102,7 @@ async fn start(
     address::lead_to_services(&layout, ranges.service_cidr)?;
     let node_options = options.node.clone();
     let instance = Instance {
+        cluster: &layout.cluster,
         name: &name,
         address,
         shares_store: options.api.shares_store(),
@@ -168,7 +170,25 @@ async fn start(
         done = ready => done?,
         () = shutdown.cancelled() => {}
     }
+    let kubelet = kubelet_metrics(&informers, &node.name);
+    parts.update(|now| {
+        now.metrics.insert("apiserver".into(), format!("{}/metrics", running.url));
+        now.metrics.extend(kubelet.map(|url| ("kubelet".into(), url)));
+    });
     Ok((running, tasks))
+}
+
+/// Where the kubelet serves its metrics, as its Node says.
+fn kubelet_metrics(informers: &Informers, name: &str) -> Option<String> {
+    let node = informers.of::<ApiNode>().get(&NamespacedName::cluster(name))?;
+    let status = node.status.as_ref()?;
+    let port = status.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port;
+    let address = status.addresses.as_ref()?.iter().find(|address| address.type_ == "InternalIP")?;
+    let host = match address.address.parse().ok()? {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    Some(format!("https://{host}:{port}/metrics"))
 }
 
 /// What the cluster is like: as it was founded, or as this server would have it.

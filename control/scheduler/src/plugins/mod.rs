@@ -117,6 +117,21 @@ pub enum Change<'a> {
     Namespace,
 }
 
+impl Change<'_> {
+    /// Upstream's name of such an event.
+    pub fn event(&self) -> &'static str {
+        match self {
+            Change::Node { what, .. } if what & fact::ADDED != 0 => "NodeAdd",
+            Change::Node { .. } => "NodeUpdate",
+            Change::PodPlaced(_) => "AssignedPodAdd",
+            Change::PodLeft { .. } => "AssignedPodDelete",
+            Change::Claim(..) => "PersistentVolumeClaimUpdate",
+            Change::Storage => "PersistentVolumeUpdate",
+            Change::Namespace => "NamespaceUpdate",
+        }
+    }
+}
+
 /// Facts of a node, as bits of [`Change::Node`] and of [`Plugin::node_facts`].
 pub mod fact {
     pub const ALLOCATABLE: u8 = 1;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::cri;
 use crate::events;
+use crate::metrics;
 use crate::plan::{Probed, Verdict};
 use crate::pod::{self, ContainerKind, ContainerOf};
 use crate::runtime::view::{Container, PodRuntime};
@@ -198,7 +199,10 @@ impl ProbeTask {
         loop {
             ticks.tick().await;
             let mut span = ferry_trace::Span::root("kubelet.probe", None);
+            let began = std::time::Instant::now();
             let outcome = self.ask().await;
+            let container = &self.target.container.name;
+            metrics::probed(&self.pod, container, kind.name(), outcome.succeeded, began.elapsed());
             if !outcome.succeeded {
                 let note = format!("{} probe failed: {}", kind.name(), outcome.output);
                 let regarding = events::container_reference(&self.pod, &self.target.container.name);

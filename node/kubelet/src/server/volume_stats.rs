@@ -1,23 +1,36 @@
 //! What claims take of their volumes: in `stats/summary`, and as upstream's `kubelet_volume_stats_*`.
 
+use ferry_metrics::{Description, Page};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Server;
-use super::metrics::Page;
 use crate::pod;
 use crate::volumes::usage::Usage;
 
+const OF_CLAIM: &[&str] = &["namespace", "persistentvolumeclaim"];
+
+const fn of_claim(name: &'static str, help: &'static str) -> Description {
+    Description::gauge(name, help, OF_CLAIM)
+}
+
 /// The series, and which number each is.
-const SERIES: [(&str, &str, fn(&Usage) -> u64); 6] = [
-    ("kubelet_volume_stats_available_bytes", "Number of available bytes in the volume", |usage| {
-        usage.available_bytes
+static SERIES: [(Description, fn(&Usage) -> u64); 6] = [
+    (
+        of_claim("kubelet_volume_stats_available_bytes", "Bytes that can still be written to the volume"),
+        |usage| usage.available_bytes,
+    ),
+    (of_claim("kubelet_volume_stats_capacity_bytes", "Bytes that the volume holds at most"), |usage| {
+        usage.capacity_bytes
     }),
-    ("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", |usage| usage.capacity_bytes),
-    ("kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", |usage| usage.inodes),
-    ("kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", |usage| usage.inodes_free),
-    ("kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", |usage| usage.inodes_used),
-    ("kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", |usage| usage.used_bytes),
+    (of_claim("kubelet_volume_stats_inodes", "Inodes that the volume holds at most"), |usage| usage.inodes),
+    (of_claim("kubelet_volume_stats_inodes_free", "Inodes that can still be made in the volume"), |usage| {
+        usage.inodes_free
+    }),
+    (of_claim("kubelet_volume_stats_inodes_used", "Inodes in the volume"), |usage| usage.inodes_used),
+    (of_claim("kubelet_volume_stats_used_bytes", "Bytes that the volume's files take"), |usage| {
+        usage.used_bytes
+    }),
 ];
 
 impl Server {
@@ -53,11 +66,10 @@ impl Server {
                 }
             }
         }
-        for (name, help, number) in SERIES {
-            page.family(name, help, "gauge");
+        for (description, number) in &SERIES {
+            page.announce(description);
             for ((namespace, claim), usage) in &all {
-                let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];
-                page.sample(name, &labels, number(usage) as f64);
+                page.sample(description, &[namespace, claim], number(usage) as f64);
             }
         }
     }

@@ -10,6 +10,7 @@ mod faults;
 mod host;
 mod images;
 mod life;
+mod metrics;
 mod network;
 mod nodes;
 mod offline;
