@@ -34,6 +34,7 @@ pub mod ranges;
 pub mod rights;
 pub mod rotation;
 mod runtime;
+pub mod security;
 pub mod server;
 pub mod status;
 pub mod token;
