@@ -518,8 +518,8 @@ async fn forward(
             None => Some((Ok(page.finish()), (stream, None))),
         }
     });
-    let has_bytes = |chunk: &Result<Bytes, _>| chunk.as_ref().map_or(true, |chunk| !chunk.is_empty());
-    let rewritten = rewritten.filter(move |chunk| std::future::ready(has_bytes(chunk)));
+    let is_empty = |chunk: &Result<Bytes, _>| matches!(chunk, Ok(chunk) if chunk.is_empty());
+    let rewritten = rewritten.filter(move |chunk| std::future::ready(!is_empty(chunk)));
     Ok(respond::finish(builder, Body::passed_on(rewritten)))
 }
 
