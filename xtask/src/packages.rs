@@ -26,6 +26,8 @@ pub const TO_RUN: &[Needed] = &[
 
 /// To pass the tests: the real parts that Ferry works with.
 pub const FOR_TESTS: &[Needed] = &[
+    // libFuzzer is C++.
+    Needed { program: "c++", package: "g++" },
     Needed { program: "etcd", package: "etcd-server" },
     Needed { program: "etcdctl", package: "etcd-client" },
     Needed { program: "kubectl", package: "kubernetes-client" },

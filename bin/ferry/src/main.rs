@@ -54,6 +54,8 @@ enum Role {
     /// Show what runs, what it uses and what is wrong
     #[command(after_help = "Examples:\n  ferry status\n  ferry status -o json | jq .problems")]
     Status(cluster::status::Flags),
+    /// Look for what is open that should not be
+    Check(cluster::security::Flags),
     /// Run a one-node cluster in the foreground
     #[command(
         after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as the systemd unit does\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
@@ -177,6 +179,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// The options of a server that was started so, by flags, environment and file.
+fn server_options(words: cluster::security::Words) -> anyhow::Result<cluster::options::ServerOptions> {
+    let environment = words.environment.into_iter();
+    let arguments = settings::complete(&Cli::command(), words.arguments, environment)?;
+    match Cli::try_parse_from(&arguments)?.role {
+        Role::Server(options) | Role::Up(options) => Ok(*options),
+        _ => anyhow::bail!("it runs no `ferry server`"),
+    }
+}
+
 fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -198,6 +210,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Man(flags) => roles::manual::write(Cli::command(), &flags),
         Role::Down(flags) => cluster::down::run(&flags),
         Role::Status(flags) => cluster::status::run(&flags),
+        Role::Check(flags) => cluster::security::run(&flags, server_options),
         Role::Agent(flags) => cluster::agent::run(flags),
         Role::Token(flags) => cluster::token::run(&flags),
         Role::Image(flags) => cluster::image::run(&flags),

@@ -123,7 +123,7 @@ impl Auditing {
         }
         match std::mem::replace(response.body_mut(), Body::Empty) {
             Body::Stream(stream) => {
-                *response.body_mut() = Body::stream(stream.map(move |bytes| {
+                *response.body_mut() = Body::passed_on(stream.map(move |bytes| {
                     let _until_the_end = &self;
                     bytes
                 }));

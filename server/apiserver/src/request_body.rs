@@ -96,6 +96,8 @@ impl<B: RequestBody> Unread<B> {
             }
             chunked_copy::append(&mut whole, &data);
         }
+        // Nothing is left that could be sent in vain, and a body is not asked again after its end.
+        self.body = None;
         Ok(Whole { bytes: whole.freeze(), _memory: shares })
     }
 }

@@ -35,6 +35,7 @@ mod ports;
 pub mod ranges;
 pub mod rights;
 pub mod rotation;
+pub mod security;
 pub mod server;
 pub mod status;
 mod storage;
