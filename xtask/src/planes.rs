@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 const PLANES: &[(&str, &[&str])] = &[
     ("base", &["api", "patch", "cel", "schema", "trace"]),
     ("client", &["client"]),
-    ("server", &["store", "etcd", "registry", "auth", "admission", "apiserver"]),
+    ("server", &["store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
     ("node", &["linux", "cni", "kubelet", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),

@@ -17,3 +17,4 @@ pub mod proxy;
 pub mod scheduler;
 pub mod snapshot;
 pub mod trace;
+pub mod ui;
