@@ -93,12 +93,12 @@ pub struct Step {
     pub critical: u64,
     pub is_reconcile: bool,
     pub span: SpanId,
-    /// The revisions that woke it.
+    /// The revisions that woke it, and when it began because of each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub causes: Vec<i64>,
-    /// The revisions that it wrote, itself or in calls that have no line of their own.
+    pub causes: Vec<(i64, u64)>,
+    /// The revisions that it wrote, itself or in calls that have no line of their own, and when each was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub writes: Vec<i64>,
+    pub writes: Vec<(i64, u64)>,
     /// Steps of one chapter that were called one by the other share it.
     #[serde(skip)]
     group: usize,
@@ -151,7 +151,7 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
     (told.critical, told.waited) = (critical.length(), critical.waited);
     // What is not shown is part of the step that called it.
     let mut shares: HashMap<SpanId, u64> = HashMap::new();
-    let mut writes: HashMap<SpanId, Vec<i64>> = HashMap::new();
+    let mut writes: HashMap<SpanId, Vec<(i64, u64)>> = HashMap::new();
     // The path from the first cause to the entry at hand.
     let mut path: Vec<Place> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -176,7 +176,7 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
             *shares.entry(step).or_default() += time;
         }
         if let Some((step, revision)) = shown_as.zip(entry.record.committed) {
-            writes.entry(step).or_default().push(revision);
+            writes.entry(step).or_default().push((revision, entry.record.end()));
         }
         path.push(Place { chapter, indent, group, is_shown, shown_as, hides_requests });
         note_pod(&entry.record, &mut told.pods);
@@ -195,7 +195,7 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
                 critical: 0,
                 is_reconcile: entry.record.name == "reconcile",
                 span: entry.record.span,
-                causes: entry.record.causes.clone(),
+                causes: entry.record.causes.iter().map(|cause| (*cause, entry.record.start)).collect(),
                 writes: Vec::new(),
                 group,
             });
@@ -577,12 +577,14 @@ mod tests {
         let story = story(&history(COMMAND), Detail::Chapters);
         let step = |label: &str| story.steps.iter().find(|step| step.label == label).expect("a line");
         let reconcile = step("deployment deployments.apps/default/nginx");
-        assert_eq!((&reconcile.causes[..], &reconcile.writes[..]), (&[10][..], &[][..]));
+        assert_eq!((&reconcile.causes[..], &reconcile.writes[..]), (&[(10, reconcile.start)][..], &[][..]));
         // Its commit has no line of its own: the request stands for it.
-        assert_eq!(step("create replicasets.apps/default/nginx-1").writes, [11]);
-        assert_eq!(step("commit deployments.apps/default/nginx").writes, [10]);
+        let revisions = |step: &Step| step.writes.iter().map(|(revision, _)| *revision).collect::<Vec<_>>();
+        assert_eq!(revisions(step("create replicasets.apps/default/nginx-1")), [11]);
+        let commit = step("commit deployments.apps/default/nginx");
+        assert_eq!(commit.writes, [(10, commit.end), (10, commit.end)][..commit.writes.len()]);
         let json = serde_json::to_value(reconcile).expect("JSON");
-        assert_eq!((&json["chapter"], &json["causes"][0]), (&"Controllers".into(), &10.into()));
+        assert_eq!((&json["chapter"], &json["causes"][0][0]), (&"Controllers".into(), &10.into()));
     }
 
     #[test]

@@ -88,9 +88,9 @@ function attemptTable(attempts) {
   const [last] = attempts;
   const refusals = refused(attribute(last, "refused_nodes"));
   const scores = String(attribute(last, "scores") ?? "").split(" ").filter(Boolean);
-  const facts = (last.attributes ?? []).filter((/** @type {any} */ one) => !["refused_nodes", "scores"].includes(one[0]));
+  const facts = (last.attributes ?? []).filter((/** @type {any} */ one) => !["refused", "refused_nodes", "scores"].includes(one[0]));
   return [
-    h("p.muted", null, `The last of ${attempts.length} recorded attempts, ${instant(last.start)}`, facts.length ? ": " + facts.map((/** @type {any} */ [key, value]) => `${key} ${value}`).join(", ") : ""),
+    h("p.muted", null, `${attempts.length > 1 ? `The last of ${attempts.length} recorded attempts` : "The attempt to place it"}, ${instant(last.start)}`, facts.length ? ": " + facts.map((/** @type {any} */ [key, value]) => `${key} ${value}`).join(", ") : ""),
     refusals.length ? h("div.scroll", null, h("table", null, h("thead", null, h("tr", null, ["Node", "Plugin", "What it said"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", null, refusals.map(({ node, plugin, reason }) => h("tr", null, h("td", null, h("a", { href: objectHref(NODES, "", node) }, node)), h("td", null, badge(plugin, "bad")), h("td", null, reason)))))) : null,
     scores.length ? h("p", null, "Scores: ", scores.map((score) => badge(score, "quiet"))) : null,

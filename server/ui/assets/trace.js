@@ -119,15 +119,16 @@ export function tracePanel(place, query, signal) {
     if (!step) return replace(details, h("p.muted", null, "Choose a step to see what is known about it. Drag to move, Ctrl and wheel or + and − to zoom, double-click to zoom to a step."));
     const record = found.records.find((/** @type {any} */ one) => one.span === step.span);
     const select = (/** @type {any} */ one) => one && waterfall.select(one);
-    const writers = (step.causes ?? []).map((/** @type {number} */ revision) => ({ revision, step: waterfall.writers?.get(revision)?.step }));
-    const woken = (step.writes ?? []).flatMap((/** @type {number} */ revision) => found.story.steps.filter((/** @type {any} */ one) => one.causes?.includes(revision)));
+    const writers = [...new Set((step.causes ?? []).map((/** @type {any} */ one) => one[0]))].map((/** @type {number} */ revision) => ({ revision, step: waterfall.writers?.get(revision)?.step }));
+    const written = [...new Set((step.writes ?? []).map((/** @type {any} */ one) => one[0]))];
+    const woken = found.story.steps.filter((/** @type {any} */ one) => one.causes?.some((/** @type {any} */ cause) => written.includes(cause[0])));
     const facts = /** @type {[string, any][]} */ ([
       ["Chapter", step.chapter], ["Began", instant(step.start) + `, +${duration(step.start - found.story.start)}`],
       ["Took", duration(step.duration) + (step.times > 1 ? `, ${step.times} times` : "")],
       step.critical ? ["Critical path", `${duration(step.critical)}, ${Math.round((100 * step.critical) / found.story.critical)}%`] : null,
       record?.object ? ["Object", h("a", { href: hrefOfKey(record.object) }, record.object)] : null,
       writers.length ? ["Because of", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, `r${one.revision}: ${one.step.label}`) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
-      step.writes?.length ? ["Wrote", [...new Set(step.writes)].slice(0, 20).map((revision) => [h("a", { href: `#/trace?revision=${revision}` }, `r${revision}`), " "])] : null,
+      written.length ? ["Wrote", written.slice(0, 20).map((revision) => [h("a", { href: `#/trace?revision=${revision}` }, `r${revision}`), " "])] : null,
       woken.length ? ["Woke", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, one.label), h("br")])] : null,
       record?.source ? ["Told by", record.source] : null,
     ].filter(Boolean));

@@ -13,7 +13,7 @@ const AXIS = 26;
 
 /**
  * @typedef {{ chapter: string, indent: number, label: string, facts: string, start: number, duration: number, end: number,
- *   error?: string, times: number, intervals: [number, number][], critical: number, span: string, causes?: number[], writes?: number[] }} Step
+ *   error?: string, times: number, intervals: [number, number][], critical: number, span: string, causes?: [number, number][], writes?: [number, number][] }} Step
  * @typedef {{ steps: Step[], start: number, end: number, spans: number, critical: number, waited: number, idleReconciles: number,
  *   folds: { after: number, length: number }[] }} Story
  */
@@ -98,11 +98,11 @@ export class Waterfall {
     }
     this.height = top + 12;
     this.space.style.setProperty("height", `${this.height}px`);
-    /** Who wrote a revision: the line with the bar. @type {Map<number, { step: Step, top: number }>} */
+    /** Who wrote a revision, and when. @type {Map<number, { step: Step, top: number, time: number }>} */
     this.writers = new Map();
     for (const line of this.lines) {
       if (!("step" in line)) continue;
-      for (const revision of line.step.writes ?? []) if (!this.writers.has(revision)) this.writers.set(revision, line);
+      for (const [revision, time] of line.step.writes ?? []) if (!this.writers.has(revision)) this.writers.set(revision, { ...line, time });
     }
     if (!wasAll && !before) (this.from = 0), (this.to = 1);
     this.selected = this.story.steps.find((step) => step.span === before) ?? null;
@@ -231,20 +231,20 @@ export class Waterfall {
     for (const line of this.lines) {
       if (!("step" in line) || !line.step.causes?.length) continue;
       const to = line.top - scroll + LINE / 2;
-      for (const revision of line.step.causes) {
+      for (const [revision, time] of line.step.causes) {
         const writer = this.writers?.get(revision);
         if (!writer || writer.step === line.step) continue;
         const from = writer.top - scroll + LINE / 2;
         if ((from < 0 && to < 0) || (from > height && to > height)) continue;
         const isChosen = line.step === this.selected || writer.step === this.selected;
         if (++drawn > 400 && !isChosen) continue;
-        const x1 = this.x(writer.step.end), x2 = this.x(line.step.start);
+        const x1 = this.x(writer.time), x2 = this.x(time);
         pen.globalAlpha = isChosen ? 1 : 0.35;
         pen.lineWidth = isChosen ? 2 : 1;
         pen.strokeStyle = pen.fillStyle = colours.accent;
         pen.beginPath();
         pen.moveTo(x1, from);
-        const bend = Math.max(14, Math.abs(x2 - x1) / 2);
+        const bend = Math.min(60, Math.max(14, Math.abs(x2 - x1) / 2));
         pen.bezierCurveTo(x1 + bend, from, x2 - bend, to, x2 - 4, to);
         pen.stroke();
         pen.beginPath();

@@ -75,13 +75,16 @@ impl Browser {
         } } });
         let answer = browser.call("POST", "/session", Some(&wanted));
         browser.session = answer["sessionId"].as_str().expect("a session").to_owned();
-        // A window of a browser without one is larger than what it shows.
+        // A window is larger than what it shows.
+        browser.resize(u64::from(window.width), u64::from(window.height));
         let inner = browser.run("return [innerWidth, innerHeight]", &[]);
         let outer = |wanted: u32, inner: &Value| u64::from(wanted) * 2 - inner.as_u64().expect("a number");
-        let size =
-            json!({ "width": outer(window.width, &inner[0]), "height": outer(window.height, &inner[1]) });
-        browser.ask("POST", "/window/rect", Some(&size));
+        browser.resize(outer(window.width, &inner[0]), outer(window.height, &inner[1]));
         Some(browser)
+    }
+
+    fn resize(&self, width: u64, height: u64) {
+        self.ask("POST", "/window/rect", Some(&json!({ "width": width, "height": height })));
     }
 
     pub fn open(&self, url: &str) {
@@ -182,15 +185,30 @@ impl Browser {
             body.len()
         );
         stream.write_all((head + &body).as_bytes()).expect("chromedriver listens");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("chromedriver answers");
-        let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+        let (head, body) = read_answer(&mut BufReader::new(stream));
         let value: Value =
-            serde_json::from_str(body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {answer}"));
-        assert!(head.starts_with("HTTP/1.1 200"), "{method} {path}: {}", value["value"]["message"]);
+            serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {head}"));
+        assert!(head.contains(" 200 "), "{method} {path}: {}", value["value"]["message"]);
         value["value"].clone()
     }
+}
+
+/// The status line, and as much of a body as the head says: the driver keeps its connections open.
+fn read_answer(stream: &mut impl BufRead) -> (String, String) {
+    let mut line = || {
+        let mut line = String::new();
+        stream.read_line(&mut line).expect("chromedriver answers");
+        line.trim().to_owned()
+    };
+    let status = line();
+    let headers: Vec<String> = std::iter::from_fn(|| Some(line()).filter(|line| !line.is_empty())).collect();
+    let length = headers.iter().find_map(|header| {
+        let (name, value) = header.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().expect("a number"))
+    });
+    let mut body = vec![0; length.expect("chromedriver says how long its answer is")];
+    stream.read_exact(&mut body).expect("chromedriver answers");
+    (status, String::from_utf8(body).expect("text"))
 }
 
 fn port_of(said: &mut impl BufRead) -> u16 {
@@ -218,7 +236,8 @@ impl Drop for Browser {
                 self.session
             );
             let _ = stream.write_all(head.as_bytes());
-            let _ = stream.read_to_end(&mut Vec::new());
+            // Its answer comes when the browser has ended.
+            let _ = stream.read(&mut [0; 1]);
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();

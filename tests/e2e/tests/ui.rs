@@ -322,7 +322,7 @@ async fn the_trace_is_told_as_a_story() {
     assert_eq!(commit["chapter"], "Storage and watch");
     let record =
         answer["records"].as_array().expect("records").iter().find(|one| one["span"] == commit["span"]);
-    assert_eq!(commit["writes"][0], record.expect("the same span")["committed"]);
+    assert_eq!(commit["writes"][0][0], record.expect("the same span")["committed"]);
     assert!(answer["story"]["critical"].as_u64().is_some_and(|nanoseconds| nanoseconds > 0), "{answer}");
     let all = server.get("/ferry/v1/trace?object=configmap/told&story=steps").await.expect(200);
     assert!(all["story"]["steps"].as_array().expect("steps").len() >= steps.len());

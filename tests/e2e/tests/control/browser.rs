@@ -321,7 +321,7 @@ fn long_lists_are_drawn_in_part(browser: &Browser) {
          document.querySelector('main').append(frame);
          const steps = Array.from({ length: 100000 }, (_, at) => ({ chapter: 'Controllers', indent: 0, label: `step ${at}`, facts: '',
            start: at * 1e6, duration: 1e6, end: (at + 1) * 1e6, times: 1, intervals: [[at * 1e6, (at + 1) * 1e6]], critical: 0,
-           span: String(at), causes: [at], writes: [at + 1] }));
+           span: String(at), causes: [[at, at * 1e6]], writes: [[at + 1, (at + 1) * 1e6]] }));
          waterfall.show({ steps, start: 0, end: 1e11, spans: steps.length, critical: 0, waited: 0, idleReconciles: 0, folds: [] });
          waterfall.drawNow();
          const top = waterfall.drawn;
