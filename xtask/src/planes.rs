@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 const PLANES: &[(&str, &[&str])] = &[
     ("base", &["api", "patch", "cel", "schema", "trace", "metrics"]),
     ("client", &["client", "serving"]),
-    ("server", &["store", "etcd", "registry", "auth", "admission", "apiserver"]),
+    ("server", &["store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
     ("node", &["linux", "cni", "kubelet", "containerd", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),

@@ -59,6 +59,17 @@ pub enum ConnectError {
 
 /// A client over HTTPS.
 pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
+    let mut config = read_kubeconfig(kubeconfig).await?;
+    if kubeconfig.servers.is_empty() {
+        return connect_with(config);
+    }
+    let (url, resolver) = servers::reach(&kubeconfig.servers)?;
+    config.cluster_url = url;
+    connect_by(config, resolver, None)
+}
+
+/// What the file says: the server, and who calls it.
+pub async fn read_kubeconfig(kubeconfig: &Kubeconfig) -> Result<Config, ConnectError> {
     let options = KubeConfigOptions { context: kubeconfig.context.clone(), ..Default::default() };
     let mut config = match (&kubeconfig.path, &kubeconfig.context) {
         (Some(path), _) => Config::from_custom_kubeconfig(KubeconfigFile::read_from(path)?, &options).await?,
@@ -70,12 +81,7 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
     {
         config.headers.push((http::header::USER_AGENT, value));
     }
-    if kubeconfig.servers.is_empty() {
-        return connect_with(config);
-    }
-    let (url, resolver) = servers::reach(&kubeconfig.servers)?;
-    config.cluster_url = url;
-    connect_by(config, resolver, None)
+    Ok(config)
 }
 
 /// A client over HTTPS, for those who have the parts of a configuration at hand.

@@ -49,7 +49,7 @@ pub mod trusted_certificates;
 pub mod undecoded;
 pub mod unverified_tls;
 
-pub use connect::{ConnectError, Kubeconfig, connect, over};
+pub use connect::{ConnectError, Kubeconfig, connect, over, read_kubeconfig};
 pub use consistency::ConsistencyStore;
 pub use error::{Attempt, Error};
 pub use events::{EventType, Recorder};

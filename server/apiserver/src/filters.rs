@@ -33,7 +33,7 @@ use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, indent, metrics, paths, respond, verbs};
+use crate::{compress, indent, metrics, paths, respond, ui, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -137,7 +137,10 @@ async fn filter<B: RequestBody>(
     let user = identify(api, connection, &head, context).await?;
     let Head { mut parts, query, info, started, .. } = head;
     context.class = api.flow_control.classify(&info, &user);
-    let decision = authorize(api, &info, &user).await;
+    let decision = match ui::may(&info, &user) {
+        Some(decision) => decision,
+        None => authorize(api, &info, &user).await,
+    };
     context.audit(|auditing| auditing.decided(&decision));
     permit(&info.attributes(&user), decision)?;
     if let Some(remote) = aggregation::remote(api, &info) {
@@ -147,6 +150,7 @@ async fn filter<B: RequestBody>(
         api.metrics.passed_on(&info, &method, response.status(), started.elapsed());
         return Ok(Filtered::Proxied(response));
     }
+    let shown = ui::shown(connection, &parts, &info)?;
     let response_memory = limit_unread_responses(api, connection, &user)?;
     // Before it gets seats: a client that sends its body slowly waits for itself.
     let body = match request_body::is_wanted(&parts.method, &info) {
@@ -164,6 +168,7 @@ async fn filter<B: RequestBody>(
         headers: without_credentials(parts.headers),
         body: body.bytes.clone(),
         user,
+        shown,
         peer: connection.peer,
         warnings: Default::default(),
         annotations: Default::default(),
@@ -392,7 +397,8 @@ fn trace(parts: &http::request::Parts) -> Span {
     let mut span = Span::root("apiserver.request", remote);
     // Reads change nothing: they are traced only as part of a trace that someone else began.
     let is_read = parts.method == http::Method::GET || parts.method == http::Method::HEAD;
-    if (remote.is_none() && is_read) || parts.uri.path() == crate::trace::PATH {
+    let is_own = parts.uri.path() == crate::trace::PATH || parts.uri.path().starts_with(ui::BELOW);
+    if (remote.is_none() && is_read) || is_own {
         return span.unsampled();
     }
     span.set("method", parts.method.as_str().to_string());
@@ -433,6 +439,9 @@ async fn authenticate(
     if let Some(identity) = &connection.identity {
         return Ok(identity.clone());
     }
+    if ui::is_public(info) {
+        return Ok(Arc::new(User::anonymous()));
+    }
     let mut span = ferry_trace::span("filter.authentication");
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
         span.fail(error);
@@ -440,17 +449,27 @@ async fn authenticate(
         Status::unauthorized()
     };
     let websocket_bearer = websocket_token(&parts.headers).map_err(|error| refused(&error, &mut span))?;
-    let credentials = Credentials {
+    let headers = PlainHeaders(&parts.headers);
+    let shown = Credentials {
         authorization: parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()),
         websocket_bearer: websocket_bearer.as_ref().map(|bearer| bearer.token.as_str()),
         client_certificates: &connection.client_certificates,
-        headers: &PlainHeaders(&parts.headers),
+        headers: &headers,
         path: &info.path,
         peer: connection.peer,
         now: SystemTime::now(),
     };
+    ui::refuse_other_pages(&shown, parts).map_err(|error| refused(&error, &mut span))?;
+    let session = api.sign_ins.session(parts, shown.now).map_err(|error| refused(&error, &mut span))?;
     let began = Instant::now();
-    let authenticated = span.in_scope(api.authentication.authenticate(&credentials)).await;
+    let authenticated = match &session {
+        Some(session) => {
+            span.set("by", "session");
+            let credentials = session.credentials(&info.path, connection.peer, shown.now);
+            span.in_scope(api.authentication.authenticate(&credentials)).await
+        }
+        None => span.in_scope(api.authentication.authenticate(&shown)).await,
+    };
     metrics::authenticated(authenticated.is_ok(), began.elapsed());
     match authenticated {
         Ok(identity) => {

@@ -11,11 +11,14 @@ use serde_json::json;
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::request::Request;
-use crate::{documents, health, respond, trace, version};
+use crate::{documents, health, respond, trace, ui, version};
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     if request.method == Method::POST && request.info.path == trace::PATH {
         return trace::take_in(request);
+    }
+    if ui::is_ours(&request.info) {
+        return ui::answer(api, request).await;
     }
     if ![Method::GET, Method::HEAD].contains(&request.method) {
         return Err(Status::method_not_allowed());

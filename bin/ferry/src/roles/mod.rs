@@ -18,3 +18,4 @@ pub mod scheduler;
 pub mod serving;
 pub mod snapshot;
 pub mod trace;
+pub mod ui;
