@@ -14,9 +14,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::step;
 
-/// What `cargo xtask fuzz` gives each target where nothing else is said, and what each gets among the tests.
+/// What `cargo xtask fuzz` gives each target where nothing else is said.
 const SECONDS: u64 = 60;
-const SECONDS_IN_TESTS: u64 = 10;
+/// What each gets among the tests, whichever comes first.
+const RUNS_IN_TESTS: u64 = 20_000;
+const SECONDS_IN_TESTS: u64 = 15;
 const IN_TESTS: &[&str] = &["protobuf", "json", "yaml", "patches", "selectors", "cel", "schema"];
 /// How many run at once among the tests.
 const AT_ONCE_IN_TESTS: usize = 2;
@@ -50,14 +52,22 @@ pub fn run(words: &[&str]) -> Result<bool> {
         Some(name) if all.iter().any(|known| known == name) => vec![name.to_string()],
         Some(name) => bail!("no target is called {name}; there are {}", all.join(", ")),
     };
-    fuzzer.run(chosen, seconds, 1)
+    fuzzer.run(chosen, &Effort::Explore { seconds }, 1)
+}
+
+/// How far a target is taken.
+enum Effort {
+    /// From all that was ever found on this machine, with new chances each time.
+    Explore { seconds: u64 },
+    /// From what the repository keeps, with the same chances each time: code that passed passes again.
+    Repeat,
 }
 
 /// The targets of base, each for a moment. The others are read by tests/fuzz as plain tests: their instrumented build would take
 /// longer than all else here.
 pub fn in_tests() -> Result<bool> {
     let targets = IN_TESTS.iter().map(ToString::to_string).collect();
-    Fuzzer::build(Scope::Base)?.run(targets, SECONDS_IN_TESTS, AT_ONCE_IN_TESTS)
+    Fuzzer::build(Scope::Base)?.run(targets, &Effort::Repeat, AT_ONCE_IN_TESTS)
 }
 
 /// The names of the programs in `fuzz/fuzz_targets`.
@@ -109,19 +119,22 @@ impl Fuzzer {
     }
 
     /// Runs the targets, `at_once` at a time; whether nothing was found.
-    fn run(&self, targets: Vec<String>, seconds: u64, at_once: usize) -> Result<bool> {
+    fn run(&self, targets: Vec<String>, effort: &Effort, at_once: usize) -> Result<bool> {
         let waiting = Mutex::new(targets.into_iter());
         let outcomes = Mutex::new(Vec::new());
         let next = || waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         let work = || -> Result<()> {
             while let Some(target) = next() {
-                let outcome = self.one(&target, seconds)?;
+                let outcome = self.one(&target, effort)?;
                 println!("    {:<13} {}", outcome.target, outcome.said);
                 outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
             }
             Ok(())
         };
-        println!("==> fuzz, {seconds} s each");
+        match effort {
+            Effort::Explore { seconds } => println!("==> fuzz, {seconds} s each"),
+            Effort::Repeat => println!("==> fuzz, {RUNS_IN_TESTS} inputs each"),
+        }
         let started = Instant::now();
         std::thread::scope(|scope| -> Result<()> {
             let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
@@ -135,10 +148,20 @@ impl Fuzzer {
         Ok(outcomes.iter().all(|outcome| outcome.passed))
     }
 
-    fn one(&self, target: &str, seconds: u64) -> Result<Outcome> {
+    fn one(&self, target: &str, effort: &Effort) -> Result<Outcome> {
         let place = |kind: &str| self.directory.join(kind).join(target);
         let (corpus, found, seeds, kept) =
             (place("corpus"), place("found"), place("seeds"), Path::new("fuzz/corpus").join(target));
+        let corpus = match effort {
+            Effort::Explore { .. } => corpus,
+            Effort::Repeat => {
+                let fresh = place("corpus-of-tests");
+                if fresh.exists() {
+                    fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
+                }
+                fresh
+            }
+        };
         for directory in [&corpus, &found, &seeds] {
             fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         }
@@ -151,8 +174,15 @@ impl Fuzzer {
         if kept.is_dir() {
             command.arg(&kept);
         }
+        match effort {
+            Effort::Explore { seconds } => command.arg(format!("-max_total_time={seconds}")),
+            Effort::Repeat => command.args([
+                "-seed=1".to_owned(),
+                format!("-runs={RUNS_IN_TESTS}"),
+                format!("-max_total_time={SECONDS_IN_TESTS}"),
+            ]),
+        };
         let status = command
-            .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-rss_limit_mb={MEGABYTES}"))
             .arg(format!("-artifact_prefix={}/", found.display()))
