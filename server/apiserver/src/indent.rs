@@ -2,11 +2,12 @@
 //! wget unless they ask for the opposite. Programs get JSON without spaces.
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::future::Either;
+use futures::{Stream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 
-use crate::body::{Body, PassedOn, Response};
+use crate::body::{Body, BrokenOff, PassedOn, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::JSON;
 use crate::request_info::Query;
@@ -45,7 +46,7 @@ pub fn indent(response: Response) -> Response {
         }
         Body::Bytes(bytes) => {
             parts.extensions.insert(FiniteStream);
-            indented(futures::stream::iter([bytes]))
+            indented(futures::stream::iter([Ok(bytes)]))
         }
         Body::Stream(stream) if parts.extensions.get::<FiniteStream>().is_some() => indented(stream),
         other => other,
@@ -53,12 +54,17 @@ pub fn indent(response: Response) -> Response {
     http::Response::from_parts(parts, body)
 }
 
-fn indented(stream: impl futures::Stream<Item = Bytes> + Send + 'static) -> Body {
+fn indented(stream: impl Stream<Item = Result<Bytes, BrokenOff>> + Send + 'static) -> Body {
     let mut indenter = Indenter::default();
-    Body::stream(stream.flat_map(|bytes| futures::stream::iter(pieces(bytes))).map(move |piece| {
+    let pieces = stream.flat_map(|bytes| match bytes {
+        Ok(bytes) => Either::Left(futures::stream::iter(pieces(bytes).map(Ok))),
+        Err(broken_off) => Either::Right(futures::stream::iter([Err(broken_off)])),
+    });
+    Body::passed_on(pieces.map(move |piece| {
+        let piece = piece?;
         let mut out = Vec::with_capacity(piece.len() * 2);
         indenter.write(&piece, &mut out);
-        out.into()
+        Ok(out.into())
     }))
 }
 
