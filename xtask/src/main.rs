@@ -3,6 +3,7 @@
 
 mod checks;
 mod dist;
+mod fuzz;
 mod lines;
 mod links;
 mod packages;
@@ -25,12 +26,13 @@ fn main() -> Result<ExitCode> {
         ["release"] => release::build()?,
         ["test"] => return Ok(code(checks::everything()?)),
         ["test", name] => return Ok(code(runner::run(Some(name))?)),
+        ["fuzz", flags @ ..] => return Ok(code(fuzz::run(flags)?)),
         ["planes"] => planes::check()?,
         ["links"] => links::check()?,
         ["lines"] => lines::print()?,
         ["packages"] => packages::install(packages::FOR_TESTS)?,
         _ => bail!(
-            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | planes | links | lines | packages"
+            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | fuzz [target] [--seconds N] | planes | links | lines | packages"
         ),
     }
     Ok(ExitCode::SUCCESS)

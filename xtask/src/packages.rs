@@ -26,6 +26,8 @@ pub const TO_RUN: &[Needed] = &[
 
 /// To pass the tests: the real parts that Ferry works with.
 pub const FOR_TESTS: &[Needed] = &[
+    // libFuzzer is C++.
+    Needed { program: "c++", package: "g++" },
     Needed { program: "etcd", package: "etcd-server" },
     Needed { program: "etcdctl", package: "etcd-client" },
     Needed { program: "kubectl", package: "kubernetes-client" },
@@ -37,7 +39,10 @@ pub const FOR_TESTS: &[Needed] = &[
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "busybox", package: "busybox-static" },
     Needed { program: "/usr/lib/cni/bridge", package: "containernetworking-plugins" },
+    Needed { program: "chromium", package: "chromium" },
+    Needed { program: "chromedriver", package: "chromium-driver" },
     Needed { program: "docker-registry", package: "docker-registry" },
+    Needed { program: "prometheus", package: "prometheus" },
     Needed {
         program: "/usr/lib/python3/dist-packages/kubernetes/__init__.py",
         package: "python3-kubernetes",

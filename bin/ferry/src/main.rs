@@ -5,6 +5,7 @@
 
 mod allocator;
 mod cluster;
+mod data_version;
 mod program;
 mod progress;
 mod roles;
@@ -53,6 +54,8 @@ enum Role {
     /// Show what runs, what it uses and what is wrong
     #[command(after_help = "Examples:\n  ferry status\n  ferry status -o json | jq .problems")]
     Status(cluster::status::Flags),
+    /// Look for what is open that should not be
+    Check(cluster::security::Flags),
     /// Run a one-node cluster in the foreground
     #[command(
         after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as the systemd unit does\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
@@ -88,6 +91,11 @@ enum Role {
     Trace(Box<ferry_timeline::Flags>),
     /// Say why an object was deleted, evicted, restarted, scaled or changed, by whom, and because of what
     Why(Box<ferry_timeline::why::Flags>),
+    /// Open the cluster's page in a browser, signed in as you
+    #[command(
+        after_help = "Examples:\n  ferry ui\n  ferry ui --no-open                      only print the link\n  ferry ui --kubeconfig alice.kubeconfig  as somebody else"
+    )]
+    Ui(roles::ui::Flags),
     /// Run a further node of a cluster
     #[command(
         after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
@@ -176,6 +184,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// The options of a server that was started so, by flags, environment and file.
+fn server_options(words: cluster::security::Words) -> anyhow::Result<cluster::options::ServerOptions> {
+    let environment = words.environment.into_iter();
+    let arguments = settings::complete(&Cli::command(), words.arguments, environment)?;
+    match Cli::try_parse_from(&arguments)?.role {
+        Role::Server(options) | Role::Up(options) => Ok(*options),
+        _ => anyhow::bail!("it runs no `ferry server`"),
+    }
+}
+
 fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -197,6 +215,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Man(flags) => roles::manual::write(Cli::command(), &flags),
         Role::Down(flags) => cluster::down::run(&flags),
         Role::Status(flags) => cluster::status::run(&flags),
+        Role::Check(flags) => cluster::security::run(&flags, server_options),
         Role::Agent(flags) => cluster::agent::run(flags),
         Role::Token(flags) => cluster::token::run(&flags),
         Role::Image(flags) => cluster::image::run(&flags),
@@ -211,6 +230,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
         Role::Trace(flags) => roles::trace::run(*flags),
+        Role::Ui(flags) => roles::ui::run(&flags),
         Role::Why(flags) => roles::trace::why(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }

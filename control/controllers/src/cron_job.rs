@@ -17,6 +17,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 
 use crate::context::{Context, Running};
 use crate::cron_schedule::Schedule;
+use crate::metrics;
 use crate::ownership::controller_ref;
 
 const CONTROLLER: &str = "cronjob-controller";
@@ -291,6 +292,11 @@ impl Controller {
         if let Some(job) = plan.create
             && let Some(created) = self.create(&api, &cron, &job).await?
         {
+            let due = status.last_schedule_time.as_ref();
+            let late = due.map(|due| Timestamp::now().duration_since(due.0));
+            metrics::cron_job_created(
+                late.and_then(|late| Duration::try_from(late).ok()).unwrap_or_default(),
+            );
             status.active.get_or_insert_default().push(reference(&created));
         }
         self.write_status(&cron, status).await?;

@@ -1,7 +1,6 @@
 //! Bodies of responses: nothing, bytes, or a stream that is written as it is read.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,14 +9,21 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyStream;
 
 pub enum Body {
     Empty,
     Bytes(Bytes),
     /// Many bytes, and what is held for as long as they are.
     Held(Held),
-    Stream(BoxStream<'static, Bytes>),
+    /// What breaks off is not sent to its end: the client sees that something is missing.
+    Stream(BoxStream<'static, Result<Bytes, BrokenOff>>),
 }
+
+/// The answer of somebody else, which is passed on, ended before it was whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer that is passed on broke off")]
+pub struct BrokenOff;
 
 /// What is longer is sent in pieces, as the client reads them.
 pub const PIECE: usize = 64 * 1024;
@@ -39,6 +45,11 @@ pub type Response = http::Response<Body>;
 
 impl Body {
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+        Body::Stream(stream.map(Ok).boxed())
+    }
+
+    /// What somebody else sends, as far as it comes.
+    pub fn passed_on(stream: impl Stream<Item = Result<Bytes, BrokenOff>> + Send + 'static) -> Body {
         Body::Stream(stream.boxed())
     }
 
@@ -48,13 +59,26 @@ impl Body {
             Body::Bytes(bytes) if bytes.len() > PIECE => {
                 Body::Held(Held { left: bytes, _until_sent: Box::new(until_sent) })
             }
-            Body::Stream(stream) => Body::stream(stream.map(move |bytes| {
+            Body::Stream(stream) => Body::passed_on(stream.map(move |bytes| {
                 let _until_sent = &until_sent;
                 bytes
             })),
             body => body,
         }
     }
+}
+
+/// The data of a body that somebody else sends; its end is an error where it breaks off.
+pub fn pieces_of(body: hyper::body::Incoming) -> impl Stream<Item = Result<Bytes, BrokenOff>> + Send {
+    BodyStream::new(body).filter_map(|frame| async move {
+        match frame {
+            Ok(frame) => frame.into_data().ok().filter(|data| !data.is_empty()).map(Ok),
+            Err(error) => {
+                tracing::debug!(%error, "an answer that is passed on broke off");
+                Some(Err(BrokenOff))
+            }
+        }
+    })
 }
 
 impl Held {
@@ -91,12 +115,12 @@ impl From<&'static str> for Body {
 
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         match &mut *self {
             Body::Empty => Poll::Ready(None),
             Body::Bytes(bytes) => {
@@ -106,7 +130,7 @@ impl HttpBody for Body {
             }
             Body::Held(held) => Poll::Ready(held.next().map(|piece| Ok(Frame::data(piece)))),
             Body::Stream(stream) => {
-                stream.poll_next_unpin(context).map(|next| next.map(|bytes| Ok(Frame::data(bytes))))
+                stream.poll_next_unpin(context).map(|next| next.map(|bytes| bytes.map(Frame::data)))
             }
         }
     }
@@ -147,5 +171,31 @@ mod tests {
         let short = Body::from(vec![b'x'; PIECE]).hold(place.clone());
         assert_eq!(Arc::strong_count(&place), 1);
         drop(short);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_is_no_whole_one() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let check = async |sent: &'static str, expected: &[Result<&'static str, BrokenOff>]| {
+            let (near, mut far) = tokio::io::duplex(4096);
+            let io = hyper_util::rt::TokioIo::new(near);
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.expect("HTTP");
+            tokio::spawn(connection);
+            let request =
+                http::Request::get("/").body(http_body_util::Empty::<Bytes>::new()).expect("a request");
+            let answering = async move {
+                far.read_u8().await.expect("a request");
+                far.write_all(sent.as_bytes()).await.expect("it is read");
+            };
+            let (answer, ()) = tokio::join!(sender.send_request(request), answering);
+            let answer = answer.expect("an answer");
+            let pieces: Vec<_> = pieces_of(answer.into_body()).collect().await;
+            let expected: Vec<_> = expected.iter().map(|piece| piece.map(Bytes::from)).collect();
+            assert_eq!(pieces, expected, "{sent}");
+        };
+        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+        check(chunked, &[Ok("half"), Err(BrokenOff)]).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nhalf", &[Ok("half"), Err(BrokenOff)]).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nhalf", &[Ok("half")]).await;
     }
 }

@@ -167,7 +167,7 @@ pub fn server_tls(
     serving: Arc<ServingCertificate>,
 ) -> Result<Arc<rustls::ServerConfig>, StartError> {
     let authorities = config.given.client_authorities(pki)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(ferry_auth::tls::provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(config_error)?
@@ -184,7 +184,7 @@ pub fn kubelet_tls(config: &Config, pki: &Pki) -> Result<Arc<rustls::ClientConfi
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(config.given.kubelet_authorities(pki)?);
     let (chain, key) = chain_and_key(&config.given.kubelet_client(pki)?)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(ferry_auth::tls::provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(config_error)?

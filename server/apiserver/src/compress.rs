@@ -39,17 +39,20 @@ pub fn gzip(response: Response) -> Response {
         Body::Stream(stream) if parts.extensions.get::<FiniteStream>().is_some() => {
             mark(&mut parts.headers);
             let encoder = Some(GzEncoder::new(Vec::new(), Compression::new(1)));
-            Body::stream(futures::stream::unfold((stream, encoder), |(mut stream, mut encoder)| async move {
-                let mut open = encoder.take()?;
-                match stream.next().await {
-                    Some(chunk) => {
-                        open.write_all(&chunk).ok()?;
-                        let ready = std::mem::take(open.get_mut());
-                        Some((ready.into(), (stream, Some(open))))
+            let compressed =
+                futures::stream::unfold((stream, encoder), |(mut stream, mut encoder)| async move {
+                    let mut open = encoder.take()?;
+                    match stream.next().await {
+                        Some(Ok(chunk)) => {
+                            open.write_all(&chunk).ok()?;
+                            let ready = std::mem::take(open.get_mut());
+                            Some((Ok(ready.into()), (stream, Some(open))))
+                        }
+                        Some(Err(broken)) => Some((Err(broken), (stream, None))),
+                        None => Some((Ok(open.finish().ok()?.into()), (stream, None))),
                     }
-                    None => Some((open.finish().ok()?.into(), (stream, None))),
-                }
-            }))
+                });
+            Body::passed_on(compressed)
         }
         other => other,
     };

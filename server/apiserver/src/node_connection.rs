@@ -14,7 +14,7 @@ use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, UPGRADE,
 };
 use http::{HeaderMap, Method, Uri};
-use http_body_util::{BodyExt, BodyStream, Collected, Full, Limited};
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::api::Api;
-use crate::body::{Body, PassedOn, Response};
+use crate::body::{self, Body, PassedOn, Response};
 use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
 use crate::proxied_links::{self, Page};
@@ -486,11 +486,12 @@ async fn forward(
         return Ok(respond::finish(builder, Body::Empty));
     }
     let (parts, body) = response.into_parts();
-    let stream = BodyStream::new(body).filter_map(|frame| async move {
-        frame.ok().and_then(|frame| frame.into_data().ok()).filter(|data: &Bytes| !data.is_empty())
-    });
+    let stream = body::pieces_of(body);
     if framed && parts.status.is_success() {
-        return websocket::serve_bytes(target.request, stream);
+        return websocket::serve_bytes(
+            target.request,
+            stream.filter_map(|piece| std::future::ready(piece.ok())),
+        );
     }
     let mut builder = http::Response::builder().status(parts.status).extension(PassedOn);
     let Some(headers) = builder.headers_mut() else {
@@ -498,26 +499,28 @@ async fn forward(
     };
     copy_headers(&parts.headers, headers);
     if !proxied {
-        return Ok(respond::finish(builder, Body::stream(stream)));
+        return Ok(respond::finish(builder, Body::passed_on(stream)));
     }
     let (prefix, host) = (prefix(target).to_owned(), format!("{}:{}", destination.host, destination.port));
     if let Some(location) = redirection(&parts.headers, &prefix, &host) {
         headers.insert(LOCATION, location);
     }
     if !is_page(&parts.headers) {
-        return Ok(respond::finish(builder, Body::stream(stream)));
+        return Ok(respond::finish(builder, Body::passed_on(stream)));
     }
     headers.remove(CONTENT_LENGTH);
     let page = Page::new(prefix, host);
     let rewritten = futures::stream::unfold((Box::pin(stream), Some(page)), |(mut stream, page)| async {
         let mut page = page?;
         match stream.next().await {
-            Some(chunk) => Some((page.feed(&chunk), (stream, Some(page)))),
-            None => Some((page.finish(), (stream, None))),
+            Some(Ok(chunk)) => Some((Ok(page.feed(&chunk)), (stream, Some(page)))),
+            Some(Err(broken)) => Some((Err(broken), (stream, None))),
+            None => Some((Ok(page.finish()), (stream, None))),
         }
     });
-    let rewritten = rewritten.filter(|chunk| std::future::ready(!chunk.is_empty()));
-    Ok(respond::finish(builder, Body::stream(rewritten)))
+    let is_empty = |chunk: &Result<Bytes, _>| matches!(chunk, Ok(chunk) if chunk.is_empty());
+    let rewritten = rewritten.filter(move |chunk| std::future::ready(!is_empty(chunk)));
+    Ok(respond::finish(builder, Body::passed_on(rewritten)))
 }
 
 /// Where a redirect leads through the proxy.

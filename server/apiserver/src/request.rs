@@ -32,6 +32,8 @@ pub struct Request {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub user: Arc<User>,
+    /// What the caller showed, for the sign-in to the page only.
+    pub shown: Option<crate::ui::Shown>,
     pub peer: Option<SocketAddr>,
     pub warnings: Mutex<Vec<String>>,
     /// Said to the audit log by admission.

@@ -1,6 +1,6 @@
 //! `/version`: which Kubernetes this is. The API is v1.36; the build says that it is Ferry.
 
-pub const GIT_VERSION: &str = concat!("v1.36.4+ferry.", env!("CARGO_PKG_VERSION"));
+pub use ferry_metrics::process::GIT_VERSION;
 
 /// Indented and in this order for everyone, as upstream writes it.
 pub fn document() -> String {

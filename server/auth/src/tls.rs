@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::HandshakeSignatureValid,
-    crypto::WebPkiSupportedAlgorithms,
+    crypto::{CryptoProvider, WebPkiSupportedAlgorithms},
     server::{
         ClientHello, ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
@@ -14,6 +14,11 @@ use rustls::{
     sign::CertifiedKey,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
+
+/// The versions and ciphers of every connection that is served: rustls has none that is weak.
+pub fn provider() -> CryptoProvider {
+    rustls::crypto::ring::default_provider()
+}
 
 /// The serving certificate of the moment. Handshakes take whatever is current, so a renewal needs
 /// no restart and disturbs no open connection.
@@ -57,7 +62,7 @@ pub struct AnyClientCertificate {
 impl AnyClientCertificate {
     /// `authorities` are named to the client, so that it can choose among its certificates.
     pub fn new(authorities: &[CertificateDer<'_>]) -> Self {
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let algorithms = provider().signature_verification_algorithms;
         let mut roots = rustls::RootCertStore::empty();
         roots.add_parsable_certificates(authorities.iter().map(|authority| authority.clone().into_owned()));
         AnyClientCertificate { algorithms, hints: roots.subjects() }

@@ -1,5 +1,6 @@
 //! Every list and map of every kind, grown: what a write does with an object costs in proportion to its size.
 
+use std::alloc::System;
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::time::Duration;
@@ -12,6 +13,11 @@ use ferry_patch::{managed_fields, merge, strategic};
 use ferry_registry::strategy::UpdateScope;
 use ferry_registry::{kinds as strategies, metadata};
 use serde_json::{Map, Value, json};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what is allocated: work that is the same on every machine, however busy.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Elements of a list at first.
 const FEW: usize = 1_000;
@@ -24,40 +30,74 @@ const MANY: usize = 2_000;
 /// Four times the work is linear, sixteen times is quadratic.
 const TOO_STEEP: f64 = 9.0;
 
+/// Lists of these lengths, each twice the one before, are compared by what is allocated for them.
+const LENGTHS: [usize; 3] = [32, 64, 128];
+/// From the second to the third length linear work grows twice as much as from the first to the second, quadratic work four
+/// times; what grows in steps, as vectors do, lies between.
+const TOO_FAST: f64 = 3.0;
+/// Growth that is less than this between two lengths is a step of some buffer.
+const LITTLE: usize = 64 << 10;
+
 const DECODE: &str = "decode";
 const CHECKS: &[&str] = &["default", "prepare", "validate", "validate an update"];
+
+#[test]
+fn memory_and_answers_grow_no_faster_than_the_object() {
+    let mut fast = Vec::new();
+    let lists = each_list(|kind, schema, path| {
+        // What is made once, at its first use, belongs to no list.
+        steps(kind, schema, path, 1);
+        let [few, more, most] = LENGTHS.map(|count| steps(kind, schema, path, count));
+        for ((few, more), most) in few.iter().zip(&more).zip(&most) {
+            assert_eq!((few.step, few.step), (more.step, most.step));
+            let (first, second) =
+                (more.allocated.saturating_sub(few.allocated), most.allocated.saturating_sub(more.allocated));
+            if second > LITTLE && second as f64 > TOO_FAST * first as f64 {
+                let bytes = [few.allocated, more.allocated, most.allocated];
+                fast.push(format!("{} {} {}: {bytes:?} bytes", kind.kind, names(path), few.step));
+            }
+        }
+    });
+    assert!(lists > 300, "only {lists} lists and maps were found");
+    assert!(fast.is_empty(), "more than linear: {fast:#?}");
+}
 
 /// By hand: it takes more than a minute of CPU, and compares times.
 #[test]
 #[ignore = "by hand: cargo test -p ferry-registry --test growth -- --ignored"]
 fn the_cost_of_a_write_is_linear_in_every_list() {
-    let mut seen = HashSet::new();
     let mut steep = Vec::new();
-    let mut lists = 0;
+    let lists = each_list(|kind, schema, path| {
+        let taken = steps(kind, schema, path, FEW);
+        let decode = taken.iter().find(|cost| cost.step == DECODE).map_or(SHORT, |cost| cost.time);
+        for Cost { step, time, .. } in taken {
+            let short = if CHECKS.contains(&step) { SHORT_CHECK.max(decode) } else { SHORT };
+            if time > short && is_steep(kind, schema, path, step) {
+                steep.push(format!("{} {} {step}", kind.kind, names(path)));
+            }
+        }
+    });
+    assert!(lists > 300, "only {lists} lists and maps were found");
+    assert!(steep.is_empty(), "more than linear: {steep:#?}");
+}
+
+/// Calls `look` for every list and map of every kind; returns how many there are.
+fn each_list(mut look: impl FnMut(&Kind, &Schema, &[Field<'_>])) -> usize {
+    let (mut seen, mut lists) = (HashSet::new(), 0);
     for kind in kinds::builtin().iter().filter(|kind| kind.is_stored() && kind.is_storage_version()) {
         let Some(schema) = kind.codec.typed() else { continue };
         let mut paths = Vec::new();
         find_lists(schema.root(), &schema.types, &mut Vec::new(), &mut seen, &mut paths);
-        for path in paths {
-            lists += 1;
-            let taken = steps(kind, schema, &path, FEW);
-            let decode = taken.iter().find(|(step, _)| *step == DECODE).map_or(SHORT, |(_, took)| *took);
-            for (step, took) in taken {
-                let short = if CHECKS.contains(&step) { SHORT_CHECK.max(decode) } else { SHORT };
-                if took > short && is_steep(kind, schema, &path, step) {
-                    steep.push(format!("{} {} {step}", kind.kind, names(&path)));
-                }
-            }
-        }
+        lists += paths.len();
+        paths.iter().for_each(|path| look(kind, schema, path));
     }
-    assert!(lists > 300, "only {lists} lists and maps were found");
-    assert!(steep.is_empty(), "more than linear: {steep:#?}");
+    lists
 }
 
 fn is_steep(kind: &Kind, schema: &Schema, path: &[Field<'_>], step: &str) -> bool {
     let measure = |count: usize| {
         let taken = steps(kind, schema, path, count).into_iter();
-        taken.filter(|(name, _)| *name == step).map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max)
+        taken.filter(|cost| cost.step == step).map(|cost| cost.time.as_secs_f64()).fold(0.0, f64::max)
     };
     // One measurement may be of a machine that was busy otherwise.
     (0..3).all(|_| measure(4 * MANY) / measure(MANY).max(0.01) > TOO_STEEP)
@@ -169,16 +209,25 @@ fn sample(shape: &Shape, types: &Types, index: usize, levels: usize) -> Value {
     }
 }
 
+/// What one step of a write took.
+struct Cost {
+    step: &'static str,
+    time: Duration,
+    /// Bytes, all that were asked for, though they were given back.
+    allocated: usize,
+}
+
 /// What a write does with the object, and what each step took.
-fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<(&'static str, Duration)> {
+fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<Cost> {
     let value = object(kind, &schema.types, path, count);
     let text = value.to_string();
     let strategy = strategies::strategy(kind);
     let mut taken = Vec::new();
     let mut time = |step: &'static str, work: &mut dyn FnMut()| {
-        let before = cpu_time();
+        let (before, bytes) = (cpu_time(), ALLOCATOR.stats().bytes_allocated);
         work();
-        taken.push((step, cpu_time() - before));
+        let allocated = ALLOCATOR.stats().bytes_allocated - bytes;
+        taken.push(Cost { step, time: cpu_time() - before, allocated });
     };
     let mut read = Err(Status::success());
     time(DECODE, &mut || read = json::decode(text.as_bytes(), schema, FieldValidation::Strict));

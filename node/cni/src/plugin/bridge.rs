@@ -86,6 +86,10 @@ impl Config {
     }
 }
 
+pub(super) fn read_configuration(network: &Network) -> Result<()> {
+    Config::of(network).map(drop)
+}
+
 pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<CniResult>> {
     let config = Config::of(network)?;
     match invocation.command {

@@ -18,6 +18,10 @@ use super::{
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
+pub(super) fn read_configuration(network: &Network) -> Result<()> {
+    Config::of(network).map(drop)
+}
+
 pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<CniResult>> {
     let config = Config::of(network)?;
     let owner = Owner { container_id: &invocation.container_id, ifname: &invocation.ifname };

@@ -120,6 +120,17 @@ fn call(plugin: Plugin, environment: &dyn Fn(&str) -> Option<String>, input: &[u
     Ok(result.map_or_else(String::new, |result| result.render(network.cni_version)))
 }
 
+/// Reads a configuration as a call of the plugin does, and does nothing with it.
+pub fn read_configuration(plugin: Plugin, input: &[u8]) -> Result<()> {
+    let network = parse(input)?;
+    match plugin {
+        Plugin::Bridge => bridge::read_configuration(&network),
+        Plugin::HostLocal => host_local::read_configuration(&network),
+        Plugin::Loopback => Ok(()),
+        Plugin::PortMap => port_map::read_configuration(&network),
+    }
+}
+
 /// For the kubelet, which waits for this pod's network: how long which part of it took.
 fn leave_spans(network: &Network, invocation: &Invocation) {
     let directory = network.whole.get("traceDir").and_then(|directory| directory.as_str());

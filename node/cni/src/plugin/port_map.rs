@@ -21,6 +21,13 @@ use super::{
 
 const DATA_DIR: &str = "/run/ferry/cni/portmap";
 
+pub(super) fn read_configuration(network: &Network) -> Result<()> {
+    folder(network)?;
+    let mappings: Vec<&PortMapping> = network.runtime.port_mappings.iter().collect();
+    let pods = network.prev_result.iter().flat_map(|result| &result.ips).map(|ip| ip.address.addr());
+    elements(&mappings, &pods.collect::<Vec<_>>()).map(drop)
+}
+
 pub(super) fn call(network: &Network, invocation: &Invocation) -> Result<Option<CniResult>> {
     match invocation.command {
         Command::Add => {

@@ -11,6 +11,8 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+/// An index may name indexes. Real ones name manifests, which name layers.
+const MAX_LEVELS: usize = 8;
 /// Annotations that name an image inside an OCI layout.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
@@ -26,6 +28,10 @@ pub enum Error {
     Missing(String),
     #[error("the archive names no image; say which name it should have")]
     Unnamed,
+    #[error("{0} holds other content than its name says")]
+    Digest(String),
+    #[error("the indexes of the archive name each other more than {MAX_LEVELS} levels deep")]
+    TooDeep,
 }
 
 /// One blob and what it is.
@@ -127,24 +133,32 @@ fn read_layout(
         let named = NAMES.iter().find_map(|key| descriptor["annotations"][key].as_str());
         let name = canonical_name(named.or(name).ok_or(Error::Unnamed)?);
         let mut blobs = Vec::new();
-        collect(descriptor, entries, &mut blobs)?;
+        collect(descriptor, entries, &mut blobs, MAX_LEVELS)?;
         let target = blobs.last().cloned().ok_or(Error::NoIndex)?;
         images.push(Image { name, target, blobs });
     }
     Ok(images)
 }
 
-/// Follows descriptors from an index or manifest down to the layers. Blobs of
-/// other platforms may be absent from the archive; a manifest may not.
+/// Follows descriptors from an index or manifest down to the layers, to each blob once. Blobs of other platforms may be
+/// absent from the archive; a manifest may not. A blob is what its digest says: so none can lead back to itself.
 fn collect(
     descriptor: &Value,
     entries: &BTreeMap<String, Vec<u8>>,
     blobs: &mut Vec<Blob>,
+    levels: usize,
 ) -> Result<(), Error> {
-    let digest = descriptor["digest"].as_str().unwrap_or_default();
+    let named = descriptor["digest"].as_str().unwrap_or_default();
+    if blobs.iter().any(|blob| blob.digest == named) {
+        return Ok(());
+    }
+    let levels = levels.checked_sub(1).ok_or(Error::TooDeep)?;
     let media_type = descriptor["mediaType"].as_str().unwrap_or_default();
-    let path = format!("blobs/{}", digest.replacen(':', "/", 1));
+    let path = format!("blobs/{}", named.replacen(':', "/", 1));
     let data = entries.get(&path).ok_or_else(|| Error::Missing(path.clone()))?;
+    if digest(data) != named {
+        return Err(Error::Digest(path));
+    }
     let mut children = Vec::new();
     if media_type.ends_with("+json") && !media_type.contains("config") || media_type.contains("manifest") {
         let document = parse(&path, data)?;
@@ -152,21 +166,14 @@ fn collect(
             .into_iter()
             .flat_map(|key| document[key].as_array().into_iter().flatten());
         for child in below.chain(document.get("config")) {
-            match collect(child, entries, blobs) {
+            match collect(child, entries, blobs, levels) {
                 Ok(()) => children.push(child["digest"].as_str().unwrap_or_default().to_string()),
                 Err(Error::Missing(_)) if document.get("manifests").is_some() => {}
                 Err(error) => return Err(error),
             }
         }
     }
-    if !blobs.iter().any(|blob| blob.digest == digest) {
-        blobs.push(Blob {
-            media_type: media_type.into(),
-            digest: digest.into(),
-            data: data.clone(),
-            children,
-        });
-    }
+    blobs.push(Blob { media_type: media_type.into(), digest: named.into(), data: data.clone(), children });
     Ok(())
 }
 
@@ -377,5 +384,51 @@ mod tests {
         let names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, ["docker.io/library/a:1", "docker.io/library/b:2"]);
         assert!(matches!(read_archive([0u8; 1024].as_slice(), None), Err(Error::NoIndex)));
+    }
+
+    fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, data) in files {
+            let mut header = header(tar::EntryType::Regular, 0o644, data.len() as u64);
+            tar.append_data(&mut header, path, data.as_slice()).expect("memory takes it");
+        }
+        tar.into_inner().expect("memory takes it")
+    }
+
+    fn index(named: &[&str]) -> Vec<u8> {
+        let manifests: Vec<Value> = named
+            .iter()
+            .map(|digest| json!({"mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest}))
+            .collect();
+        json!({"manifests": manifests}).to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_blob_that_is_not_what_its_name_says_is_refused() {
+        // It names itself: reading it would never end.
+        let itself = format!("sha256:{}", "0".repeat(64));
+        let path = format!("blobs/{}", itself.replacen(':', "/", 1));
+        let files = [("index.json".to_string(), index(&[&itself])), (path.clone(), index(&[&itself]))];
+        let read = read_archive(archive(&files).as_slice(), Some("a"));
+        assert!(matches!(&read, Err(Error::Digest(refused)) if *refused == path), "{read:?}");
+    }
+
+    #[test]
+    fn indexes_that_name_one_twice_are_read_once_and_not_for_ever_deeper() {
+        // Each names the one before it many times: read along every way there would be 50 to the power of the levels.
+        let towers = |levels: usize| {
+            let mut files = Vec::new();
+            let mut below = index(&[]);
+            for _ in 0..levels {
+                let named = digest(&below);
+                files.push((format!("blobs/{}", named.replacen(':', "/", 1)), below));
+                below = index(&[named.as_str(); 50]);
+            }
+            files.push(("index.json".to_string(), below));
+            read_archive(archive(&files).as_slice(), Some("a"))
+        };
+        let images = towers(MAX_LEVELS).expect("as deep as it may be");
+        assert!(images.iter().all(|image| image.blobs.len() == MAX_LEVELS), "{}", images.len());
+        assert!(matches!(towers(MAX_LEVELS + 1), Err(Error::TooDeep)));
     }
 }

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ferry_auth::User;
-use futures::StreamExt;
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
-use http_body_util::{BodyExt, BodyStream};
+use http_body_util::BodyExt;
 
 use super::{Remote, identity};
-use crate::body::{Body, PassedOn, Response};
+use crate::body::{self, Body, PassedOn, Response};
 use crate::node_connection::{copy_headers, join};
 use crate::request_info::RequestInfo;
 use crate::respond;
@@ -121,10 +120,7 @@ fn answer(
     if let Some(headers) = builder.headers_mut() {
         copy_headers(&parts.headers, headers);
     }
-    let stream = BodyStream::new(body).filter_map(|frame| async move {
-        frame.ok().and_then(|frame| frame.into_data().ok()).filter(|data: &Bytes| !data.is_empty())
-    });
-    respond::finish(builder, Body::stream(stream))
+    respond::finish(builder, Body::passed_on(body::pieces_of(body)))
 }
 
 fn plain(code: u16, text: &str) -> Response {

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::{Body, PassedOn, Response, STALLED};
+use crate::body::{Body, BrokenOff, PassedOn, Response, STALLED};
 
 /// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body. The answer to HEAD is
 /// the head alone, with the length that the body would have.
@@ -47,7 +47,7 @@ pub fn send(
         }
         Body::Held(held) => {
             let stream = respond.send_response(head, false)?;
-            Ok(Some(Sending::new(held.pieces().boxed(), stream, patience)))
+            Ok(Some(Sending::new(held.pieces().map(Ok).boxed(), stream, patience)))
         }
         Body::Stream(body) => {
             let stream = respond.send_response(head, false)?;
@@ -59,7 +59,7 @@ pub fn send(
 /// A body that is sent as it comes about. It is asked for more only when what it said before has room in the client's
 /// window, so a slow client costs one piece of memory; one that takes in nothing at all is not waited for.
 pub struct Sending {
-    body: BoxStream<'static, Bytes>,
+    body: BoxStream<'static, Result<Bytes, BrokenOff>>,
     stream: SendStream<Bytes>,
     /// What the client has no room for yet.
     waiting: Option<Bytes>,
@@ -71,7 +71,7 @@ pub struct Sending {
 
 impl Sending {
     fn new(
-        body: BoxStream<'static, Bytes>,
+        body: BoxStream<'static, Result<Bytes, BrokenOff>>,
         stream: SendStream<Bytes>,
         patience: Option<Duration>,
     ) -> Sending {
@@ -104,8 +104,12 @@ impl Future for Sending {
                     return Poll::Ready(());
                 };
                 match next {
-                    Poll::Ready(Some(bytes)) if bytes.is_empty() => continue,
-                    Poll::Ready(Some(bytes)) => {
+                    Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
+                    Poll::Ready(Some(Err(BrokenOff))) => {
+                        stream.send_reset(Reason::INTERNAL_ERROR);
+                        return Poll::Ready(());
+                    }
+                    Poll::Ready(Some(Ok(bytes))) => {
                         // h2 wakes whom it gives capacity to, and that is who asks for it here.
                         if stream.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready() {
                             return Poll::Ready(());

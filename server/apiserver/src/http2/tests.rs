@@ -8,7 +8,7 @@ use tokio::io::{DuplexStream, ReadBuf};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::body::Body;
+use crate::body::{Body, BrokenOff};
 
 /// Where the tests' bodies come from: each request takes the next one.
 type Bodies = Arc<parking_lot::Mutex<std::collections::VecDeque<Body>>>;
@@ -267,6 +267,16 @@ async fn a_body_that_panics_ends_alone() {
     assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
     say.unbounded_send("still here".into()).expect("open");
     assert_eq!(read(&mut second, 10).await, b"still here");
+}
+
+#[tokio::test]
+async fn an_answer_that_broke_off_where_it_comes_from_does_not_end_well() {
+    let pieces = [Ok(Bytes::from("half of")), Err(BrokenOff)];
+    let mut pair = serving([Body::passed_on(futures::stream::iter(pieces))]).await;
+    let mut answer = pair.get().await.into_body();
+    assert_eq!(read(&mut answer, 7).await, b"half of");
+    let error = answer.data().await.expect("an end").expect_err("a reset");
+    assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@
 mod cleaning;
 mod expiry;
 pub mod files;
-mod frame;
+pub mod frame;
 mod index;
 mod log;
 mod manifest;

@@ -1,6 +1,7 @@
 //! The life of one command on one node.
 
 use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -57,6 +58,39 @@ impl Drop for Etcd {
     }
 }
 
+/// What an unconfigured cluster lacks, and nothing else; and what is opened after it was looked at once.
+fn the_security_check_finds_what_is_open(cluster: &Cluster) {
+    let check = || {
+        let words = ["check", "security", "-o", "json", "--data-dir"];
+        let output = cluster.ferry().args(words).arg(cluster.data_dir()).output().unwrap();
+        let told = format!(
+            "{} {}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let report: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+        let items = report["items"].as_array().unwrap().clone();
+        assert!(items.len() > 35, "{told}");
+        assert!(items.iter().any(|item| item["id"] == "4.2.1" && item["found"] == "1 asked"), "{told}");
+        let failed = items.iter().filter(|item| item["verdict"] == "FAIL");
+        failed.map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let on_etcd = !cluster.data_dir().join("store").exists();
+    let mut open = vec!["1.2.16", "3.2.1", "1.2.27"];
+    if on_etcd {
+        open.extend(["1.2.26", "1.2.23"]);
+    }
+    assert_eq!(check(), open);
+    let kubeconfig = cluster.data_dir().join("admin.kubeconfig");
+    let set = |mode| std::fs::set_permissions(&kubeconfig, std::fs::Permissions::from_mode(mode)).unwrap();
+    set(0o644);
+    open.insert(0, "1.1.13");
+    assert_eq!(check(), open);
+    set(0o600);
+}
+
 fn the_whole_command(cluster: Cluster) {
     let shown = cluster.up();
     for part in ["apiserver", "runtime", "controllers", "scheduler", "kubelet", "network", "proxy", "dns"] {
@@ -97,6 +131,7 @@ fn the_whole_command(cluster: Cluster) {
     cluster.until("the service answers by its name again", by_name);
 
     uses_upstreams_kubectl(&cluster);
+    the_security_check_finds_what_is_open(&cluster);
     a_killed_server_restarts_no_container(&cluster);
 
     let said = cluster.down();

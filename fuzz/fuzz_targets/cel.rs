@@ -1,0 +1,3 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: ferry_fuzz::begin("cel"), |data: &[u8]| ferry_fuzz::run(data));
