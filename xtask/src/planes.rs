@@ -13,7 +13,7 @@ const PLANES: &[(&str, &[&str])] = &[
     ("client", &["client", "serving"]),
     ("server", &["store", "etcd", "registry", "auth", "admission", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
-    ("node", &["linux", "cni", "kubelet", "proxy", "dns"]),
+    ("node", &["linux", "cni", "kubelet", "containerd", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),
 ];
 

@@ -108,16 +108,8 @@ impl<'a> Reading<'a> {
                 });
             }
         };
-        if self.custom.is_some() && self.form == Form::Applied {
-            // Who may own a field says what the schema does not have; only the metadata was read by rows here.
-            for finding in &mut findings.strict {
-                if let Some(path) =
-                    finding.strip_prefix("unknown field \"").and_then(|it| it.strip_suffix('"'))
-                {
-                    *finding = format!(".{path}: field not declared in schema");
-                }
-            }
-        } else if let Some(custom) = self.custom {
+        // Of an apply configuration, whoever claims its fields says which of them the schema does not have.
+        if let Some(custom) = self.custom.filter(|_| self.form == Form::Whole) {
             let unknown = custom.prune(&mut object.0);
             let unknown = unknown.into_iter().take(decode::MAX_FINDINGS);
             findings.strict.extend(unknown.map(|path| format!("unknown field {path:?}")));

@@ -1,9 +1,9 @@
-//! OpenAPI, both versions, from the kind rows and the field rows. No prose: names and shapes are what
-//! clients work with.
+//! OpenAPI, both versions, from the kind rows and the field rows, with words of [`descriptions`] for people.
 //!
 //! [`operations`] turns kind rows into paths and operations, [`schemas`] turns field rows into
 //! definitions; [`v2`] and [`v3`] write both down in their own way. [`Documents`] keeps what was asked for.
 
+mod descriptions;
 mod gnostic;
 pub mod merge;
 pub mod operations;
@@ -38,6 +38,10 @@ struct Slot {
 }
 
 impl Slot {
+    fn is_hashed(&self) -> bool {
+        self.hash.get().is_some() || self.document.get().is_some()
+    }
+
     fn is_about(&self, rows: &[Arc<Kind>]) -> bool {
         self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(|(a, b)| Arc::ptr_eq(a, b))
     }
@@ -117,6 +121,8 @@ impl Documents {
 
     /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.
     pub fn v3_index(&self) -> Value {
+        // Read once for all documents whose hashes are not known yet.
+        let _kept = self.v3.values().any(|slot| !slot.is_hashed()).then(descriptions::Descriptions::get);
         let paths: serde_json::Map<String, Value> = self
             .v3
             .keys()

@@ -5,6 +5,7 @@
 
 mod allocator;
 mod cluster;
+mod data_version;
 mod program;
 mod progress;
 mod roles;

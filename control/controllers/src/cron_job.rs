@@ -83,8 +83,17 @@ fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
             return plan;
         }
     };
-    start_due(cron, jobs, &schedule, &zone, now, &mut plan);
     let next = schedule.next(now, &zone);
+    if next.is_none() {
+        // 30 February: it can be read and never comes. Upstream's words.
+        let note = format!(
+            "invalid schedule: {} : time difference between two schedules is less than 1 second",
+            spec.schedule
+        );
+        plan.events.push((EventType::Warning, "InvalidSchedule", note));
+        return plan;
+    }
+    start_due(cron, jobs, &schedule, &zone, now, &mut plan);
     plan.again = next.map(|next| {
         Duration::try_from(next.duration_since(now)).unwrap_or(Duration::ZERO) + Duration::from_millis(100)
     });
@@ -391,6 +400,16 @@ mod tests {
         assert!(late.create.is_none());
         let jumped = plan(&cron("Allow", None), &[], at(1_000_000));
         assert!(jumped.create.is_some() && reasons(&jumped).contains(&"TooManyMissedTimes"));
+    }
+
+    #[test]
+    fn a_schedule_that_never_comes_is_told() {
+        let mut never = cron("Allow", None);
+        never.spec.schedule = "59 23 31 2 *".into();
+        let plan = plan(&never, &[], at(45));
+        assert!(plan.create.is_none() && plan.again.is_none());
+        assert_eq!(reasons(&plan), ["InvalidSchedule"]);
+        assert!(plan.events[0].2.starts_with("invalid schedule: 59 23 31 2 * : "), "{}", plan.events[0].2);
     }
 
     #[test]

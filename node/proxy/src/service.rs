@@ -97,7 +97,7 @@ impl ServicePort {
 }
 
 /// All ports of a service in one family. Empty for a service that has no address to send to (headless,
-/// ExternalName), or that another proxy cares for.
+/// ExternalName), or that is labelled as one which is headless or which another proxy cares for.
 pub fn ports(
     service: &Service,
     slices: &[impl AsRef<EndpointSlice>],
@@ -105,12 +105,12 @@ pub fn ports(
     family: Family,
 ) -> Vec<ServicePort> {
     let Some(spec) = &service.spec else { return Vec::new() };
-    let other_proxy = "service.kubernetes.io/service-proxy-name";
+    let left_alone = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
     let headless = matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"));
     let labels = service.metadata.labels.as_ref();
     if headless
         || spec.type_.as_deref() == Some("ExternalName")
-        || labels.is_some_and(|labels| labels.contains_key(other_proxy))
+        || labels.is_some_and(|labels| left_alone.iter().any(|label| labels.contains_key(*label)))
     {
         return Vec::new();
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{Kind, Status, discovery, openapi};
+use ferry_api::{GroupVersionKind, Kind, Schema, Status, discovery, openapi, write};
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use parking_lot::Mutex;
@@ -115,21 +115,21 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
     let plain = |name: &str, make: &dyn Fn() -> Option<Vec<u8>>| documents.document(name, JSON, make);
     let document = match (parts, aggregated) {
         (["api"], Some(form)) => documents.document(&format!("api {form}"), form, || {
-            bytes(discovery::aggregated(rows, remotes, true, version_of(form)))
+            in_order(discovery::aggregated(rows, remotes, true, version_of(form)))
         }),
         (["apis"], Some(form)) => documents.document(&format!("apis {form}"), form, || {
-            bytes(discovery::aggregated(rows, remotes, false, version_of(form)))
+            in_order(discovery::aggregated(rows, remotes, false, version_of(form)))
         }),
-        (["api"], None) => plain("api", &|| bytes(discovery::api_versions(&api.advertised))),
-        (["apis"], None) => plain("apis", &|| bytes(discovery::api_group_list(rows, remotes))),
+        (["api"], None) => plain("api", &|| in_order(discovery::api_versions(&api.advertised))),
+        (["apis"], None) => plain("apis", &|| in_order(discovery::api_group_list(rows, remotes))),
         (["apis", group], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_group(rows, remotes, group)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_group(rows, remotes, group)?))
         }
         (["api", version], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, "", version)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, "", version)?))
         }
         (["apis", group, version], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, group, version)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, group, version)?))
         }
         (["openapi", "v2"], _) => return openapi_v2(documents, request),
         (["openapi", "v3"], _) => documents.openapi_v3_index(),
@@ -146,6 +146,16 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
 
 fn bytes(value: serde_json::Value) -> Option<Vec<u8>> {
     Some(value.to_string().into_bytes())
+}
+
+/// A document of discovery, with its fields in upstream's order.
+fn in_order(document: serde_json::Value) -> Option<Vec<u8>> {
+    let text = |field: &str| document.get(field).and_then(serde_json::Value::as_str);
+    let gvk = GroupVersionKind::from_api_version(text("apiVersion").unwrap_or("v1"), text("kind")?);
+    let schema = Schema::builtin(&gvk)?;
+    let mut out = Vec::new();
+    write::in_declared_order(&mut out, &document, &schema);
+    Some(out)
 }
 
 fn version_of(form: &str) -> discovery::Aggregated {

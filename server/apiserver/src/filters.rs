@@ -3,7 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::{GroupResource, Status};
 use ferry_auth::authenticate::ClientCertificates;
@@ -33,7 +33,7 @@ use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, metrics, paths, respond, verbs};
+use crate::{compress, indent, metrics, paths, respond, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -68,8 +68,11 @@ pub async fn handle<B: RequestBody>(
     request: http::Request<B>,
 ) -> Response {
     let (head, body) = receive(request);
-    let mut responder = Responder::new(&connection, &head.parts);
-    let deadline = deadline(&api, &head.info);
+    let mut responder = Responder::new(&connection, &head);
+    let deadline = match deadline(api.limits.request_timeout, &head.info, &head.query) {
+        Ok(deadline) => deadline,
+        Err(status) => return responder.refuse(&status),
+    };
     let filtering = filter(&api, &connection, head, body, &mut responder.context);
     let filtering = responder.span.in_scope(within(deadline, filtering));
     let admitted = match AssertUnwindSafe(filtering).catch_unwind().await {
@@ -250,6 +253,7 @@ struct Responder {
     span: Span,
     context: Context,
     wanted: Wanted,
+    is_indented: bool,
     accept_gzip: bool,
     is_traced_write: bool,
 }
@@ -271,12 +275,17 @@ impl Context {
 }
 
 impl Responder {
-    fn new(connection: &Connection, parts: &http::request::Parts) -> Responder {
+    fn new(connection: &Connection, head: &Head) -> Responder {
+        let parts = &head.parts;
         let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
+        let wanted = wanted.unwrap_or(Wanted::JSON);
+        // Objects and discovery are for people too; OpenAPI and the issuer's keys are not.
+        let is_api = parts.uri.path().starts_with("/api");
         Responder {
             span: trace(parts),
             context: Context::default(),
-            wanted: wanted.unwrap_or(Wanted::JSON),
+            is_indented: is_api && (wanted.pretty || indent::is_wanted(&head.query, &parts.headers)),
+            wanted,
             accept_gzip: compress::accepts(&parts.headers),
             is_traced_write: connection.identity.is_none()
                 && parts.headers.contains_key("traceparent")
@@ -314,6 +323,9 @@ impl Responder {
         drop(self.span);
         if let Some(auditing) = self.context.auditing {
             response = auditing.finish(response);
+        }
+        if self.is_indented {
+            response = indent::indent(response);
         }
         if self.accept_gzip { compress::gzip(response) } else { response }
     }
@@ -496,9 +508,22 @@ fn forbidden(refusal: Forbidden) -> Status {
     Status::new(403, "Forbidden", refusal.message).about(&resource, &refusal.name)
 }
 
-/// For everything from the first filter to the answer, so that nobody holds a place by being slow.
-fn deadline(api: &Api, info: &RequestInfo) -> Option<Deadline> {
-    (!info.is_long_running()).then(|| Deadline::now() + api.limits.request_timeout)
+/// For everything from the first filter to the answer, so that nobody holds a place by being slow. The caller may ask
+/// for less time than everybody has.
+fn deadline(longest: Duration, info: &RequestInfo, query: &Query) -> Result<Option<Deadline>, Status> {
+    if info.is_long_running() {
+        return Ok(None);
+    }
+    let asked = match query.text("timeout") {
+        "" => 0,
+        text => ferry_api::duration::parse(text).ok_or_else(|| {
+            Status::bad_request(format!(
+                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+            ))
+        })?,
+    };
+    let asked = u64::try_from(asked).ok().filter(|asked| *asked > 0).map(Duration::from_nanos);
+    Ok(Some(Deadline::now() + asked.map_or(longest, |asked| asked.min(longest))))
 }
 
 async fn within<T>(
@@ -546,6 +571,28 @@ fn told(warnings: &[String]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_shortens_a_request_and_one_that_cannot_be_read_is_refused() {
+        let longest = Duration::from_secs(60);
+        let asked = |verb: &'static str, query: &str| {
+            let info = RequestInfo { verb, ..RequestInfo::default() };
+            let before = Deadline::now();
+            deadline(longest, &info, &Query::parse(query)).map(|deadline| deadline.map(|end| end - before))
+        };
+        let within = |query: &str, least: u64, most: u64| {
+            let time = asked("get", query).unwrap().unwrap().as_secs_f64();
+            assert!(time >= least as f64 && time < most as f64, "{query}: {time}");
+        };
+        within("", 60, 90);
+        within("timeout=10s", 10, 40);
+        within("timeout=0s", 60, 90);
+        within("timeout=2h", 60, 90);
+        let refused = asked("get", "timeout=soon").unwrap_err();
+        assert_eq!(refused.code, 400);
+        assert!(refused.message.ends_with("time: invalid duration \"soon\""), "{}", refused.message);
+        assert!(asked("watch", "timeout=soon").unwrap().is_none(), "what is long has no deadline");
+    }
 
     #[test]
     fn warnings_are_cut_when_they_are_many() {

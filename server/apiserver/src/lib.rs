@@ -32,6 +32,7 @@ pub mod health;
 pub mod host_images;
 mod http2;
 pub mod in_process;
+mod indent;
 mod list_body;
 mod malformed_requests;
 pub mod metrics;

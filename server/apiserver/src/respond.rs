@@ -308,5 +308,10 @@ pub fn patch_failure(error: PatchError, group: &str, kind: &str, name: &str) -> 
             Status::new(422, "Invalid", PatchError::UNPROCESSABLE)
         }
         PatchError::Contradicts(why) => Status::unexpected(why),
+        PatchError::DoesNotRestore { patch, why } => {
+            let mut errors = ferry_api::FieldErrors::default();
+            errors.invalid("patch", patch, &why);
+            Status::invalid("", "", "", &errors)
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions::Descriptions;
 use super::operations::{self, META, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{group_versions, v3};
@@ -15,6 +16,8 @@ use crate::types::Types;
 pub const API_VERSION: &str = "1.36";
 
 pub fn document(kinds: &[Arc<Kind>]) -> Value {
+    // Kept until the whole document is there.
+    let _descriptions = Descriptions::get();
     let mut served = vec![
         operations::version(),
         v3::groups("/api/", "getCoreAPIVersions", "core", "APIVersions"),
@@ -137,6 +140,9 @@ fn parameter(parameter: &Parameter, shared: &mut Shared) -> Value {
         let mut out = json!({
             "name": parameter.name, "in": parameter.place, "type": parameter.kind, "uniqueItems": true,
         });
+        if let Some(text) = Descriptions::get().of_parameter(&parameter.name) {
+            out["description"] = text.into();
+        }
         if parameter.place == "path" {
             out["required"] = true.into();
         }

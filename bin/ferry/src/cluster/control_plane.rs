@@ -15,9 +15,10 @@ use tokio_util::task::TaskTracker;
 
 use super::facts::{self, Facts};
 use super::metrics_ports::{self, MetricsPorts};
+use super::options::DefaultStorageClass;
 use super::parts::Parts;
 use super::ranges::Ranges;
-use super::rights;
+use super::{rights, storage};
 use crate::roles::serving;
 
 /// This server among those that may share its store.
@@ -26,6 +27,7 @@ pub struct Instance<'a> {
     pub name: &'a str,
     pub address: IpAddr,
     pub shares_store: bool,
+    pub default_storage_class: DefaultStorageClass,
 }
 
 impl Instance<'_> {
@@ -51,6 +53,9 @@ pub async fn start(
     let owner = running.client(User::new("system:ferry").with_groups([MASTERS, ALL_AUTHENTICATED]));
     rights::grant(&owner).await.context("give the node parts their rights")?;
     facts::publish(&owner, facts).await?;
+    if instance.default_storage_class == DefaultStorageClass::Local {
+        storage::provide(&owner).await?;
+    }
 
     let controllers = Controllers::new(running, &facts.ranges, instance.name)?;
     let client = component(running, "system:kube-controller-manager");

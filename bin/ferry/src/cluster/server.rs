@@ -25,7 +25,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation, runtime};
+use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -101,8 +101,13 @@ async fn start(
     let ranges = facts.ranges.clone();
     address::lead_to_services(&layout, ranges.service_cidr)?;
     let node_options = options.node.clone();
-    let instance =
-        Instance { cluster: &layout.cluster, name: &name, address, shares_store: options.api.shares_store() };
+    let instance = Instance {
+        cluster: &layout.cluster,
+        name: &name,
+        address,
+        shares_store: options.api.shares_store(),
+        default_storage_class: options.default_storage_class,
+    };
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
         cluster_domain: facts.domain.clone(),
@@ -126,7 +131,12 @@ async fn start(
     let runtime = async {
         parts.starting("runtime");
         let endpoint = node_options.container_runtime_endpoint.as_deref();
-        let found = runtime::find_or_start(&layout, endpoint, &node_options.registry_config_dir).await?;
+        let found = ferry_containerd::find_or_start(
+            &layout.containerd(),
+            endpoint,
+            &node_options.registry_config_dir,
+        )
+        .await?;
         parts.running("runtime", found.description.clone());
         anyhow::Ok(found)
     };

@@ -16,7 +16,6 @@ use super::node::ready_condition;
 use super::output::{self, Lines};
 use super::own_metrics::Metrics;
 use super::parts::{Snapshot, State};
-use super::runtime;
 use super::server;
 use crate::usage::{self, Usage};
 
@@ -172,7 +171,7 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
         "dataDir": layout.data_dir,
         "url": snapshot.url,
         "pid": snapshot.pid,
-        "containerdPid": runtime::own_pid(layout).map(nix::unistd::Pid::as_raw),
+        "containerdPid": layout.containerd().pid().map(nix::unistd::Pid::as_raw),
         "memoryBytes": usage.resident_bytes,
         "cpuSeconds": usage.cpu_seconds,
         "cpuPercent": 100.0 * usage.cpu_seconds / usage.up_seconds.max(0.01),

@@ -72,6 +72,7 @@ impl Table for Upstream {
         Row::Value("cluster-name"),
         Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
+        Row::Value("kube-api-content-type"),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
         Row::Value("service-account-private-key-file"),

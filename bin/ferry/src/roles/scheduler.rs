@@ -38,6 +38,7 @@ impl Table for Upstream {
         Row::Value("cert-dir"),
         Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
+        Row::Value("kube-api-content-type"),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
         Row::Switch("profiling"),

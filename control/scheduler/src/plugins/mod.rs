@@ -30,7 +30,7 @@ use crate::pod_info::{NamespaceLabels, PodInfo};
 use crate::profile::Profile;
 use crate::snapshot::{NodeIndex, Snapshot};
 
-pub use volume_binding::{Choices, SELECTED_NODE};
+pub use volume_binding::{Choices, SELECTED_NODE, bound};
 
 pub const MAX_SCORE: i64 = 100;
 

@@ -4,10 +4,12 @@
 
 mod auth;
 mod cadvisor;
+mod host_logs;
 mod logs;
 pub mod metrics;
 mod stats;
 mod streams;
+mod volume_stats;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -127,6 +129,7 @@ impl Server {
             ["metrics", "cadvisor"] => self.cadvisor_metrics().await,
             ["metrics", "probes"] => self.probe_metrics(),
             ["metrics", "slis"] => respond(StatusCode::OK, CONTENT_TYPE, slis::text().into()),
+            ["logs", path @ ..] => host_logs::serve(path).await,
             ["containerLogs", namespace, pod, container] => {
                 self.logs(&request, namespace, pod, container).await
             }

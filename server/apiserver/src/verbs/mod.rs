@@ -134,8 +134,6 @@ impl<'a> Target<'a> {
             true => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
             false => &[Encoding::Json, Encoding::Yaml],
         };
-        let mut wanted = wanted_of(&self.request.headers, ALL_VIEWS, whole)?;
-        wanted.pretty |= self.request.query.flag("pretty");
-        Ok(wanted)
+        wanted_of(&self.request.headers, ALL_VIEWS, whole)
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
-use ferry_patch::{json_patch, merge, strategic};
+use ferry_patch::{json_patch, managed_fields, merge, strategic};
 use ferry_registry::columns;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
@@ -163,6 +163,8 @@ fn applied_replicas(target: Target<'_>, options: &WriteOptions) -> Result<Object
         let given = format!("{}, Kind={}", scale.api_version(), scale.kind());
         return Err(Status::bad_request(format!("invalid object type: {given}")));
     }
+    managed_fields::check_declared(&scale.0, &schema())
+        .map_err(|why| Status::unexpected(format!("failed to create typed patch object: {why}")))?;
     check_name(scale.name(), &request.info.name)?;
     let mut applied = Object::default();
     applied.set_type(&target.kind.api_version(), &target.kind.kind);

@@ -21,3 +21,4 @@ mod segment;
 mod servers;
 mod start;
 mod streams;
+mod volumes;
