@@ -251,7 +251,19 @@ impl Checker<'_> {
     }
 
     fn arguments(&mut self, call: &CallExpr) -> Vec<Type> {
-        call.args.iter().map(|argument| self.type_of(argument)).collect()
+        let each = call.args.iter().map(|argument| match &argument.expr {
+            // What is formatted may be of any types.
+            Expr::List(list) if call.func_name == "format" => {
+                list.elements.iter().for_each(|element| {
+                    self.type_of(element);
+                });
+                let kind = Type::list(Type::Dyn);
+                self.types.insert(argument.id, kind.clone());
+                kind
+            }
+            _ => self.type_of(argument),
+        });
+        each.collect()
     }
 
     /// Operators; `None` for anything else.

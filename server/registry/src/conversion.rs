@@ -98,14 +98,8 @@ impl Resource {
                 let from = self.version(object.api_version()).unwrap_or(&self.stored);
                 convert::convert(object, from, to)
             }
-            None => {
-                // Defaults are those of the version that the object lies in; others would not be stored.
-                let mut object = object;
-                if let Some(from) = self.version(object.api_version()) {
-                    from.codec.set_defaults(&mut object);
-                }
-                in_form_of(object, to)
-            }
+            // Its defaults are those of the version that it lies in; others would not be stored.
+            None => in_form_of(object, to),
         }
     }
 

@@ -139,7 +139,14 @@ impl Case {
         let mut keeps_managers = self.path.contains("fieldManager=");
         match kind.as_str() {
             "Table" => hide_ages(&mut object),
-            "APIResourceList" => sort_by(&mut object["resources"], &["name"]),
+            // In any order; subresources come after their resource in theirs.
+            "APIResourceList" => {
+                let resource =
+                    |item: &Value| item["name"].as_str().unwrap_or("").split('/').next().map(str::to_owned);
+                if let Some(resources) = object["resources"].as_array_mut() {
+                    resources.sort_by_key(resource);
+                }
+            }
             // Its status may be a later one already, and somebody has written it.
             "CustomResourceDefinition" if self.method == "POST" && !self.path.contains("dryRun") => {
                 object["status"] = Value::Null;
