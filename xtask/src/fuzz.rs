@@ -14,9 +14,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::step;
 
-/// What `cargo xtask fuzz` gives each target where nothing else is said, and what each gets among the tests.
+/// What `cargo xtask fuzz` gives each target where nothing else is said.
 const SECONDS: u64 = 60;
-const SECONDS_IN_TESTS: u64 = 10;
+/// The same inputs each time: what a change breaks is found, what luck would find is left to `cargo xtask fuzz`.
+const RUNS_IN_TESTS: u64 = 2000;
+const SEED_IN_TESTS: u64 = 1;
 const IN_TESTS: &[&str] = &["protobuf", "json", "yaml", "patches", "selectors", "cel", "schema"];
 /// How many run at once among the tests.
 const AT_ONCE_IN_TESTS: usize = 2;
@@ -29,8 +31,19 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// `[TARGET] [--seconds N]`.
+/// How long a target runs.
+#[derive(Clone, Copy)]
+enum Length {
+    Seconds(u64),
+    /// From a fixed seed, with no inputs of earlier runs.
+    Runs(u64),
+}
+
+/// `[TARGET] [--seconds N]`, or `--short` for what the tests run.
 pub fn run(words: &[&str]) -> Result<bool> {
+    if words == ["--short"] {
+        return in_tests();
+    }
     let (mut target, mut seconds) = (None, SECONDS);
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -50,14 +63,14 @@ pub fn run(words: &[&str]) -> Result<bool> {
         Some(name) if all.iter().any(|known| known == name) => vec![name.to_string()],
         Some(name) => bail!("no target is called {name}; there are {}", all.join(", ")),
     };
-    fuzzer.run(chosen, seconds, 1)
+    fuzzer.run(chosen, Length::Seconds(seconds), 1)
 }
 
 /// The targets of base, each for a moment. The others are read by tests/fuzz as plain tests: their instrumented build would take
 /// longer than all else here.
 pub fn in_tests() -> Result<bool> {
     let targets = IN_TESTS.iter().map(ToString::to_string).collect();
-    Fuzzer::build(Scope::Base)?.run(targets, SECONDS_IN_TESTS, AT_ONCE_IN_TESTS)
+    Fuzzer::build(Scope::Base)?.run(targets, Length::Runs(RUNS_IN_TESTS), AT_ONCE_IN_TESTS)
 }
 
 /// The names of the programs in `fuzz/fuzz_targets`.
@@ -109,19 +122,22 @@ impl Fuzzer {
     }
 
     /// Runs the targets, `at_once` at a time; whether nothing was found.
-    fn run(&self, targets: Vec<String>, seconds: u64, at_once: usize) -> Result<bool> {
+    fn run(&self, targets: Vec<String>, length: Length, at_once: usize) -> Result<bool> {
         let waiting = Mutex::new(targets.into_iter());
         let outcomes = Mutex::new(Vec::new());
         let next = || waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         let work = || -> Result<()> {
             while let Some(target) = next() {
-                let outcome = self.one(&target, seconds)?;
+                let outcome = self.one(&target, length)?;
                 println!("    {:<13} {}", outcome.target, outcome.said);
                 outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
             }
             Ok(())
         };
-        println!("==> fuzz, {seconds} s each");
+        match length {
+            Length::Seconds(seconds) => println!("==> fuzz, {seconds} s each"),
+            Length::Runs(runs) => println!("==> fuzz, {runs} runs each"),
+        }
         let started = Instant::now();
         std::thread::scope(|scope| -> Result<()> {
             let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
@@ -135,10 +151,20 @@ impl Fuzzer {
         Ok(outcomes.iter().all(|outcome| outcome.passed))
     }
 
-    fn one(&self, target: &str, seconds: u64) -> Result<Outcome> {
+    fn one(&self, target: &str, length: Length) -> Result<Outcome> {
         let place = |kind: &str| self.directory.join(kind).join(target);
         let (corpus, found, seeds, kept) =
             (place("corpus"), place("found"), place("seeds"), Path::new("fuzz/corpus").join(target));
+        let corpus = match length {
+            Length::Seconds(_) => corpus,
+            Length::Runs(_) => {
+                let fresh = place("short");
+                if fresh.exists() {
+                    fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
+                }
+                fresh
+            }
+        };
         for directory in [&corpus, &found, &seeds] {
             fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         }
@@ -151,8 +177,11 @@ impl Fuzzer {
         if kept.is_dir() {
             command.arg(&kept);
         }
+        match length {
+            Length::Seconds(seconds) => command.arg(format!("-max_total_time={seconds}")),
+            Length::Runs(runs) => command.arg(format!("-runs={runs}")).arg(format!("-seed={SEED_IN_TESTS}")),
+        };
         let status = command
-            .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-rss_limit_mb={MEGABYTES}"))
             .arg(format!("-artifact_prefix={}/", found.display()))
