@@ -16,9 +16,9 @@ use crate::step;
 
 /// What `cargo xtask fuzz` gives each target where nothing else is said.
 const SECONDS: u64 = 60;
-/// The same inputs each time: what a change breaks is found, what luck would find is left to `cargo xtask fuzz`.
-const RUNS_IN_TESTS: u64 = 2000;
-const SEED_IN_TESTS: u64 = 1;
+/// What each gets among the tests, whichever comes first.
+const RUNS_IN_TESTS: u64 = 20_000;
+const SECONDS_IN_TESTS: u64 = 15;
 const IN_TESTS: &[&str] = &["protobuf", "json", "yaml", "patches", "selectors", "cel", "schema"];
 /// How many run at once among the tests.
 const AT_ONCE_IN_TESTS: usize = 2;
@@ -31,19 +31,8 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// How long a target runs.
-#[derive(Clone, Copy)]
-enum Length {
-    Seconds(u64),
-    /// From a fixed seed, with no inputs of earlier runs.
-    Runs(u64),
-}
-
-/// `[TARGET] [--seconds N]`, or `--short` for what the tests run.
+/// `[TARGET] [--seconds N]`.
 pub fn run(words: &[&str]) -> Result<bool> {
-    if words == ["--short"] {
-        return in_tests();
-    }
     let (mut target, mut seconds) = (None, SECONDS);
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -63,14 +52,22 @@ pub fn run(words: &[&str]) -> Result<bool> {
         Some(name) if all.iter().any(|known| known == name) => vec![name.to_string()],
         Some(name) => bail!("no target is called {name}; there are {}", all.join(", ")),
     };
-    fuzzer.run(chosen, Length::Seconds(seconds), 1)
+    fuzzer.run(chosen, &Effort::Explore { seconds }, 1)
+}
+
+/// How far a target is taken.
+enum Effort {
+    /// From all that was ever found on this machine, with new chances each time.
+    Explore { seconds: u64 },
+    /// From what the repository keeps, with the same chances each time: code that passed passes again.
+    Repeat,
 }
 
 /// The targets of base, each for a moment. The others are read by tests/fuzz as plain tests: their instrumented build would take
 /// longer than all else here.
 pub fn in_tests() -> Result<bool> {
     let targets = IN_TESTS.iter().map(ToString::to_string).collect();
-    Fuzzer::build(Scope::Base)?.run(targets, Length::Runs(RUNS_IN_TESTS), AT_ONCE_IN_TESTS)
+    Fuzzer::build(Scope::Base)?.run(targets, &Effort::Repeat, AT_ONCE_IN_TESTS)
 }
 
 /// The names of the programs in `fuzz/fuzz_targets`.
@@ -122,21 +119,21 @@ impl Fuzzer {
     }
 
     /// Runs the targets, `at_once` at a time; whether nothing was found.
-    fn run(&self, targets: Vec<String>, length: Length, at_once: usize) -> Result<bool> {
+    fn run(&self, targets: Vec<String>, effort: &Effort, at_once: usize) -> Result<bool> {
         let waiting = Mutex::new(targets.into_iter());
         let outcomes = Mutex::new(Vec::new());
         let next = || waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         let work = || -> Result<()> {
             while let Some(target) = next() {
-                let outcome = self.one(&target, length)?;
+                let outcome = self.one(&target, effort)?;
                 println!("    {:<13} {}", outcome.target, outcome.said);
                 outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
             }
             Ok(())
         };
-        match length {
-            Length::Seconds(seconds) => println!("==> fuzz, {seconds} s each"),
-            Length::Runs(runs) => println!("==> fuzz, {runs} runs each"),
+        match effort {
+            Effort::Explore { seconds } => println!("==> fuzz, {seconds} s each"),
+            Effort::Repeat => println!("==> fuzz, {RUNS_IN_TESTS} inputs each"),
         }
         let started = Instant::now();
         std::thread::scope(|scope| -> Result<()> {
@@ -151,14 +148,14 @@ impl Fuzzer {
         Ok(outcomes.iter().all(|outcome| outcome.passed))
     }
 
-    fn one(&self, target: &str, length: Length) -> Result<Outcome> {
+    fn one(&self, target: &str, effort: &Effort) -> Result<Outcome> {
         let place = |kind: &str| self.directory.join(kind).join(target);
         let (corpus, found, seeds, kept) =
             (place("corpus"), place("found"), place("seeds"), Path::new("fuzz/corpus").join(target));
-        let corpus = match length {
-            Length::Seconds(_) => corpus,
-            Length::Runs(_) => {
-                let fresh = place("short");
+        let corpus = match effort {
+            Effort::Explore { .. } => corpus,
+            Effort::Repeat => {
+                let fresh = place("corpus-of-tests");
                 if fresh.exists() {
                     fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
                 }
@@ -177,9 +174,13 @@ impl Fuzzer {
         if kept.is_dir() {
             command.arg(&kept);
         }
-        match length {
-            Length::Seconds(seconds) => command.arg(format!("-max_total_time={seconds}")),
-            Length::Runs(runs) => command.arg(format!("-runs={runs}")).arg(format!("-seed={SEED_IN_TESTS}")),
+        match effort {
+            Effort::Explore { seconds } => command.arg(format!("-max_total_time={seconds}")),
+            Effort::Repeat => command.args([
+                "-seed=1".to_owned(),
+                format!("-runs={RUNS_IN_TESTS}"),
+                format!("-max_total_time={SECONDS_IN_TESTS}"),
+            ]),
         };
         let status = command
             .arg(format!("-timeout={INPUT_SECONDS}"))

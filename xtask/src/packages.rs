@@ -39,7 +39,10 @@ pub const FOR_TESTS: &[Needed] = &[
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "busybox", package: "busybox-static" },
     Needed { program: "/usr/lib/cni/bridge", package: "containernetworking-plugins" },
+    Needed { program: "chromium", package: "chromium" },
+    Needed { program: "chromedriver", package: "chromium-driver" },
     Needed { program: "docker-registry", package: "docker-registry" },
+    Needed { program: "prometheus", package: "prometheus" },
     Needed {
         program: "/usr/lib/python3/dist-packages/kubernetes/__init__.py",
         package: "python3-kubernetes",

@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 
 /// Crates of each plane in the order they may use each other: a crate uses those before it.
 const PLANES: &[(&str, &[&str])] = &[
-    ("base", &["api", "patch", "cel", "schema", "trace"]),
-    ("client", &["client"]),
-    ("server", &["store", "etcd", "registry", "auth", "admission", "apiserver"]),
+    ("base", &["api", "patch", "cel", "schema", "trace", "metrics"]),
+    ("client", &["client", "serving"]),
+    ("server", &["store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
-    ("node", &["linux", "cni", "kubelet", "proxy", "dns"]),
+    ("node", &["linux", "cni", "kubelet", "containerd", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),
 ];
 

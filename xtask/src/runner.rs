@@ -33,8 +33,6 @@ const UNIT_BINARIES_AT_ONCE: usize = 2;
 
 /// Runs all tests, or those whose name contains `filter`; whether all passed. How many did is the last line printed.
 pub fn run(filter: Option<&str>) -> Result<bool> {
-    // The black-box tests run the binary itself.
-    step::cargo(&["build", "--package", "ferry"])?;
     let target = step::target_directory()?;
     let runner = Runner {
         filter: filter.map(str::to_owned),

@@ -342,7 +342,8 @@ impl<'a> Seed<'_, 'a> {
                         members.add(field.name.as_ref().to_owned(), value);
                     }
                 }
-                Named::Unknown(name) if ty.preserve_unknown => {
+                // An apply configuration keeps them too: whoever claims a field that is not declared is refused.
+                Named::Unknown(name) if ty.preserve_unknown || !whole => {
                     if strangers.contains_key(&name) {
                         self.walk.note("duplicate", &name);
                     }

@@ -108,16 +108,10 @@ impl<'a> Reading<'a> {
                 });
             }
         };
-        if self.custom.is_some() && self.form == Form::Applied {
-            // Who may own a field says what the schema does not have; only the metadata was read by rows here.
-            for finding in &mut findings.strict {
-                if let Some(path) =
-                    finding.strip_prefix("unknown field \"").and_then(|it| it.strip_suffix('"'))
-                {
-                    *finding = format!(".{path}: field not declared in schema");
-                }
-            }
-        } else if let Some(custom) = self.custom {
+        // Of an apply configuration, whoever claims its fields says which of them the schema does not have.
+        if let Some(custom) = self.custom.filter(|_| self.form == Form::Whole) {
+            // What is there twice is told first; of custom objects the metadata alone was read by rows.
+            findings.strict.sort_by_key(|finding| !finding.starts_with("duplicate field"));
             let unknown = custom.prune(&mut object.0);
             let unknown = unknown.into_iter().take(decode::MAX_FINDINGS);
             findings.strict.extend(unknown.map(|path| format!("unknown field {path:?}")));
@@ -155,6 +149,14 @@ impl<'a> Reading<'a> {
         };
         Status::bad_request(format!("the object provided is unrecognized{kind}: {why} ({})", summary(bytes)))
     }
+}
+
+/// An object that has to say its kind does not.
+pub fn without_kind(wanted: &str, bytes: &[u8]) -> Status {
+    let text = summary(bytes);
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{text}' ({text})"
+    ))
 }
 
 /// Nothing may follow the object.

@@ -9,7 +9,8 @@
 //! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`write`] are for text of the server's own:
 //! what is stored. [`discovery`] and [`openapi`] tell clients
 //! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share,
-//! [`quota`] what objects cost, and [`certificate_request`] what is asked of a signer.
+//! [`quota`] what objects cost, [`certificate_request`] what is asked of a signer, and [`local_volume`] how volumes on a
+//! node's disk are named.
 
 pub mod certificate_request;
 pub mod codec;
@@ -25,11 +26,13 @@ pub mod go_json;
 pub mod json;
 pub mod json_path;
 pub mod kinds;
+pub mod local_volume;
 mod managers;
 pub mod names;
 pub mod object;
 pub mod openapi;
 pub mod pod_resources;
+pub mod private_key;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;

@@ -5,6 +5,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::types::{Schema, Shape, Type, Types};
 use crate::word;
 
 pub fn value(out: &mut Vec<u8>, value: &Value) {
@@ -44,6 +45,48 @@ pub fn members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a String,
         value(out, member);
     }
     out.push(b'}');
+}
+
+/// An object with its fields in the order they are declared, as upstream's encoder has them; what the rows do not know
+/// stands behind. Documents that are made once are written so: some clients look for pieces of their text.
+pub fn in_declared_order(out: &mut Vec<u8>, value: &Value, schema: &Schema) {
+    structure(out, value, schema.root(), &schema.types);
+}
+
+fn structure(out: &mut Vec<u8>, value: &Value, ty: &Type, types: &Types) {
+    let Value::Object(fields) = value else { return self::value(out, value) };
+    let declared = ty.declared.iter().filter_map(|name| fields.get_key_value(name.as_ref()));
+    let others = fields.iter().filter(|(name, _)| ty.field(name).is_none());
+    out.push(b'{');
+    for (index, (name, member)) in declared.chain(others).enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        text(out, name);
+        out.push(b':');
+        match ty.field(name) {
+            Some(field) => shaped(out, member, &field.shape, types),
+            None => self::value(out, member),
+        }
+    }
+    out.push(b'}');
+}
+
+fn shaped(out: &mut Vec<u8>, value: &Value, shape: &Shape, types: &Types) {
+    match (shape, value) {
+        (Shape::Struct(id), _) => structure(out, value, types.get(*id), types),
+        (Shape::List(element), Value::Array(items)) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                shaped(out, item, element, types);
+            }
+            out.push(b']');
+        }
+        _ => self::value(out, value),
+    }
 }
 
 pub fn text(out: &mut Vec<u8>, text: &str) {
@@ -107,6 +150,22 @@ mod tests {
                 assert_eq!(written(&given), given.to_string());
             }
         }
+    }
+
+    #[test]
+    fn fields_stand_in_the_order_they_are_declared() {
+        let gvk = crate::kinds::GroupVersionKind::new("", "v1", "APIResourceList");
+        let schema = Schema::builtin(&gvk).expect("in the table");
+        let resource =
+            json!({"kind": "Pod", "verbs": ["get"], "name": "pods", "zz": 1, "singularName": "pod"});
+        let list = json!({"resources": [resource], "groupVersion": "v1", "kind": "APIResourceList"});
+        let mut out = Vec::new();
+        in_declared_order(&mut out, &list, &schema);
+        let expected = concat!(
+            r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","singularName":"pod","#,
+            r#""kind":"Pod","verbs":["get"],"zz":1}]}"#
+        );
+        assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 
     #[test]

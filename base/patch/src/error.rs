@@ -18,6 +18,8 @@ pub enum PatchError {
     /// The patch contradicts the kind's fields or itself, which upstream answers with 500 and this
     /// text.
     Contradicts(String),
+    /// What the patch made is no object of the kind: 422, with the patch as the value that is wrong.
+    DoesNotRestore { patch: String, why: String },
 }
 
 impl PatchError {
@@ -44,7 +46,8 @@ impl Display for PatchError {
             | PatchError::TooLarge(why)
             | PatchError::DoesNotApply(why)
             | PatchError::TestFailed(why)
-            | PatchError::Contradicts(why) => f.write_str(why),
+            | PatchError::Contradicts(why)
+            | PatchError::DoesNotRestore { why, .. } => f.write_str(why),
             PatchError::UnsupportedMediaType => f.write_str("strategic merge patch format is not supported"),
         }
     }

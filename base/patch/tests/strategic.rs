@@ -38,6 +38,7 @@ fn replay(objects: &Value, case: &Value) -> Result<(), String> {
                 PatchError::UnsupportedMediaType => 415,
                 PatchError::DoesNotApply(_) | PatchError::TestFailed(_) => 422,
                 PatchError::Contradicts(_) => 500,
+                PatchError::DoesNotRestore { .. } => 422,
             };
             if refused["code"] == code && refused["message"] == error.to_string() {
                 return Ok(());

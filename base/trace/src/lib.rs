@@ -28,14 +28,22 @@
 //!
 //! A server also keeps them on disk, for days: [`history`] follows the ring from a thread of its own.
 //!
+//! [`chapters`] tells a chain as a story: lines by chapter, with the [critical path](critical) and an [`axis`] that folds
+//! gaps. `ferry trace` prints it and the page of `ferry ui` draws it.
+//!
 //! Start reading at [`span`](mod@span), then [`ring`](mod@ring), then
 //! [`timeline`](mod@timeline) and [`history`].
 
+pub mod axis;
+pub mod chapters;
 pub mod context;
+pub mod critical;
 pub mod handoff;
 pub mod history;
 pub mod lives;
 pub mod ring;
+#[cfg(any(test, feature = "script"))]
+pub mod script;
 pub mod span;
 pub mod timeline;
 pub mod value;

@@ -5,6 +5,7 @@
 
 mod allocator;
 mod cluster;
+mod data_version;
 mod program;
 mod progress;
 mod roles;
@@ -90,6 +91,11 @@ enum Role {
     Trace(Box<ferry_timeline::Flags>),
     /// Say why an object was deleted, evicted, restarted, scaled or changed, by whom, and because of what
     Why(Box<ferry_timeline::why::Flags>),
+    /// Open the cluster's page in a browser, signed in as you
+    #[command(
+        after_help = "Examples:\n  ferry ui\n  ferry ui --no-open                      only print the link\n  ferry ui --kubeconfig alice.kubeconfig  as somebody else"
+    )]
+    Ui(roles::ui::Flags),
     /// Run a further node of a cluster
     #[command(
         after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
@@ -224,6 +230,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Bench(flags) => roles::bench::run(flags),
         Role::Snapshot(flags) => roles::snapshot::run(flags),
         Role::Trace(flags) => roles::trace::run(*flags),
+        Role::Ui(flags) => roles::ui::run(&flags),
         Role::Why(flags) => roles::trace::why(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
     }

@@ -12,6 +12,7 @@ use crate::flags::{self, Flag, Shape};
 use crate::kuberc;
 use crate::own_trace;
 use crate::plugins;
+use crate::translations;
 
 /// A row of the command table. The flags feed parsing, help and completion.
 pub struct Command {
@@ -281,6 +282,7 @@ fn say(text: &str) -> Result<()> {
 }
 
 pub fn help_root() -> Result<()> {
+    let language = translations::language();
     let mut text = "kubectl talks to a Kubernetes cluster.\n".to_owned();
     let mut groups: Vec<&str> = Vec::new();
     for command in commands::ROOT.iter().filter(|command| !command.group.is_empty()) {
@@ -291,7 +293,8 @@ pub fn help_root() -> Result<()> {
     for group in groups {
         text.push_str(&format!("\n{group}:\n"));
         for command in commands::ROOT.iter().filter(|command| command.group == group) {
-            text.push_str(&format!("  {:<15} {}\n", command.name, command.short));
+            let short = translations::translated(command.short, language.as_deref());
+            text.push_str(&format!("  {:<15} {short}\n", command.name));
         }
     }
     text.push_str("\nUsage:\n  kubectl [flags] [options]\n\nUse \"kubectl <command> --help\" for more information about a given command.\nUse \"kubectl options\" for a list of global command-line options (applies to all commands).\n");
@@ -313,14 +316,16 @@ fn help(command: &Command, full_name: &str) -> Result<()> {
 }
 
 fn help_text(command: &Command, full_name: &str) -> String {
-    let mut text = format!("{}.\n", command.short);
+    let language = translations::language();
+    let mut text = format!("{}\n", translations::sentence(command.short, language.as_deref()));
     if !command.aliases.is_empty() {
         text.push_str(&format!("\nAliases:\n{}, {}\n", command.name, command.aliases.join(", ")));
     }
     if !command.children.is_empty() {
         text.push_str("\nAvailable Commands:\n");
         for child in command.children {
-            text.push_str(&format!("  {:<20} {}\n", child.name, child.short));
+            let short = translations::translated(child.short, language.as_deref());
+            text.push_str(&format!("  {:<20} {short}\n", child.name));
         }
     }
     let flags: Vec<&Flag> = command.own_flags().collect();

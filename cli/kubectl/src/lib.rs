@@ -32,6 +32,7 @@ pub mod printers;
 pub mod remote;
 pub mod selection;
 pub mod terminal;
+pub mod translations;
 pub mod transport;
 pub mod watch;
 pub mod write;

@@ -15,9 +15,6 @@
 //!
 //! Start reading at [`chapters`], then [`waterfall`], then [`why`].
 
-pub mod axis;
-pub mod chapters;
-pub mod critical;
 pub mod error;
 pub mod fetch;
 pub mod live;
@@ -36,6 +33,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ferry_client::Client;
 use ferry_trace::Record;
+pub use ferry_trace::{axis, chapters};
 use serde_json::json;
 
 use chapters::{Detail, Story, story};

@@ -32,8 +32,8 @@ fn plain(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapters::tests::history;
     use crate::chapters::{Detail, story};
+    use ferry_trace::script::history;
 
     #[test]
     fn chapters_are_sections_and_steps_are_bars() {

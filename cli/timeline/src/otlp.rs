@@ -129,7 +129,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::chapters::tests::{COMMAND, history};
+    use ferry_trace::script::{COMMAND, history};
 
     #[test]
     fn addresses_are_completed_and_refused() {

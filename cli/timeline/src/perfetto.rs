@@ -116,7 +116,7 @@ fn micros(nanoseconds: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapters::tests::{COMMAND, history};
+    use ferry_trace::script::{COMMAND, history};
 
     #[test]
     fn every_span_is_an_event_and_every_cause_an_arrow() {

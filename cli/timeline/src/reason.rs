@@ -147,7 +147,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::chapters::tests::history;
+    use ferry_trace::script::history;
 
     fn pod(status: Value) -> Pod {
         let pod = json!({ "metadata": { "namespace": "default", "name": "x" }, "status": status });

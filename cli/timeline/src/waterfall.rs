@@ -180,8 +180,8 @@ fn painted(text: &str, paint: Paint, style: &Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapters::tests::{COMMAND, history};
     use crate::chapters::{Detail, story};
+    use ferry_trace::script::{COMMAND, history};
 
     const PLAIN: Style = Style { width: 100, has_color: false };
 

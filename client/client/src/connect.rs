@@ -59,6 +59,17 @@ pub enum ConnectError {
 
 /// A client over HTTPS.
 pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
+    let mut config = read_kubeconfig(kubeconfig).await?;
+    if kubeconfig.servers.is_empty() {
+        return connect_with(config);
+    }
+    let (url, resolver) = servers::reach(&kubeconfig.servers)?;
+    config.cluster_url = url;
+    connect_by(config, resolver, None)
+}
+
+/// What the file says: the server, and who calls it.
+pub async fn read_kubeconfig(kubeconfig: &Kubeconfig) -> Result<Config, ConnectError> {
     let options = KubeConfigOptions { context: kubeconfig.context.clone(), ..Default::default() };
     let mut config = match (&kubeconfig.path, &kubeconfig.context) {
         (Some(path), _) => Config::from_custom_kubeconfig(KubeconfigFile::read_from(path)?, &options).await?,
@@ -70,12 +81,7 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
     {
         config.headers.push((http::header::USER_AGENT, value));
     }
-    if kubeconfig.servers.is_empty() {
-        return connect_with(config);
-    }
-    let (url, resolver) = servers::reach(&kubeconfig.servers)?;
-    config.cluster_url = url;
-    connect_by(config, resolver, None)
+    Ok(config)
 }
 
 /// A client over HTTPS, for those who have the parts of a configuration at hand.
@@ -93,9 +99,11 @@ fn connect_by(
     resolver: Resolver,
     trusted: Option<TrustedCertificates>,
 ) -> Result<Client, ConnectError> {
+    let propagate =
+        PropagateLayer { host: config.cluster_url.authority().map_or("", |at| at.as_str()).into() };
     // Proxies and plugins are kube's own affair.
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
-        let traced = tower::layer::layer_fn(|service| PropagateLayer.layer(cloneable(service)));
+        let traced = tower::layer::layer_fn(|service| propagate.layer(cloneable(service)));
         return Ok(ClientBuilder::try_from(config)?.with_layer(&traced).build());
     }
     let connector = tls(&config, trusted, tcp(config.connect_timeout, resolver))?;
@@ -105,11 +113,9 @@ fn connect_by(
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(coalescing(connector)));
     Ok(match config.auth_layer()? {
-        Some(auth) => {
-            Client::new(PropagateLayer.layer(cloneable(auth.layer(service))), config.default_namespace)
-        }
+        Some(auth) => Client::new(propagate.layer(cloneable(auth.layer(service))), config.default_namespace),
         // who shows a certificate needs no header, and no buffer
-        None => Client::new(PropagateLayer.layer(service), config.default_namespace),
+        None => Client::new(propagate.layer(service), config.default_namespace),
     })
 }
 
@@ -200,7 +206,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Client::new(PropagateLayer.layer(service), "default")
+    Client::new(PropagateLayer { host: "in-process".into() }.layer(service), "default")
 }
 
 #[cfg(test)]

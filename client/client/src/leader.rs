@@ -16,7 +16,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Client, error};
+use crate::{Client, error, metrics};
 
 /// Which lease, under which name, how long.
 #[derive(Clone, Debug)]
@@ -84,12 +84,15 @@ where
     Fut: Future<Output = ()>,
 {
     election.check()?;
+    let status = metrics::leading(&election.name);
+    status.set(0.0);
     let mut candidate = Candidate::new(client, election);
     tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
         () = candidate.acquire() => {}
     }
     tracing::info!(lease = candidate.election.name, identity = candidate.election.identity, "leading");
+    status.set(1.0);
     let leading = shutdown.child_token();
     let result = {
         let work = lead(leading.clone());
@@ -108,6 +111,7 @@ where
             }
         }
     };
+    status.set(0.0);
     if result.is_ok() {
         candidate.release().await;
     }

@@ -20,7 +20,7 @@
 //! - [`spans`]: what a process of its own did, told to the server.
 //! - [`undecoded`]: writes whose response is not decoded. [`ConsistencyStore`]: writes that the informer does not
 //!   show yet.
-//! - [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
+//! - [`metrics`]: what all of these count. [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
 //!
 //! This room knows no controller, no server and no node, and no kind beyond those it writes
 //! itself (Lease, Event).
@@ -36,6 +36,7 @@ pub mod events;
 pub mod expectations;
 pub mod informer;
 pub mod leader;
+pub mod metrics;
 pub mod name;
 pub mod propagate;
 pub mod queue;
@@ -48,7 +49,7 @@ pub mod trusted_certificates;
 pub mod undecoded;
 pub mod unverified_tls;
 
-pub use connect::{ConnectError, Kubeconfig, connect, over};
+pub use connect::{ConnectError, Kubeconfig, connect, over, read_kubeconfig};
 pub use consistency::ConsistencyStore;
 pub use error::{Attempt, Error};
 pub use events::{EventType, Recorder};

@@ -1,35 +1,45 @@
-//! Each request says which span sends it and which revision made that span run.
+//! Each request says which span sends it and which revision made that span run, and is counted.
 //!
 //! What no second request will say is marked as sensitive, which to HTTP/2 means: not worth a place in the table
 //! of headers that both ends keep. There it would push out what every request has.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Response};
 use tower::{Layer, Service, ServiceExt};
+
+use crate::metrics;
 
 /// Baggage key under which the causing revision travels (W3C Baggage).
 pub const CAUSE: &str = "ferry-cause";
 
 /// Sets `traceparent`, and `baggage: ferry-cause=REVISION` where the span has a cause.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PropagateLayer;
+#[derive(Clone, Debug)]
+pub struct PropagateLayer {
+    /// The server, as metrics name it.
+    pub host: Arc<str>,
+}
 
 #[derive(Clone, Debug)]
-pub struct Propagate<S>(S);
+pub struct Propagate<S> {
+    inner: S,
+    host: Arc<str>,
+}
 
 impl<S> Layer<S> for PropagateLayer {
     type Service = Propagate<S>;
 
     fn layer(&self, inner: S) -> Propagate<S> {
-        Propagate(inner)
+        Propagate { inner, host: self.host.clone() }
     }
 }
 
-impl<S, B> Service<Request<B>> for Propagate<S>
+impl<S, B, R> Service<Request<B>> for Propagate<S>
 where
-    S: Service<Request<B>> + Clone + Send + 'static,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     B: Send + 'static,
 {
@@ -38,15 +48,16 @@ where
     type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.inner.poll_ready(cx)
     }
 
     /// `kube::Client` calls its service from a task of its own and lets the caller poll the
     /// future that comes back. So the headers are set inside the future: only there is the
     /// caller's span the current one.
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let fresh = self.0.clone();
-        let ready = std::mem::replace(&mut self.0, fresh);
+        let fresh = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, fresh);
+        let host = self.host.clone();
         Box::pin(async move {
             let headers = request.headers_mut();
             if let Some(context) = ferry_trace::current() {
@@ -62,19 +73,20 @@ where
                 value.set_sensitive(true);
                 headers.append("baggage", value);
             }
-            ready.oneshot(request).await
+            let (method, began) = (request.method().clone(), Instant::now());
+            let answered = ready.oneshot(request).await;
+            let code = answered.as_ref().ok().map(|response| response.status());
+            metrics::answered(&host, &method, code, began.elapsed());
+            answered
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::sync::Arc;
-
-    use http::Response;
     use kube::client::Body;
     use parking_lot::Mutex;
+    use std::convert::Infallible;
 
     use super::*;
 

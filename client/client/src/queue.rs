@@ -15,7 +15,6 @@ use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -99,7 +98,7 @@ pub struct Item<K: Clone + Eq + Hash> {
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn new(backoff: Backoff) -> Self {
-        Queue::with(backoff, Arc::default())
+        Queue::with(backoff, Arc::new(Metrics::unnamed()))
     }
 
     /// A queue whose metrics have this name.
@@ -152,7 +151,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds a key after a delay that doubles with each failure in a row.
     pub fn add_failed(&self, key: K, causes: &[i64]) {
-        self.shared.metrics.retries.fetch_add(1, Relaxed);
+        self.shared.metrics.retries.inc();
         let delay = {
             let mut state = self.shared.state.lock();
             if !causes.is_empty() {
@@ -235,7 +234,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             let mut state = self.shared.state.lock();
             state.shut_down = true;
             let dropped = std::mem::take(&mut state.ready);
-            self.shared.metrics.depth.fetch_sub(dropped.len() as u64, Relaxed);
+            self.shared.metrics.depth.add(-(dropped.len() as f64));
         }
         self.shared.changed.notify_waiters();
         self.shared.changed.notify_one();
@@ -246,7 +245,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         state.working.remove(key);
         if state.dirty.contains_key(key) && !state.shut_down {
             state.ready.push_back(key.clone());
-            state.metrics.depth.fetch_add(1, Relaxed);
+            state.metrics.depth.add(1.0);
             drop(state);
             self.shared.changed.notify_one();
         }
@@ -273,10 +272,10 @@ impl<K: Clone + Eq + Hash> State<K> {
         let waiting = match self.dirty.entry(key) {
             Entry::Occupied(waiting) => waiting.into_mut(),
             Entry::Vacant(new) => {
-                self.metrics.adds.fetch_add(1, Relaxed);
+                self.metrics.adds.inc();
                 if !self.working.contains(new.key()) {
                     self.ready.push_back(new.key().clone());
-                    self.metrics.depth.fetch_add(1, Relaxed);
+                    self.metrics.depth.add(1.0);
                 }
                 new.insert(Waiting { since: Instant::now(), causes: Vec::new() })
             }
@@ -305,7 +304,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     fn take(&mut self) -> Option<(K, Waiting)> {
         let key = self.ready.pop_front()?;
-        self.metrics.depth.fetch_sub(1, Relaxed);
+        self.metrics.depth.add(-1.0);
         let waiting = self.dirty.remove(&key).expect("every ready key is dirty");
         self.working.insert(key.clone());
         Some((key, waiting))

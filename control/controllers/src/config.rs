@@ -143,6 +143,8 @@ pub enum ConfigError {
     NoSyncPeriod,
     #[error("the service account key is neither an ECDSA P-256 nor an RSA key in PEM")]
     InvalidServiceAccountKey,
+    #[error("requests cannot be signed with the cluster's certificate and key: {0}")]
+    InvalidSigningCa(String),
 }
 
 impl Config {
@@ -156,6 +158,9 @@ impl Config {
         }
         if let Some(pem) = &self.service_account_key {
             SigningKey::parse(pem)?;
+        }
+        if let Some(ca) = &self.signing_ca {
+            crate::certificates::check(ca).map_err(ConfigError::InvalidSigningCa)?;
         }
         Ok(())
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use ferry_client::controller::Builder;
 use ferry_client::events::Events;
 use ferry_client::{CancellationToken, Client, Informers, Recorder};
+use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::config::Config;
-use crate::pods;
 use crate::table::Row;
+use crate::{metrics, pods};
 
 /// Everything a controller may use. Cloning shares.
 #[derive(Clone)]
@@ -60,7 +61,13 @@ pub async fn run(
                 "" => context.client.clone(),
                 account => accounts(account),
             };
-            (row.start)(&Context { client, ..context.clone() })
+            let running = (row.start)(&Context { client, ..context.clone() });
+            let work = async {
+                metrics::running(row.name, true);
+                running.await;
+                metrics::running(row.name, false);
+            };
+            work.boxed()
         })
         .collect();
     // run when all have said what they follow: the collector, which follows everything, then watches nothing twice

@@ -17,6 +17,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 
 use crate::context::{Context, Running};
 use crate::cron_schedule::Schedule;
+use crate::metrics;
 use crate::ownership::controller_ref;
 
 const CONTROLLER: &str = "cronjob-controller";
@@ -82,8 +83,17 @@ fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
             return plan;
         }
     };
-    start_due(cron, jobs, &schedule, &zone, now, &mut plan);
     let next = schedule.next(now, &zone);
+    if next.is_none() {
+        // 30 February: it can be read and never comes. Upstream's words.
+        let note = format!(
+            "invalid schedule: {} : time difference between two schedules is less than 1 second",
+            spec.schedule
+        );
+        plan.events.push((EventType::Warning, "InvalidSchedule", note));
+        return plan;
+    }
+    start_due(cron, jobs, &schedule, &zone, now, &mut plan);
     plan.again = next.map(|next| {
         Duration::try_from(next.duration_since(now)).unwrap_or(Duration::ZERO) + Duration::from_millis(100)
     });
@@ -282,6 +292,11 @@ impl Controller {
         if let Some(job) = plan.create
             && let Some(created) = self.create(&api, &cron, &job).await?
         {
+            let due = status.last_schedule_time.as_ref();
+            let late = due.map(|due| Timestamp::now().duration_since(due.0));
+            metrics::cron_job_created(
+                late.and_then(|late| Duration::try_from(late).ok()).unwrap_or_default(),
+            );
             status.active.get_or_insert_default().push(reference(&created));
         }
         self.write_status(&cron, status).await?;
@@ -385,6 +400,16 @@ mod tests {
         assert!(late.create.is_none());
         let jumped = plan(&cron("Allow", None), &[], at(1_000_000));
         assert!(jumped.create.is_some() && reasons(&jumped).contains(&"TooManyMissedTimes"));
+    }
+
+    #[test]
+    fn a_schedule_that_never_comes_is_told() {
+        let mut never = cron("Allow", None);
+        never.spec.schedule = "59 23 31 2 *".into();
+        let plan = plan(&never, &[], at(45));
+        assert!(plan.create.is_none() && plan.again.is_none());
+        assert_eq!(reasons(&plan), ["InvalidSchedule"]);
+        assert!(plan.events[0].2.starts_with("invalid schedule: 59 23 31 2 * : "), "{}", plan.events[0].2);
     }
 
     #[test]

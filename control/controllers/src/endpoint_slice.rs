@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome};
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
@@ -12,6 +13,7 @@ use k8s_openapi::api::discovery::v1::{
 use kube::ResourceExt;
 
 use crate::context::{Context, Running};
+use crate::metrics::{self, OF_INFORMERS};
 use crate::pods::{is_deleting, is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::{self, HEADLESS, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
@@ -168,16 +170,18 @@ pub fn start(context: &Context) -> Running {
         }),
         expectations: Expectations::default(),
     });
-    builder
+    OF_INFORMERS.follow_slices(Some((services.clone(), slices.clone())));
+    let work = builder
         .of(&services, controller)
         .watches(&pods, |it, event| services::services_of(&it.services, event))
         .watches(&slices, Controller::slice_changed)
         .watches(&nodes, Controller::node_changed)
-        .run(Controller::reconcile)
+        .run(Controller::reconcile);
+    work.inspect(|()| OF_INFORMERS.follow_slices(None)).boxed()
 }
 
 /// The service a slice of ours belongs to.
-fn owner(slice: &EndpointSlice) -> Option<NamespacedName> {
+pub fn owner(slice: &EndpointSlice) -> Option<NamespacedName> {
     let labels = slice.labels();
     let ours = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
     let service = labels.get(SERVICE_NAME).filter(|_| ours)?;
@@ -228,9 +232,11 @@ impl Controller {
         let zone_of = |node: &str| zones.get(node).cloned().flatten();
         let mut slices = self.slices.get(&key.to_string());
         slices.retain(|slice| slice.metadata.deletion_timestamp.is_none());
-        slices::apply(&self.client, &key, plan(&service, &pods, &zone_of, &slices), &self.expectations)
-            .await?;
-        Ok(Outcome::Done)
+        let plan = plan(&service, &pods, &zone_of, &slices);
+        metrics::slices_planned(&plan, &slices);
+        let applied = slices::apply(&self.client, &key, plan, &self.expectations).await;
+        metrics::slices_synced(&applied);
+        applied.map(|()| Outcome::Done)
     }
 }
 

@@ -32,6 +32,8 @@ pub mod garbage_collector;
 pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod local_volume;
+pub mod metrics;
 pub mod namespace;
 pub mod node_affinity;
 pub mod node_ipam;
@@ -61,6 +63,7 @@ pub mod template_hash;
 mod testing;
 pub mod ttl;
 pub mod ttl_after_finished;
+pub mod volume_expansion;
 
 pub use config::{Config, ConfigError, SigningCa};
 pub use context::Accounts;

@@ -13,6 +13,7 @@ use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder, Selection,
     error,
 };
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint};
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::context::{Context, Running};
+use crate::metrics::{self, OF_INFORMERS};
 use crate::pods::{by_node, is_ready};
 use crate::taints::{NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE};
 
@@ -48,7 +50,7 @@ fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-fn ready_status(node: &Node) -> &str {
+pub fn ready_status(node: &Node) -> &str {
     condition(node, "Ready").map_or("Unknown", |ready| ready.status.as_str())
 }
 
@@ -163,7 +165,7 @@ fn pace(zone: (usize, usize), all: (usize, usize)) -> Pace {
     }
 }
 
-fn zone(node: &Node) -> String {
+pub fn zone(node: &Node) -> String {
     let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
     format!("{}/{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
 }
@@ -193,7 +195,8 @@ pub fn start(context: &Context) -> Running {
         next_eviction: Mutex::default(),
         recorder: context.recorder(CONTROLLER),
     });
-    builder
+    OF_INFORMERS.follow_nodes(Some(nodes.clone()));
+    let work = builder
         .of(&nodes, controller)
         .watches(&leases, |it, event| {
             if !event.is_deleted() {
@@ -202,7 +205,8 @@ pub fn start(context: &Context) -> Running {
             Vec::new()
         })
         .watches(&nodes, Controller::node_changed)
-        .run(Controller::reconcile)
+        .run(Controller::reconcile);
+    work.inspect(|()| OF_INFORMERS.follow_nodes(None)).boxed()
 }
 
 impl Controller {
@@ -266,6 +270,9 @@ impl Controller {
             let api: Api<Node> = Api::all(self.client.clone());
             let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
             error::ignore_not_found(patched).attempting("taint node")?;
+            if evict {
+                metrics::node_evicted(&zone(&node));
+            }
         }
         // Silent and marked: only a change, or a lease, brings it back.
         Ok(again.map_or(Outcome::After(self.config.node_monitor_period * 10), Outcome::After))

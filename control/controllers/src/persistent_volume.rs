@@ -1,5 +1,5 @@
-//! Brings claims and volumes together. Making volumes is the matter of provisioners outside;
-//! here a claim finds one that fits, or is told what it waits for.
+//! Brings claims and volumes together. Making volumes is the matter of provisioners; here a claim finds
+//! one that fits, or is told what it waits for.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::ownership::{selector, selects};
 const CONTROLLER: &str = "persistentvolume-controller";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONERS: [&str; 2] =
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(crate) const PROVISIONERS: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-fn class_of_claim(claim: &PersistentVolumeClaim) -> String {
+pub(crate) fn class_of_claim(claim: &PersistentVolumeClaim) -> String {
     let annotated = claim.annotations().get("volume.beta.kubernetes.io/storage-class").cloned();
     annotated.or_else(|| claim.spec.as_ref()?.storage_class_name.clone()).unwrap_or_default()
 }
@@ -56,12 +56,12 @@ fn bond(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Bond {
     }
 }
 
-fn capacity(volume: &PersistentVolume) -> Quantity {
+pub(crate) fn capacity(volume: &PersistentVolume) -> Quantity {
     let amounts = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
     amounts.and_then(|amounts| Quantity::parse(&amounts.get("storage")?.0).ok()).unwrap_or(Quantity::ZERO)
 }
 
-fn requested(claim: &PersistentVolumeClaim) -> Quantity {
+pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Quantity {
     let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     let requests = resources.and_then(|resources| resources.requests.as_ref());
     requests.and_then(|requests| Quantity::parse(&requests.get("storage")?.0).ok()).unwrap_or(Quantity::ZERO)

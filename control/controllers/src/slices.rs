@@ -14,7 +14,7 @@ use crate::ownership::{Namespaced, controller_ref};
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-const MAX_ENDPOINTS: usize = 100;
+pub const MAX_ENDPOINTS: usize = 100;
 
 /// What makes endpoints fit into one slice: their family and their ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,9 +4,10 @@ use crate::context::{Context, Running};
 use crate::{
     bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector,
-    horizontal_pod_autoscaler, job, namespace, node_ipam, node_lifecycle, persistent_volume, pod_gc,
-    policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
+    horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle, persistent_volume,
+    pod_gc, policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
     service_cidr, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
+    volume_expansion,
 };
 
 pub struct Row {
@@ -159,6 +160,19 @@ pub static ROWS: &[Row] = &[
         "persistentvolume-binder",
         "persistent-volume-binder",
         persistent_volume::start,
+    ),
+    row(
+        "persistentvolume-expander-controller",
+        "persistentvolume-expander",
+        "expand-controller",
+        volume_expansion::start,
+    ),
+    // Ferry's own, and no name of upstream's.
+    row(
+        "local-volume-provisioner-controller",
+        "local-volume-provisioner",
+        "persistent-volume-binder",
+        local_volume::start,
     ),
     row("serviceaccount-token-controller", "serviceaccount-token", "", service_account_token::start),
 ];

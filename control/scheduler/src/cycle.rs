@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use crate::metrics;
 use crate::nominated::Nominated;
 use crate::plugins::{Cycle, Plugin, Reason, Refusal, Relevance};
 use crate::pod_info::PodInfo;
@@ -116,7 +118,11 @@ impl Search {
     pub fn feasible(&mut self, cycle: &mut Cycle, snapshot: &mut Snapshot, nominated: &Nominated) -> Found {
         snapshot.settle();
         let mut error = FitError { nodes: snapshot.len(), ..FitError::default() };
-        let filters = match prepare(cycle, snapshot) {
+        let began = Instant::now();
+        let prepared = prepare(cycle, snapshot);
+        let status = if prepared.is_ok() { "Success" } else { "Unschedulable" };
+        metrics::ran("PreFilter", cycle.profile.name, status, began.elapsed());
+        let filters = match prepared {
             Ok(filters) => filters,
             Err((plugin, refusal)) => {
                 error.refused_at_once = Some((plugin.name, refusal));
@@ -129,6 +135,7 @@ impl Search {
         {
             return Found { nodes: vec![node], filters, refused: error };
         }
+        let began = Instant::now();
         let only = cycle.state.only.take();
         let nodes: &[NodeIndex] = only.as_deref().unwrap_or(snapshot.order());
         error.excluded = snapshot.len() - nodes.len();
@@ -163,6 +170,8 @@ impl Search {
                 }
             });
         }
+        let status = if found.is_empty() { "Unschedulable" } else { "Success" };
+        metrics::ran("Filter", cycle.profile.name, status, began.elapsed());
         Found { nodes: found, filters, refused: error }
     }
 
@@ -177,6 +186,7 @@ impl Search {
         if let [only] = nodes {
             return *only;
         }
+        let began = Instant::now();
         for column in [&mut self.scores, &mut self.column] {
             column.clear();
             column.resize(nodes.len(), 0);
@@ -193,6 +203,7 @@ impl Search {
         for (total, extra) in self.scores.iter_mut().zip(extra.into_iter().flatten()) {
             *total += extra;
         }
+        metrics::ran("Score", cycle.profile.name, "Success", began.elapsed());
         let best = self.scores.iter().copied().max().unwrap_or(0);
         let equals = self.scores.iter().filter(|score| **score == best).count();
         let drawn = self.random() as usize % equals.max(1);

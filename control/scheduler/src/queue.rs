@@ -21,6 +21,9 @@ use std::time::Duration;
 use ferry_client::NamespacedName;
 use tokio::time::Instant;
 
+use ferry_metrics::Gauge;
+
+use crate::metrics;
 use crate::pod_info::PodInfo;
 
 /// Highest priority first, then who came first.
@@ -36,6 +39,27 @@ pub struct Queue {
     sequence: u64,
     /// When unschedulable pods were last looked through.
     flushed: Option<Instant>,
+    pending: Pending,
+}
+
+/// How many pods are in each place.
+struct Pending {
+    gated: Arc<Gauge>,
+    active: Arc<Gauge>,
+    backoff: Arc<Gauge>,
+    unschedulable: Arc<Gauge>,
+}
+
+impl Pending {
+    fn add(&self, place: Place, more: f64) {
+        match place {
+            Place::Gated => self.gated.add(more),
+            Place::Active => self.active.add(more),
+            Place::Backoff { .. } => self.backoff.add(more),
+            Place::Unschedulable => self.unschedulable.add(more),
+            Place::InFlight => {}
+        }
+    }
 }
 
 /// How long a pod waits after each attempt.
@@ -52,6 +76,8 @@ struct Entry {
     place: Place,
     attempts: u32,
     sequence: u64,
+    /// When it was first tried.
+    first_tried: Option<Instant>,
     /// The end of its last attempt.
     tried: Option<Instant>,
     refused_by: Vec<&'static str>,
@@ -80,6 +106,12 @@ impl Queue {
             unschedulable: BTreeMap::new(),
             sequence: 0,
             flushed: None,
+            pending: Pending {
+                gated: metrics::PENDING_PODS.with(["gated"]),
+                active: metrics::PENDING_PODS.with(["active"]),
+                backoff: metrics::PENDING_PODS.with(["backoff"]),
+                unschedulable: metrics::PENDING_PODS.with(["unschedulable"]),
+            },
         }
     }
 
@@ -115,12 +147,15 @@ impl Queue {
                 place,
                 attempts: 0,
                 sequence: self.sequence,
+                first_tried: None,
                 tried: None,
                 refused_by: Vec::new(),
             };
             self.entries.insert(key.clone(), entry);
-            if !gated {
-                self.set(&key, Place::Active);
+            self.pending.add(place, 1.0);
+            match gated {
+                true => metrics::incoming("PodAdd", "gated"),
+                false => self.set(&key, Place::Active, "PodAdd"),
             }
             return;
         };
@@ -131,22 +166,24 @@ impl Queue {
         let asks_differently = asks_differently(&entry.pod, &pod);
         let place = entry.place;
         if place == Place::Active && entry.pod.priority != pod.priority {
-            self.set(&key, Place::Gated);
+            self.set(&key, Place::Gated, "");
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.pod = pod;
         }
         match place {
-            Place::Gated if !gated => self.set(&key, Place::Active),
-            Place::Active => self.set(&key, Place::Active),
-            Place::Unschedulable if asks_differently => self.ready(&key, now),
+            Place::Gated if !gated => self.set(&key, Place::Active, "PodUpdate"),
+            Place::Active => self.set(&key, Place::Active, ""),
+            Place::Unschedulable if asks_differently => self.ready(&key, now, "PodUpdate"),
             _ => {}
         }
     }
 
     pub fn remove(&mut self, key: &NamespacedName) -> Option<Arc<PodInfo>> {
-        self.set(key, Place::Gated);
-        self.entries.remove(key).map(|entry| entry.pod)
+        self.set(key, Place::Gated, "");
+        let entry = self.entries.remove(key)?;
+        self.pending.add(Place::Gated, -1.0);
+        Some(entry.pod)
     }
 
     /// The next pod to try; it is then in flight until it is refused, failed or removed.
@@ -154,10 +191,17 @@ impl Queue {
         self.release_due(now);
         let next = self.active.first_key_value().map(|(_, key)| key.clone());
         let key = next.or_else(|| self.earliest_backoff())?;
-        self.set(&key, Place::InFlight);
+        self.set(&key, Place::InFlight, "");
         let entry = self.entries.get_mut(&key)?;
         entry.attempts += 1;
+        entry.first_tried.get_or_insert(now);
         Some(entry.pod.clone())
+    }
+
+    /// How often the pod was tried, and when first.
+    pub fn attempts(&self, key: &NamespacedName) -> Option<(u32, Instant)> {
+        let entry = self.entries.get(key)?;
+        Some((entry.attempts, entry.first_tried?))
     }
 
     /// With nothing else to do there is no reason to let a pod wait that an event has called.
@@ -174,7 +218,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.refused_by = by;
             entry.tried = Some(now);
-            self.set(key, Place::Unschedulable);
+            self.set(key, Place::Unschedulable, "ScheduleAttemptFailure");
         }
     }
 
@@ -183,18 +227,23 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.tried = Some(now);
             let until = now + self.backoff.after(entry.attempts);
-            self.set(key, Place::Backoff { until, failed: true });
+            self.set(key, Place::Backoff { until, failed: true }, "ScheduleAttemptFailure");
         }
     }
 
     /// Calls the unschedulable pods that `helps` says may fit now; returns how many.
-    pub fn wake(&mut self, now: Instant, mut helps: impl FnMut(&PodInfo, &[&'static str]) -> bool) -> usize {
+    pub fn wake(
+        &mut self,
+        now: Instant,
+        event: &str,
+        mut helps: impl FnMut(&PodInfo, &[&'static str]) -> bool,
+    ) -> usize {
         let helped = |key: &&NamespacedName| {
             self.entries.get(*key).is_some_and(|entry| helps(&entry.pod, &entry.refused_by))
         };
         let called: Vec<NamespacedName> = self.unschedulable.values().filter(helped).cloned().collect();
         for key in &called {
-            self.ready(key, now);
+            self.ready(key, now, event);
         }
         called.len()
     }
@@ -219,7 +268,7 @@ impl Queue {
             if until > now {
                 break;
             }
-            self.set(&key, Place::Active);
+            self.set(&key, Place::Active, "BackoffComplete");
         }
         let flushed = *self.flushed.get_or_insert(now);
         if self.has_unschedulable() && now >= flushed + self.flush_period() {
@@ -230,23 +279,24 @@ impl Queue {
             let forgotten: Vec<NamespacedName> =
                 self.unschedulable.values().filter(forgotten).cloned().collect();
             for key in forgotten {
-                self.ready(&key, now);
+                self.ready(&key, now, "UnschedulableTimeout");
             }
         }
     }
 
     /// To Active, or to Backoff if its last attempt is too recent.
-    fn ready(&mut self, key: &NamespacedName, now: Instant) {
+    fn ready(&mut self, key: &NamespacedName, now: Instant, event: &str) {
         let Some(entry) = self.entries.get(key) else { return };
         let until = entry.tried.map(|tried| tried + self.backoff.after(entry.attempts));
         match until.filter(|until| *until > now) {
-            Some(until) => self.set(key, Place::Backoff { until, failed: false }),
-            None => self.set(key, Place::Active),
+            Some(until) => self.set(key, Place::Backoff { until, failed: false }, event),
+            None => self.set(key, Place::Active, event),
         }
     }
 
-    /// The only place where an entry moves, so that the orders always agree with the entries.
-    fn set(&mut self, key: &NamespacedName, to: Place) {
+    /// The only place where an entry moves, so that the orders always agree with the entries. `event` is what moves it; without
+    /// one it is not counted.
+    fn set(&mut self, key: &NamespacedName, to: Place, event: &str) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let order = (Reverse(entry.pod.priority), entry.sequence);
         match entry.place {
@@ -255,12 +305,40 @@ impl Queue {
             Place::Unschedulable => drop(self.unschedulable.remove(&entry.sequence)),
             Place::Gated | Place::InFlight => {}
         }
+        self.pending.add(entry.place, -1.0);
+        self.pending.add(to, 1.0);
+        if !event.is_empty()
+            && let Some(queue) = to.queue()
+        {
+            metrics::incoming(event, queue);
+        }
         entry.place = to;
         match to {
             Place::Active => drop(self.active.insert(order, key.clone())),
             Place::Backoff { until, .. } => drop(self.waiting.insert((until, entry.sequence), key.clone())),
             Place::Unschedulable => drop(self.unschedulable.insert(entry.sequence, key.clone())),
             Place::Gated | Place::InFlight => {}
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        for entry in self.entries.values() {
+            self.pending.add(entry.place, -1.0);
+        }
+    }
+}
+
+impl Place {
+    /// As metrics name it.
+    fn queue(self) -> Option<&'static str> {
+        match self {
+            Place::Gated => Some("gated"),
+            Place::Active => Some("active"),
+            Place::Backoff { .. } => Some("backoff"),
+            Place::Unschedulable => Some("unschedulable"),
+            Place::InFlight => None,
         }
     }
 }
@@ -340,7 +418,7 @@ mod tests {
         queue.pop(now);
         queue.refused(&key("a"), vec!["NodePorts"], now);
         queue.refused(&key("b"), vec!["NodeAffinity"], now);
-        assert_eq!(queue.wake(now, |_, by| by.contains(&"NodeAffinity")), 1);
+        assert_eq!(queue.wake(now, "NodeAdd", |_, by| by.contains(&"NodeAffinity")), 1);
         assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
         assert!(matches!(queue.place(&key("b")), Some(Place::Backoff { failed: false, .. })));
         assert_eq!(pop(&mut queue, now).as_deref(), Some("b"), "idle, so its back-off is cut short");

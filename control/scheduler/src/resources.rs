@@ -123,7 +123,21 @@ pub fn pod_requests(pod: &Pod) -> Resources {
     total(pod, requests)
 }
 
-/// The same with a little for every container that asks for no CPU or memory.
+/// What a pod may take at most, counted in the same way.
+pub fn pod_limits(pod: &Pod) -> Resources {
+    let limits = |container: &Container, _: Option<&ContainerStatus>| {
+        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+        limits.map(Resources::of).unwrap_or_default()
+    };
+    // a request on the pod itself is none of its limits
+    let mut pod = pod.clone();
+    if let Some(resources) = pod.spec.as_mut().and_then(|spec| spec.resources.as_mut()) {
+        resources.requests = resources.limits.take();
+    }
+    total(&pod, limits)
+}
+
+/// What a pod asks for, with a little for every container that asks for no CPU or memory.
 pub fn pod_requests_never_zero(pod: &Pod) -> Resources {
     total(pod, |container, status| {
         let mut resources = requests(container, status);

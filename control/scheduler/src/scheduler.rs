@@ -4,8 +4,10 @@
 //! everything that has changed, so no search works on a cluster that moves under it and no
 //! event is missed in between. Only requests run beside it.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferry_client::events::Events;
 use ferry_client::{CancellationToken, Client, Error, EventType, Informers, NamespacedName, Recorder};
@@ -19,6 +21,7 @@ use crate::config::Config;
 use crate::consult;
 use crate::cycle::{Filters, FitError, Found, Search};
 use crate::extender::{EXTENDER, Extender, ExtenderError};
+use crate::metrics;
 use crate::nominated::Nominated;
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
@@ -60,6 +63,7 @@ pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, 
         writes: JoinSet::new(),
         parallelism: config.parallelism,
         extenders,
+        awaiting_volumes: HashMap::new(),
     };
     scheduler.run(&inbox, finished, &shutdown).await;
     informers.stopped().await;
@@ -78,7 +82,24 @@ struct Scheduler {
     writes: JoinSet<()>,
     parallelism: usize,
     extenders: Vec<Arc<Extender>>,
+    /// Pods that have a node and wait for volumes there.
+    awaiting_volumes: HashMap<NamespacedName, AwaitingVolumes>,
 }
+
+/// A pod whose volumes are being bound or made. Its node is booked meanwhile: the volumes are made for it alone.
+struct AwaitingVolumes {
+    pod: Arc<PodInfo>,
+    node: String,
+    choices: Choices,
+    /// Whether what was chosen is written.
+    written: bool,
+    until: Instant,
+    /// When the attempt began that chose the node.
+    began: Instant,
+}
+
+/// Upstream's `bindTimeoutSeconds`.
+const VOLUMES_WITHIN: Duration = Duration::from_secs(600);
 
 /// How a write went that the scheduler has to hear of.
 struct Finished {
@@ -86,6 +107,8 @@ struct Finished {
     node: String,
     step: Step,
     result: Result<(), WriteError>,
+    /// When the attempt began.
+    began: Instant,
 }
 
 /// Whoever was asked to write, the API or an extender, could not.
@@ -121,6 +144,10 @@ impl Scheduler {
                 self.settle(done);
             }
             while self.writes.try_join_next().is_some() {}
+            let now = Instant::now();
+            if self.awaiting_volumes.values().any(|awaiting| awaiting.until <= now) {
+                self.look_at_volumes();
+            }
             if self.writes.len() < self.parallelism
                 && let Some(pod) = self.queue.pop(Instant::now())
             {
@@ -134,6 +161,8 @@ impl Scheduler {
             // a full set of writes has to end first, whatever is due
             let full = self.writes.len() >= self.parallelism;
             let deadline = self.queue.next_deadline().filter(|_| !full);
+            let volumes = self.awaiting_volumes.values().map(|awaiting| awaiting.until).min();
+            let deadline = deadline.into_iter().chain(volumes).min();
             let due = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -157,8 +186,14 @@ impl Scheduler {
         match changed {
             Changed::Pod(key) => self.take_in_pod(&key),
             Changed::Node(name) => self.take_in_node(&name),
-            Changed::Claim(key) => self.wake(&Change::Claim(&key.namespace, &key.name)),
-            Changed::Storage => self.wake(&Change::Storage),
+            Changed::Claim(key) => {
+                self.wake(&Change::Claim(&key.namespace, &key.name));
+                self.look_at_volumes();
+            }
+            Changed::Storage => {
+                self.wake(&Change::Storage);
+                self.look_at_volumes();
+            }
             Changed::Namespace => self.wake(&Change::Namespace),
         }
     }
@@ -166,12 +201,14 @@ impl Scheduler {
     fn take_in_pod(&mut self, key: &NamespacedName) {
         let pod = self.watched.pods.get(key).filter(|info| !is_finished(&info.pod));
         let Some(info) = pod else {
+            self.awaiting_volumes.remove(key);
             self.queue.remove(key);
             self.break_promise(key, None);
             self.leave(key);
             return;
         };
         if let Some(node) = node_name(&info.pod) {
+            self.awaiting_volumes.remove(key);
             self.queue.remove(key);
             self.break_promise(key, Some(node));
             let before = self.snapshot.placed(key).map(|(before, _)| before.clone());
@@ -192,6 +229,7 @@ impl Scheduler {
         }
         let ours = self.profiles.iter().any(|(_, profile)| profile.name == info.scheduler_name());
         if !ours || info.is_terminating() {
+            self.awaiting_volumes.remove(key);
             self.queue.remove(key);
             self.break_promise(key, None);
             self.leave(key);
@@ -206,6 +244,9 @@ impl Scheduler {
                 return;
             }
             self.leave(key);
+            if self.awaiting_volumes.remove(key).is_some() {
+                self.queue.remove(key);
+            }
         }
         if let Some(node) = info.nominated_node() {
             self.nominated.put(info.clone(), node);
@@ -256,7 +297,7 @@ impl Scheduler {
         let changed = changed.filter(|node| self.nominated.any_on(&self.snapshot, *node));
         let (profiles, nominated, watched) = (&self.profiles, &self.nominated, &self.watched);
         let snapshot = &mut self.snapshot;
-        let woken = self.queue.wake(Instant::now(), |pod, refused_by| {
+        let woken = self.queue.wake(Instant::now(), change.event(), |pod, refused_by| {
             let Some((_, profile)) = profiles.iter().find(|(_, p)| p.name == pod.scheduler_name()) else {
                 return false;
             };
@@ -280,6 +321,7 @@ impl Scheduler {
     }
 
     async fn schedule(&mut self, pod: Arc<PodInfo>) {
+        let began = Instant::now();
         let mut span = ferry_trace::span("scheduler.schedule");
         span.object("pods", &pod.key.namespace, &pod.key.name);
         if let Some(revision) = ferry_client::name::revision(&pod.pod) {
@@ -298,7 +340,10 @@ impl Scheduler {
         let consulted = consult::filter(&self.extenders, &pod, &self.snapshot, nodes, &mut refused);
         let nodes = match span.in_scope(consulted).await {
             Ok(nodes) => nodes,
-            Err(error) => return span.enter(|| self.give_up(at, &pod, &error.to_string())),
+            Err(error) => {
+                metrics::attempted(profile.name, "error", began.elapsed());
+                return span.enter(|| self.give_up(at, &pod, &error.to_string()));
+            }
         };
         if !nodes.is_empty() {
             let extra = consult::scores(&self.extenders, &pod, &self.snapshot, &nodes);
@@ -313,13 +358,16 @@ impl Scheduler {
             if !refused.refused.is_empty() {
                 span.set("refused_nodes", self.refusals(&refused));
             }
-            return span.enter(|| self.place(&pod, node, choices));
+            metrics::searched(began.elapsed());
+            return span.enter(|| self.place(&pod, node, choices, began));
         }
+        metrics::searched(began.elapsed());
         let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
         let summary = refused.summary();
         span.set("refused", summary.clone());
         span.set("refused_nodes", self.refusals(&refused));
         self.queue.refused(&pod.key, refused.plugins(), Instant::now());
+        metrics::attempted(profile.name, "unschedulable", began.elapsed());
         span.enter(|| self.tell_refused(at, &pod, &summary, nominated));
     }
 
@@ -351,41 +399,113 @@ impl Scheduler {
     }
 
     /// Books the node at once, and binds beside the next searches.
-    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices) {
+    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices, began: Instant) {
         let name = self.snapshot.name(node).to_string();
-        let (client, sender, pod) = (self.client.clone(), self.sender.clone(), pod.clone());
-        let step = if choices.is_empty() { Step::Bind } else { Step::BindVolumes };
-        let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
-        if step == Step::Bind {
-            self.snapshot.place(pod.clone(), node);
-            self.break_promise(&pod.key, Some(&name));
-        } else {
-            self.nominated.put(pod.clone(), &name);
+        self.snapshot.place(pod.clone(), node);
+        self.break_promise(&pod.key, Some(&name));
+        if choices.is_empty() {
+            return self.bind(pod.clone(), name, began);
         }
+        let awaiting = AwaitingVolumes {
+            pod: pod.clone(),
+            node: name.clone(),
+            choices: choices.clone(),
+            written: false,
+            until: Instant::now() + VOLUMES_WITHIN,
+            began,
+        };
+        self.awaiting_volumes.insert(pod.key.clone(), awaiting);
+        let (client, node) = (self.client.clone(), name.clone());
+        self.write(pod.clone(), name, Step::BindVolumes, began, async move {
+            Ok(write::bind_volumes(&client, &choices, &node).await?)
+        });
+    }
+
+    fn bind(&mut self, pod: Arc<PodInfo>, name: String, began: Instant) {
+        let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
+        let (client, bound, node) = (self.client.clone(), pod.clone(), name.clone());
+        self.write(pod, name, Step::Bind, began, async move {
+            match binder {
+                Some(binder) => binder.bind(&bound, &node).await?,
+                None => write::bind(&client, &bound, &node).await?,
+            }
+            Ok(())
+        });
+    }
+
+    fn write(
+        &mut self,
+        pod: Arc<PodInfo>,
+        node: String,
+        step: Step,
+        began: Instant,
+        act: impl Future<Output = Result<(), WriteError>> + Send + 'static,
+    ) {
+        let sender = self.sender.clone();
         let write = async move {
             let mut span = ferry_trace::span("scheduler.bind");
-            span.object("pods", &pod.key.namespace, &pod.key.name).set("node", name.as_str());
-            let result = span
-                .in_scope(async {
-                    match (step, binder) {
-                        (Step::Bind, Some(binder)) => binder.bind(&pod, &name).await?,
-                        (Step::Bind, None) => write::bind(&client, &pod, &name).await?,
-                        (Step::BindVolumes, _) => write::bind_volumes(&client, &choices, &name).await?,
-                    }
-                    Ok(())
-                })
-                .await;
+            span.object("pods", &pod.key.namespace, &pod.key.name).set("node", node.as_str());
+            let binding = Instant::now();
+            let result = span.in_scope(act).await;
+            if step == Step::Bind {
+                let status = if result.is_ok() { "Success" } else { "Error" };
+                metrics::ran("Bind", pod.scheduler_name(), status, binding.elapsed());
+            }
             // fails only when the scheduler has ended
-            let _ = sender.send(Finished { pod, node: name, step, result }).await;
+            let _ = sender.send(Finished { pod, node, step, result, began }).await;
         };
         self.writes.spawn(ferry_trace::inherit(write));
     }
 
+    /// Binds the pods whose volumes are there by now; those whose volumes do not come look for a node again.
+    fn look_at_volumes(&mut self) {
+        let now = Instant::now();
+        let mut settled = Vec::new();
+        for (key, awaiting) in &self.awaiting_volumes {
+            let bound = match self.snapshot.find(&awaiting.node) {
+                _ if !awaiting.written => Ok(false),
+                Some(index) => plugins::bound(&awaiting.choices, &self.snapshot, index, &self.watched),
+                None => Err(format!("node \"{}\" not found", awaiting.node)),
+            };
+            match bound {
+                Ok(false) if awaiting.until > now => {}
+                Ok(false) => settled.push((key.clone(), Err("timed out waiting for the condition".into()))),
+                Ok(true) => settled.push((key.clone(), Ok(()))),
+                Err(why) => settled.push((key.clone(), Err(why))),
+            }
+        }
+        for (key, outcome) in settled {
+            let Some(AwaitingVolumes { pod, node, began, .. }) = self.awaiting_volumes.remove(&key) else {
+                continue;
+            };
+            match outcome {
+                Ok(()) => self.bind(pod, node, began),
+                Err(why) => self.volumes_failed(&pod, &node, &why),
+            }
+        }
+    }
+
+    fn volumes_failed(&mut self, pod: &Arc<PodInfo>, node: &str, why: &str) {
+        tracing::warn!(pod = %pod.key, node, why, "volumes not bound");
+        self.leave(&pod.key);
+        self.queue.failed(&pod.key, Instant::now());
+        let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
+        if let Some(at) = at {
+            let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
+            self.tell(at, pod, "SchedulerError", &message, None);
+        }
+    }
+
     fn settle(&mut self, done: Finished) {
-        let Finished { pod, node, step, result } = done;
+        let Finished { pod, node, step, result, began } = done;
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         match (step, result) {
             (Step::Bind, Ok(())) => {
+                metrics::attempted(pod.scheduler_name(), "scheduled", began.elapsed());
+                if let Some((attempts, first)) = self.queue.attempts(&pod.key) {
+                    metrics::bound(attempts, first.elapsed());
+                }
+                metrics::knows(self.snapshot.len(), self.snapshot.placed_pods());
                 self.queue.remove(&pod.key);
                 if let Some(at) = at {
                     let note = format!("Successfully assigned {} to {node}", pod.key);
@@ -393,27 +513,29 @@ impl Scheduler {
                 }
             }
             (Step::BindVolumes, Ok(())) => {
-                self.queue.refused(&pod.key, vec!["VolumeBinding"], Instant::now());
-                // the claims may have been bound before we heard of our own write
-                self.wake(&Change::Storage);
+                if let Some(awaiting) =
+                    self.awaiting_volumes.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid)
+                {
+                    awaiting.written = true;
+                    // the claims may have been bound before we heard of our own write
+                    self.look_at_volumes();
+                }
             }
-            (step, Err(error)) => {
+            (_, Err(error)) => {
+                self.awaiting_volumes.remove(&pod.key);
                 // someone may have bound it; the informer then has the last word
                 let seen = self.watched.pods.get(&pod.key);
                 let bound = seen.as_ref().is_some_and(|seen| node_name(&seen.pod).is_some());
                 if bound {
                     return;
                 }
-                if step == Step::Bind {
-                    self.leave(&pod.key);
-                } else {
-                    self.break_promise(&pod.key, None);
-                }
+                self.leave(&pod.key);
                 if seen.is_none_or(|seen| seen.uid != pod.uid) {
                     self.queue.remove(&pod.key);
                     return;
                 }
                 tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
+                metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
                 self.queue.failed(&pod.key, Instant::now());
                 if let Some(at) = at {
                     self.tell(at, &pod, "SchedulerError", &format!("binding rejected: {error}"), None);
@@ -434,8 +556,12 @@ impl Scheduler {
         }
         let from = self.search.random() as usize;
         let mut span = ferry_trace::span("scheduler.preempt");
+        metrics::preemption_attempted();
+        let began = Instant::now();
         let found =
             default_preemption::find(cycle, &mut self.snapshot, filters, &self.nominated, error, from);
+        let status = if found.is_ok() { "Success" } else { "Unschedulable" };
+        metrics::ran("PostFilter", cycle.profile.name, status, began.elapsed());
         let candidates = match found {
             Ok(candidates) => candidates,
             Err(message) => {
@@ -454,6 +580,7 @@ impl Scheduler {
         let node = self.snapshot.name(candidate.node).to_string();
         span.set("node", node.clone());
         span.set("victims", candidate.victims.len() as i64);
+        metrics::preempted(candidate.victims.len());
         let recorder = self.profiles.iter().find(|(_, profile)| profile.name == cycle.profile.name);
         for victim in candidate.victims {
             // one that is already on its way out needs no second push

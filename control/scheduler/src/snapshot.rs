@@ -98,6 +98,11 @@ impl Snapshot {
         self.by_name.len()
     }
 
+    /// Pods that have a node.
+    pub fn placed_pods(&self) -> usize {
+        self.pods.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

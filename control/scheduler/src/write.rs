@@ -39,7 +39,7 @@ pub async fn bind(client: &Client, pod: &PodInfo, node: &str) -> Result<(), Erro
 }
 
 /// Writes what VolumeBinding chose. The volume controller and provisioners do the rest; the pod
-/// is tried again when its claims are bound.
+/// is bound when its claims are.
 pub async fn bind_volumes(client: &Client, choices: &Choices, node: &str) -> Result<(), Error> {
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     for (volume, claim) in &choices.bind {

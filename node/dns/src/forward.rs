@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     answer::{UDP_PAYLOAD, is_answer_to},
     cache::{Cache, Key},
+    metrics,
 };
 
 /// How long one server has for one answer, and how often all are asked.
@@ -50,13 +51,22 @@ impl Forwarder {
     /// The answer of the first server that gives one.
     pub async fn resolve(&self, question: &Query, dnssec_ok: bool) -> Result<Message, Error> {
         let key = Key { name: question.name().to_lowercase(), kind: question.query_type(), dnssec_ok };
-        if let Some(known) = self.cache.lock().get(&key, Instant::now()) {
+        let known = self.cache.lock().get(&key, Instant::now());
+        metrics::looked_up(known.is_some());
+        if let Some(known) = known {
             return Ok(known);
         }
         let _permit = self.permits.try_acquire().map_err(|_| Error::Busy)?;
         let mut last = Error::NoServers;
         for server in std::iter::repeat_n(&self.servers, ROUNDS).flatten() {
-            match timeout(PATIENCE, exchange(*server, question, dnssec_ok)).await {
+            let began = Instant::now();
+            let answered = timeout(PATIENCE, exchange(*server, question, dnssec_ok)).await;
+            metrics::forwarded(
+                *server,
+                answered.as_ref().ok().and_then(|answer| answer.as_ref().ok()),
+                began.elapsed(),
+            );
+            match answered {
                 Ok(Ok(answer)) => {
                     self.cache.lock().put(key, &answer, Instant::now());
                     return Ok(answer);

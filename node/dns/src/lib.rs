@@ -14,6 +14,7 @@
 pub mod answer;
 mod cache;
 pub mod forward;
+pub mod metrics;
 pub mod probe;
 pub mod publish;
 pub mod resolv_conf;

@@ -1,6 +1,11 @@
 //! Sockets: UDP and TCP on every address.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ferry_client::CancellationToken;
 use hickory_proto::op::{Message, ResponseCode};
@@ -18,6 +23,7 @@ use crate::{
     Error,
     answer::{self, Action, answer, complete, encode},
     forward::Forwarder,
+    metrics::Counted,
     zone::Zone,
 };
 
@@ -39,6 +45,7 @@ pub struct Server {
 struct Shared {
     zone: Arc<RwLock<Zone>>,
     forwarder: Arc<Forwarder>,
+    counted: Counted,
 }
 
 impl Server {
@@ -66,7 +73,9 @@ impl Server {
         forwarder: Arc<Forwarder>,
         shutdown: CancellationToken,
     ) {
-        let shared = Arc::new(Shared { zone, forwarder });
+        let addresses = self.addresses();
+        let counted = Counted::new(addresses.first().map_or_else(String::new, ToString::to_string));
+        let shared = Arc::new(Shared { zone, forwarder, counted });
         let mut tasks = JoinSet::new();
         for socket in self.udp {
             tasks.spawn(serve_udp(Arc::new(socket), shared.clone()));
@@ -98,7 +107,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
         }
         for _ in 0..TURN {
             let Ok((length, client)) = socket.try_recv_from(&mut buffer) else { break };
-            let packet = &buffer[..length];
+            let (packet, began) = (&buffer[..length], Instant::now());
             let action = answer(packet, &shared.zone.read());
             let limit = || answer::udp_limit(packet);
             match action {
@@ -107,6 +116,14 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
                     // Most answers fit the least anyone takes; only others need the client's word.
                     let Some(bytes) = encode(&response, usize::MAX) else { continue };
                     let bytes = if bytes.len() <= 512 { Some(bytes) } else { encode(&response, limit()) };
+                    let size = bytes.as_ref().map_or(0, Vec::len);
+                    shared.counted.answered(
+                        "udp",
+                        client.is_ipv6(),
+                        &response,
+                        (length, size),
+                        began.elapsed(),
+                    );
                     // A full send buffer loses the answer, as the network may: the client asks again.
                     drop(bytes.map(|bytes| socket.try_send_to(&bytes, client)));
                 }
@@ -115,6 +132,9 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
                     forwards.spawn(async move {
                         let answer = shared.forwarder.resolve(&question, dnssec_ok).await;
                         let response = finish(*response, answer);
+                        let size = response.to_vec().map_or(0, |bytes| bytes.len());
+                        let sizes = (length, size);
+                        shared.counted.answered("udp", client.is_ipv6(), &response, sizes, began.elapsed());
                         if let Some(bytes) = encode(&response, limit) {
                             drop(socket.send_to(&bytes, client).await);
                         }
@@ -161,6 +181,7 @@ async fn serve_connection(mut stream: TcpStream, shared: &Shared) -> io::Result<
         let mut packet = vec![0; length?.into()];
         let Ok(read) = timeout(IDLE, stream.read_exact(&mut packet)).await else { return Ok(()) };
         read?;
+        let began = Instant::now();
         let action = answer(&packet, &shared.zone.read());
         let response = match action {
             Action::Ignore => return Ok(()),
@@ -170,6 +191,8 @@ async fn serve_connection(mut stream: TcpStream, shared: &Shared) -> io::Result<
             }
         };
         let Some(bytes) = encode(&response, u16::MAX.into()) else { return Ok(()) };
+        let is_ipv6 = stream.peer_addr().is_ok_and(|peer| peer.is_ipv6());
+        shared.counted.answered("tcp", is_ipv6, &response, (packet.len(), bytes.len()), began.elapsed());
         let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
         stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat()).await?;
     }

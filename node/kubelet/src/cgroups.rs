@@ -167,7 +167,12 @@ impl PodCgroups {
     }
 
     pub fn usage(&self, pod: &Pod) -> Option<Usage> {
-        self.hierarchy.as_ref()?.usage(&self.pod_path(qos_class(pod), pod::uid(pod))).ok()
+        self.hierarchy.as_ref()?.usage(&self.path_of(pod)).ok()
+    }
+
+    /// The pod's own group.
+    pub fn path_of(&self, pod: &Pod) -> Path {
+        self.pod_path(qos_class(pod), pod::uid(pod))
     }
 
     /// Where a pod's group may be: it is not always known of which class the pod was.

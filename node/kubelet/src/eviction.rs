@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::consumption::{self, ContainerUsage};
 use crate::context::Context;
+use crate::metrics;
 use crate::node::capacity::threshold_amount;
 use crate::node::status::{NodeStatusSource, Pressure};
 use crate::pod;
@@ -70,6 +71,7 @@ pub async fn run(context: &Context, pods: &Pods, node: &NodeStatusSource, pressu
         let usage = if is_measured { container_usage(context).await } else { vec![] };
         for pod in active {
             if let Some(ending) = over_local_limits(context, &pod, &usage) {
+                metrics::evicted("ephemeralpodfs.limit");
                 evict(context, pods, &pod, ending, Some(AT_ONCE));
             }
         }
@@ -85,6 +87,7 @@ pub async fn run(context: &Context, pods: &Pods, node: &NodeStatusSource, pressu
                 "Evicting",
                 format!("Attempting to reclaim {}", resource_name(first.starved)),
             );
+            metrics::evicted(first.signal);
             evict(context, pods, &pod, ending, Some(grace));
         }
     }

@@ -32,6 +32,7 @@ pub mod eviction;
 pub mod hooks;
 pub mod images;
 pub mod logs;
+pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod orphans;

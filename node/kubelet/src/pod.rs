@@ -29,6 +29,17 @@ pub enum ContainerKind {
     Ephemeral,
 }
 
+impl ContainerKind {
+    /// As metrics name it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Init | Self::Sidecar => "init_container",
+            Self::Regular => "container",
+            Self::Ephemeral => "ephemeral_container",
+        }
+    }
+}
+
 /// A container of a pod, of whichever list.
 #[derive(Clone, Debug)]
 pub struct ContainerOf<'a> {

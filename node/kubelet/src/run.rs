@@ -35,7 +35,8 @@ use crate::runtime::{self, watch::Seen};
 use crate::server;
 use crate::sources::{api, mirror, static_pods};
 use crate::status::writer::Writer;
-use crate::volumes::Volumes;
+use crate::volumes::local::LocalVolumes;
+use crate::volumes::{self, Volumes};
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
 const LOG_ROTATION_PERIOD: Duration = Duration::from_secs(10);
@@ -180,7 +181,7 @@ impl Parts {
         };
         let allocatable = allocatable(&capacity, &config);
         let addresses = node_addresses(&config);
-        let listener = server::Listener::bind(&config, &addresses)?;
+        let listener = server::bind(&config, &addresses)?;
 
         let events =
             client.clone().map(|client| Events::start(client, config.node_name.clone(), shutdown.clone()));
@@ -224,7 +225,7 @@ impl Parts {
             runtime: runtime.clone(),
             runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
             addresses: addresses.clone(),
-            port: listener.port(),
+            port: listener.address().port(),
             runtime_health,
             pressure: pressure_seen,
             network_problem: network_problem.clone(),
@@ -232,7 +233,12 @@ impl Parts {
         });
         let context = Arc::new(Context {
             images: images(&config, &runtime, client.as_ref()),
-            volumes: Volumes::new(config.root_dir.clone(), client.clone(), objects.clone()),
+            volumes: Volumes::new(
+                config.root_dir.clone(),
+                client.clone(),
+                objects.clone(),
+                LocalVolumes::new(&config.root_dir, &config.node_name, recorder.clone()),
+            ),
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
             seen: Seen::default(),
             writer: Writer::new(client.clone()),
@@ -311,6 +317,8 @@ impl Parts {
             tasks.spawn(node::run(client.clone(), self.node.clone(), shutdown.clone()));
             api::follow_node(informers, self.node.clone());
             known = Some(api::follow(informers, &config.node_name, &self.pods));
+            tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, informers));
+            tasks.spawn(volumes::reclaim::follow(self.context.clone(), client.clone(), informers));
             tasks.spawn(mirror::run(
                 client.clone(),
                 config.node_name.clone(),

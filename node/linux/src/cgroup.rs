@@ -82,9 +82,20 @@ pub struct Usage {
     /// Memory that cannot be reclaimed at once: usage less inactive file pages.
     pub working_set_bytes: u64,
     pub rss_bytes: u64,
+    /// Pages of files.
+    pub cache_bytes: u64,
     pub page_faults: u64,
     pub major_page_faults: u64,
     pub pids: u64,
+    pub throttling: Throttling,
+}
+
+/// How often a limit on CPU time was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttling {
+    pub periods: u64,
+    pub throttled_periods: u64,
+    pub throttled_nanoseconds: u64,
 }
 
 /// A value the kernel did not take, for the caller to say once.
@@ -298,8 +309,15 @@ impl Hierarchy {
                     let value = |key: &str| stat.get(key).copied().unwrap_or(0);
                     usage.working_set_bytes = usage.memory_bytes.saturating_sub(value("total_inactive_file"));
                     usage.rss_bytes = value("total_rss");
+                    usage.cache_bytes = value("total_cache");
                     usage.page_faults = value("total_pgfault");
                     usage.major_page_faults = value("total_pgmajfault");
+                }
+                // the root group has none
+                if let Some(mount) = controllers.get("cpu")
+                    && let Ok(stat) = read_table(&path.below(mount).join("cpu.stat"))
+                {
+                    usage.throttling = throttling(&stat, "throttled_time", 1);
                 }
                 if let Some(mount) = controllers.get("pids") {
                     // the root group has no such file
@@ -320,9 +338,11 @@ impl Hierarchy {
                     memory_bytes: bytes,
                     working_set_bytes: bytes.saturating_sub(value("inactive_file")),
                     rss_bytes: value("anon"),
+                    cache_bytes: value("file"),
                     page_faults: value("pgfault"),
                     major_page_faults: value("pgmajfault"),
                     pids: read_number(&directory.join("pids.current")).unwrap_or(0),
+                    throttling: throttling(&cpu, "throttled_usec", 1000),
                 })
             }
         }
@@ -346,6 +366,15 @@ impl Hierarchy {
             }
             Self::V2(root) => vec![path.below(root)],
         }
+    }
+}
+
+fn throttling(stat: &BTreeMap<String, u64>, time: &str, nanoseconds: u64) -> Throttling {
+    let value = |key: &str| stat.get(key).copied().unwrap_or(0);
+    Throttling {
+        periods: value("nr_periods"),
+        throttled_periods: value("nr_throttled"),
+        throttled_nanoseconds: value(time).saturating_mul(nanoseconds),
     }
 }
 

@@ -5,7 +5,7 @@
 //! here block; async callers hand those that may take long to a blocking thread.
 //!
 //! Start reading at [`net`] for links, addresses, routes, namespaces and packet rules, at
-//! [`cgroup::Hierarchy`] for resource groups, at [`mount`], [`beneath`] and [`tree`] for volumes.
+//! [`cgroup::Hierarchy`] for resource groups, at [`mount`], [`beneath`], [`tree`] and [`quota`] for volumes.
 
 pub mod beneath;
 pub mod cgroup;
@@ -14,5 +14,6 @@ pub mod disk;
 pub mod memory;
 pub mod mount;
 pub mod net;
+pub mod quota;
 pub mod scheduling;
 pub mod tree;

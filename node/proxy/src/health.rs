@@ -114,7 +114,12 @@ pub async fn serve_own(
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
-    let answer = move |_: &str| (healthy.get(), json!({ "healthy": healthy.get() }), None);
+    let answer = move |_: &str| {
+        let is_healthy = healthy.get();
+        let code = if is_healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        crate::metrics::health_answered(code);
+        (is_healthy, json!({ "healthy": is_healthy }), None)
+    };
     serve(listener, shutdown, answer).await;
     Ok(())
 }

@@ -18,6 +18,7 @@ pub mod host_ports;
 pub mod iptables;
 pub mod ledger;
 pub mod load_balancer;
+pub mod metrics;
 pub mod nftables;
 pub mod node_ports;
 pub mod report;

@@ -97,7 +97,7 @@ impl ServicePort {
 }
 
 /// All ports of a service in one family. Empty for a service that has no address to send to (headless,
-/// ExternalName), or that another proxy cares for.
+/// ExternalName), or that is labelled as one which is headless or which another proxy cares for.
 pub fn ports(
     service: &Service,
     slices: &[impl AsRef<EndpointSlice>],
@@ -105,12 +105,12 @@ pub fn ports(
     family: Family,
 ) -> Vec<ServicePort> {
     let Some(spec) = &service.spec else { return Vec::new() };
-    let other_proxy = "service.kubernetes.io/service-proxy-name";
+    let left_alone = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
     let headless = matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"));
     let labels = service.metadata.labels.as_ref();
     if headless
         || spec.type_.as_deref() == Some("ExternalName")
-        || labels.is_some_and(|labels| labels.contains_key(other_proxy))
+        || labels.is_some_and(|labels| left_alone.iter().any(|label| labels.contains_key(*label)))
     {
         return Vec::new();
     }
@@ -270,5 +270,28 @@ impl Addresses {
             frontends.push(plain(At::NodePort, node_port, self.external_policy));
         }
         frontends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::test_objects::{service, slice};
+
+    #[test]
+    fn services_labelled_as_headless_or_as_another_proxys_are_left_alone() {
+        let slices = [slice("web", 8080, &[json!({"addresses": ["10.244.0.1"]})])];
+        let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
+        let mut own = service("web", spec);
+        let mut served = |label: &str| {
+            own.metadata.labels = Some([(label.to_owned(), String::new())].into());
+            ports(&own, &slices, &Node::default(), Family::V4).len()
+        };
+        assert_eq!(served("app"), 1);
+        assert_eq!(served("service.kubernetes.io/headless"), 0);
+        assert_eq!(served("service.kubernetes.io/service-proxy-name"), 0);
     }
 }

@@ -3,7 +3,10 @@
 //! A connection ends by itself; a UDP flow lives as long as packets come, and goes on being sent to an
 //! endpoint that is gone, or nowhere, if it began before there was one.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use ferry_linux::net::conntrack::Flows;
 
@@ -20,8 +23,10 @@ pub fn stale_flows(old: &[ServicePort], new: &[ServicePort], family: Family) -> 
     };
     for port in old.iter().filter(|port| port.protocol == Protocol::Udp) {
         let now = find(new, port);
-        let kept = now.as_ref().map(addresses).unwrap_or_default();
-        for endpoint in addresses(port).difference(&kept) {
+        // an endpoint whose port has changed is another one
+        let kept = now.as_ref().map(endpoints).unwrap_or_default();
+        let gone: BTreeSet<IpAddr> = endpoints(port).difference(&kept).map(SocketAddr::ip).collect();
+        for endpoint in &gone {
             for frontend in &port.frontends {
                 stale.insert(match place(frontend) {
                     Some(original) => Flows::Rewritten { original, port: frontend.port, endpoint: *endpoint },
@@ -30,11 +35,11 @@ pub fn stale_flows(old: &[ServicePort], new: &[ServicePort], family: Family) -> 
             }
         }
     }
-    for port in new.iter().filter(|port| port.protocol == Protocol::Udp && !addresses(port).is_empty()) {
+    for port in new.iter().filter(|port| port.protocol == Protocol::Udp && !endpoints(port).is_empty()) {
         let before = find(old, port);
         for frontend in &port.frontends {
             let was_served = before.as_ref().is_some_and(|before| {
-                !addresses(before).is_empty()
+                !endpoints(before).is_empty()
                     && before.frontends.iter().any(|f| f.at == frontend.at && f.port == frontend.port)
             });
             if !was_served {
@@ -48,8 +53,8 @@ pub fn stale_flows(old: &[ServicePort], new: &[ServicePort], family: Family) -> 
     stale
 }
 
-fn addresses(port: &ServicePort) -> BTreeSet<IpAddr> {
-    port.endpoints.cluster.iter().chain(&port.endpoints.local).map(|endpoint| endpoint.ip()).collect()
+fn endpoints(port: &ServicePort) -> BTreeSet<SocketAddr> {
+    port.endpoints.cluster.iter().chain(&port.endpoints.local).copied().collect()
 }
 
 fn place(frontend: &Frontend) -> Option<IpAddr> {
@@ -102,5 +107,8 @@ mod tests {
         check(&[], &udp(&["10.244.0.1"]), &born);
         check(&udp(&["10.244.0.1"]), &udp(&["10.244.0.1", "10.244.0.2"]), &[]);
         check(&port(Protocol::Tcp, &["10.244.0.1"]), &[], &[]);
+        let mut moved = udp(&["10.244.0.1"]);
+        moved[0].endpoints.cluster[0].set_port(54);
+        check(&udp(&["10.244.0.1"]), &moved, &gone);
     }
 }

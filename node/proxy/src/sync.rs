@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferry_client::events::{EventType, Events, Recorder};
 use ferry_client::{CancellationToken, Client, Index, Informer, Informers, NamespacedName, Selection};
 use ferry_linux::net::conntrack;
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node as ApiNode, Service},
     discovery::v1::EndpointSlice,
@@ -23,6 +24,7 @@ use crate::{
     host_firewall,
     host_ports::{balanced_ports, conflicts},
     ledger::{Owner, Rank},
+    metrics,
     node_ports::{all_addresses, primary_addresses},
     report::Report,
     service::{self, ServicePort},
@@ -30,6 +32,8 @@ use crate::{
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Since when endpoints have what a slice says.
+const CHANGED_AT: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// After a refusal by the kernel: the first wait, and the longest.
@@ -69,6 +73,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     let node = node_of(&config, nodes.list().first().map(|node| &**node), host_ports);
     let events = Events::start(own.clone(), config.node_name.clone(), shutdown.clone());
     let mut proxy = Proxy {
+        started: Timestamp::now(),
         look_soon: false,
         told: Report::default(),
         own,
@@ -81,6 +86,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
         by_service,
         nodes,
         known: HashMap::new(),
+        programmed: HashMap::new(),
         whole: true,
     };
     let mut wait = BACKOFF.0;
@@ -145,9 +151,13 @@ fn watch(
     nodes: &Informer<ApiNode>,
 ) {
     let on_service = dirty.clone();
-    services.handle(move |event| on_service.add(event.key(), event.revision()));
+    services.handle(move |event| {
+        metrics::service_changed();
+        on_service.add(event.key(), event.revision());
+    });
     let on_slice = dirty.clone();
     slices.handle(move |event| {
+        metrics::endpoints_changed();
         // A slice may change hands, though nobody should do that to it.
         let keys: BTreeSet<NamespacedName> =
             event.old().into_iter().chain([event.object()]).filter_map(|slice| service_of(slice)).collect();
@@ -180,8 +190,12 @@ struct Proxy {
     nodes: Informer<ApiNode>,
     /// What was last asked of each service: its owner and its ports of both families.
     known: HashMap<String, (Owner, [Vec<ServicePort>; 2])>,
+    /// When the last change of endpoints happened that the kernel knows, by service.
+    programmed: HashMap<String, Timestamp>,
     /// What the kernel has is not to be relied on.
     whole: bool,
+    /// What changed before is no measure of how fast this proxy is.
+    started: Timestamp,
     /// A service asks for ports that the host may have.
     look_soon: bool,
     /// What was last said of the host.
@@ -195,6 +209,7 @@ impl Proxy {
         &mut self,
         keys: BTreeMap<NamespacedName, Option<i64>>,
     ) -> Result<(), ferry_linux::net::ToolError> {
+        let began = Instant::now();
         let mut span = ferry_trace::span("proxy.sync");
         span.set("services", keys.len() as i64);
         for revision in keys.values().copied().flatten() {
@@ -222,11 +237,13 @@ impl Proxy {
         }
         self.node = node;
         let mut changes = Vec::with_capacity(keys.len());
+        let mut triggers: Vec<(String, Timestamp)> = Vec::new();
         let mut stale = BTreeSet::new();
         for key in keys.into_keys() {
             let name = key.to_string();
             let service = self.services.get(&key);
             let slices = self.by_service.get(&name);
+            triggers.extend(slices.iter().filter_map(|slice| self.news(slice)));
             let ports = |family| match &service {
                 Some(service) => service::ports(service, &slices, &self.node, family),
                 None => Vec::new(),
@@ -256,11 +273,13 @@ impl Proxy {
                 None => drop(self.known.remove(&name)),
             }
         }
+        self.programmed.retain(|service, _| self.known.contains_key(service));
         if changes.is_empty() && !self.whole {
             return Ok(());
         }
         let mut backend = self.backend.take().expect("the backend is back after every sync");
         let whole = self.whole;
+        let at: Vec<Timestamp> = triggers.iter().map(|(_, at)| *at).collect();
         let (backend, applied) = tokio::task::spawn_blocking(move || {
             let applied = backend.apply(&changes, whole);
             if applied.is_ok() {
@@ -271,6 +290,10 @@ impl Proxy {
         .await
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         self.backend = Some(backend);
+        metrics::synced(self.config.mode, whole, applied.is_ok(), began.elapsed(), &at);
+        if applied.is_ok() {
+            self.programmed.extend(triggers);
+        }
         // The tables know what is wanted; after a refusal all of it is written again.
         self.whole = applied.is_err();
         if let Err(error) = &applied {
@@ -281,6 +304,15 @@ impl Proxy {
 }
 
 impl Proxy {
+    /// When a slice's last change of endpoints happened, if the kernel does not know it.
+    fn news(&self, slice: &EndpointSlice) -> Option<(String, Timestamp)> {
+        let at = slice.metadata.annotations.as_ref()?.get(CHANGED_AT)?;
+        let at: Timestamp = at.parse().ok()?;
+        let service = service_of(slice)?.to_string();
+        let is_news = self.programmed.get(&service).is_none_or(|known| *known < at);
+        (is_news && at >= self.started).then_some((service, at))
+    }
+
     /// What the host has changed is brought to the rules, and what there is to say of it is told.
     async fn look_at_host(&mut self, dirty: &Dirty) {
         let Some(node) = self.nodes.list().first().cloned() else { return };

@@ -1,14 +1,15 @@
 //! The chain: which plugins run, and in which order.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use ferry_api::{GroupResource, Object, Status};
 use ferry_registry::verbs::{Annotation, Call, Operation, Reservation};
 
 use crate::configuration::BadConfiguration;
-use crate::plugins;
 use crate::reinvocation::Reinvocation;
+use crate::{metrics, plugins};
 
 /// A write, deletion or connection as plugins see it.
 pub struct Request<'a> {
@@ -187,11 +188,13 @@ impl Chain {
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        self.mutate_once(request, object, old).await?;
-        match request.reinvocation.next_round() {
-            true => self.mutate_once(request, object, old).await,
-            false => Ok(()),
+        let began = Instant::now();
+        let mut verdict = self.mutate_once(request, object, old).await;
+        if verdict.is_ok() && request.reinvocation.next_round() {
+            verdict = self.mutate_once(request, object, old).await;
         }
+        metrics::step(request.operation, "admit", &verdict, began.elapsed());
+        verdict
     }
 
     async fn mutate_once(
@@ -204,7 +207,9 @@ impl Chain {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.mutate");
                 span.set("plugin", *name);
+                let began = Instant::now();
                 let verdict = span.in_scope(plugin.mutate(request, object, old)).await;
+                metrics::plugin(name, request.operation, "admit", &verdict, began.elapsed());
                 judge(&mut span, verdict)?;
             }
         }
@@ -217,6 +222,18 @@ impl Chain {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
+        let began = Instant::now();
+        let verdict = self.validate_all(request, object, old).await;
+        metrics::step(request.operation, "validate", &verdict, began.elapsed());
+        verdict
+    }
+
+    async fn validate_all(
+        &self,
+        request: &Request<'_>,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
         if matches!(request.operation, Operation::Delete | Operation::Connect) {
             self.before(request, object, old).await?;
         }
@@ -224,7 +241,9 @@ impl Chain {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.validate");
                 span.set("plugin", *name);
+                let began = Instant::now();
                 let verdict = span.in_scope(plugin.validate(request, object, old)).await;
+                metrics::plugin(name, request.operation, "validate", &verdict, began.elapsed());
                 judge(&mut span, verdict)?;
             }
         }
@@ -242,7 +261,9 @@ impl Chain {
             if plugin.handles(request) {
                 let mut span = ferry_trace::span("admission.reserve");
                 span.set("plugin", *name);
+                let began = Instant::now();
                 let reserved = span.in_scope(plugin.reserve(request, object, old)).await;
+                metrics::plugin(name, request.operation, "validate", &reserved, began.elapsed());
                 let reserved = reserved.inspect_err(|status| {
                     span.fail(status);
                 })?;

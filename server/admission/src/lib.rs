@@ -14,6 +14,7 @@ mod expressions;
 mod initializers;
 mod lookup;
 mod matching;
+pub mod metrics;
 pub mod plugins;
 mod policy;
 pub mod reinvocation;

@@ -45,6 +45,8 @@ pub struct Api {
     pub kubelets: crate::resource_metrics::Kubelets,
     /// What was loaded on this server's host.
     pub host_images: crate::host_images::HostImages,
+    /// Who is signed in to the page.
+    pub sign_ins: crate::ui::SignIns,
     pub service_accounts: Arc<ServiceAccounts>,
     pub jwks_uri: String,
     /// The address and port that discovery names.
@@ -117,6 +119,7 @@ impl Api {
             node_connection: parts.node_connection,
             kubelets: Default::default(),
             host_images: Default::default(),
+            sign_ins: Default::default(),
             service_accounts: parts.service_accounts,
             jwks_uri: parts.jwks_uri,
             advertised: parts.advertised,

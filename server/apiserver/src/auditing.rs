@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::body::{Body, Response};
 use crate::filters::Connection;
-use crate::negotiate;
 use crate::request_info::RequestInfo;
+use crate::{metrics, negotiate, ui};
 
 const AUDIT_ID: &str = "audit-id";
 /// A client may name its request, but not fill the log with the name.
@@ -28,6 +28,8 @@ pub struct Auditing {
     audit: Arc<Audit>,
     record: Record,
     long_running: bool,
+    /// The page's sign-in speaks in secrets.
+    hides_bodies: bool,
 }
 
 impl Auditing {
@@ -43,6 +45,7 @@ impl Auditing {
         let audit = audit?;
         let attributes = info.attributes(user);
         let config = audit.policy().decide(&attributes);
+        metrics::audit_level(config.level);
         if config.level == Level::None {
             return None;
         }
@@ -56,7 +59,12 @@ impl Auditing {
             user: user.clone(),
         };
         let record = Record::new(config, facts);
-        let auditing = Auditing { audit: audit.clone(), record, long_running: info.is_long_running() };
+        let auditing = Auditing {
+            audit: audit.clone(),
+            record,
+            long_running: info.is_long_running(),
+            hides_bodies: ui::is_ours(info),
+        };
         auditing.emit(Stage::RequestReceived);
         Some(auditing)
     }
@@ -89,7 +97,7 @@ impl Auditing {
 
     /// The body as it arrived.
     pub fn request_body(&mut self, headers: &HeaderMap, body: &Bytes) {
-        if self.record.config().level >= Level::Request && !body.is_empty() {
+        if self.record.config().level >= Level::Request && !body.is_empty() && !self.hides_bodies {
             self.record.request_object(readable(headers, body));
         }
     }
@@ -108,7 +116,7 @@ impl Auditing {
         if let Body::Bytes(bytes) = response.body() {
             let failed = response.status().is_client_error() || response.status().is_server_error();
             let wanted = self.record.config().level >= Level::RequestResponse;
-            if failed || wanted {
+            if (failed || wanted) && !self.hides_bodies {
                 let json = readable(response.headers(), bytes);
                 facts.status = serde_json::from_slice(&json)
                     .ok()
@@ -134,6 +142,7 @@ impl Auditing {
 
     fn emit(&self, stage: Stage) {
         if let Some(event) = self.record.event(stage, SystemTime::now()) {
+            metrics::audit_event();
             self.audit.emit(event);
         }
     }

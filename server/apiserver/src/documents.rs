@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ferry_api::{Kind, Status, discovery, openapi};
+use ferry_api::{GroupVersionKind, Kind, Schema, Status, discovery, openapi, write};
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::negotiate::JSON;
 use crate::request::Request;
-use crate::respond;
+use crate::{respond, verbs};
 
 pub struct Documents {
     rows: Vec<Arc<Kind>>,
@@ -45,16 +45,15 @@ const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2bet
 impl Documents {
     /// What was made before for rows that are the same is kept.
     pub fn new(rows: Vec<Arc<Kind>>, remotes: &[Arc<Remote>], previous: Option<&Documents>) -> Documents {
-        let openapi = match previous {
-            Some(previous) => previous.openapi.next(rows.clone()),
-            None => openapi::Documents::new(rows.clone()),
-        };
+        let remote_v2 = remotes.iter().filter_map(|remote| remote.openapi_v2()).collect();
+        let previous = previous.map(|previous| &previous.openapi);
+        let openapi = openapi::Documents::after(previous, rows.clone(), remote_v2);
         Documents {
             rows,
             remotes: remotes.iter().map(|remote| remote.discovery()).collect(),
             remote_v3: remotes.iter().filter_map(|remote| remote.openapi_v3()).collect(),
             made: Mutex::default(),
-            openapi: openapi.with(remotes.iter().filter_map(|remote| remote.openapi_v2()).collect()),
+            openapi,
         }
     }
 
@@ -115,21 +114,21 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
     let plain = |name: &str, make: &dyn Fn() -> Option<Vec<u8>>| documents.document(name, JSON, make);
     let document = match (parts, aggregated) {
         (["api"], Some(form)) => documents.document(&format!("api {form}"), form, || {
-            bytes(discovery::aggregated(rows, remotes, true, version_of(form)))
+            in_order(discovery::aggregated(rows, remotes, true, version_of(form)))
         }),
         (["apis"], Some(form)) => documents.document(&format!("apis {form}"), form, || {
-            bytes(discovery::aggregated(rows, remotes, false, version_of(form)))
+            in_order(discovery::aggregated(rows, remotes, false, version_of(form)))
         }),
-        (["api"], None) => plain("api", &|| bytes(discovery::api_versions(&api.advertised))),
-        (["apis"], None) => plain("apis", &|| bytes(discovery::api_group_list(rows, remotes))),
+        (["api"], None) => plain("api", &|| in_order(discovery::api_versions(&api.advertised))),
+        (["apis"], None) => plain("apis", &|| in_order(discovery::api_group_list(rows, remotes))),
         (["apis", group], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_group(rows, remotes, group)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_group(rows, remotes, group)?))
         }
         (["api", version], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, "", version)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, "", version)?))
         }
         (["apis", group, version], _) => {
-            plain(&parts.join("/"), &|| bytes(discovery::api_resource_list(rows, group, version)?))
+            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, group, version)?))
         }
         (["openapi", "v2"], _) => return openapi_v2(documents, request),
         (["openapi", "v3"], _) => documents.openapi_v3_index(),
@@ -141,11 +140,25 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
         }
         _ => None,
     };
-    document.map(|document| document.answer(request)).ok_or_else(Status::no_such_path)
+    match (document, parts) {
+        (Some(document), _) => Ok(document.answer(request)),
+        (None, ["apis", group, ..]) if served.is_custom(group) => Ok(respond::page_not_found()),
+        (None, _) => Err(Status::no_such_path()),
+    }
 }
 
 fn bytes(value: serde_json::Value) -> Option<Vec<u8>> {
     Some(value.to_string().into_bytes())
+}
+
+/// A document of discovery, with its fields in upstream's order.
+fn in_order(document: serde_json::Value) -> Option<Vec<u8>> {
+    let text = |field: &str| document.get(field).and_then(serde_json::Value::as_str);
+    let gvk = GroupVersionKind::from_api_version(text("apiVersion").unwrap_or("v1"), text("kind")?);
+    let schema = Schema::builtin(&gvk)?;
+    let mut out = Vec::new();
+    write::in_declared_order(&mut out, &document, &schema);
+    Some(out)
 }
 
 fn version_of(form: &str) -> discovery::Aggregated {
@@ -156,14 +169,27 @@ fn openapi_v2(documents: &Documents, request: &Request) -> Result<Response, Stat
     let accept = accept(&request.headers);
     // client-go asks for the protobuf form only.
     if [OPENAPI_V2_PROTOBUF, OPENAPI_V2_PROTOBUF_ASKED].iter().any(|form| accept.contains(form)) {
-        let document = documents.openapi.v2_protobuf();
-        let etag = format!("\"{}\"", document.hash);
-        return Ok(answer_bytes(document.bytes.clone().into(), OPENAPI_V2_PROTOBUF, &etag, request));
+        return Ok(openapi_v2_in(documents, openapi::Form::Protobuf, OPENAPI_V2_PROTOBUF, request));
     }
     if !accepts_json(&request.headers) {
         return Err(Status::not_acceptable(&[JSON, OPENAPI_V2_PROTOBUF_ASKED]));
     }
-    Ok(openapi_document(Some(documents.openapi.v2()), request))
+    Ok(openapi_v2_in(documents, openapi::Form::Json, JSON, request))
+}
+
+fn openapi_v2_in(
+    documents: &Documents,
+    form: openapi::Form,
+    content_type: &str,
+    request: &Request,
+) -> Response {
+    let etag = format!("\"{}\"", documents.openapi.v2_hash(form));
+    // Whoever has it already costs no document.
+    let bytes = match request.header(IF_NONE_MATCH.as_str()) == etag {
+        true => Bytes::new(),
+        false => verbs::aside_now(|| documents.openapi.v2(form)).into(),
+    };
+    answer_bytes(bytes, content_type, &etag, request)
 }
 
 fn openapi_document(document: Option<&openapi::Document>, request: &Request) -> Response {

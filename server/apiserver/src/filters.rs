@@ -3,7 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::{GroupResource, Status};
 use ferry_auth::authenticate::ClientCertificates;
@@ -33,7 +33,7 @@ use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, paths, respond, verbs};
+use crate::{compress, indent, metrics, paths, respond, ui, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -68,8 +68,11 @@ pub async fn handle<B: RequestBody>(
     request: http::Request<B>,
 ) -> Response {
     let (head, body) = receive(request);
-    let mut responder = Responder::new(&connection, &head.parts);
-    let deadline = deadline(&api, &head.info);
+    let mut responder = Responder::new(&connection, &head);
+    let deadline = match deadline(api.limits.request_timeout, &head.info, &head.query) {
+        Ok(deadline) => deadline,
+        Err(status) => return responder.refuse(&status),
+    };
     let filtering = filter(&api, &connection, head, body, &mut responder.context);
     let filtering = responder.span.in_scope(within(deadline, filtering));
     let admitted = match AssertUnwindSafe(filtering).catch_unwind().await {
@@ -134,15 +137,20 @@ async fn filter<B: RequestBody>(
     let user = identify(api, connection, &head, context).await?;
     let Head { mut parts, query, info, started, .. } = head;
     context.class = api.flow_control.classify(&info, &user);
-    let decision = authorize(api, &info, &user).await;
+    let decision = match ui::may(&info, &user) {
+        Some(decision) => decision,
+        None => authorize(api, &info, &user).await,
+    };
     context.audit(|auditing| auditing.decided(&decision));
     permit(&info.attributes(&user), decision)?;
     if let Some(remote) = aggregation::remote(api, &info) {
         // The other server limits its requests itself; a slow one takes no seats here.
+        let method = parts.method.clone();
         let response = proxy_request(&remote, connection, &info, &user, parts, body).await;
-        api.metrics.passed_on(&info, response.status(), started.elapsed());
+        api.metrics.passed_on(&info, &method, response.status(), started.elapsed());
         return Ok(Filtered::Proxied(response));
     }
+    let shown = ui::shown(connection, &parts, &info)?;
     let response_memory = limit_unread_responses(api, connection, &user)?;
     // Before it gets seats: a client that sends its body slowly waits for itself.
     let body = match request_body::is_wanted(&parts.method, &info) {
@@ -160,6 +168,7 @@ async fn filter<B: RequestBody>(
         headers: without_credentials(parts.headers),
         body: body.bytes.clone(),
         user,
+        shown,
         peer: connection.peer,
         warnings: Default::default(),
         annotations: Default::default(),
@@ -210,6 +219,7 @@ async fn serve(
     deadline: Option<Deadline>,
 ) -> Response {
     let Admitted { request, started, body } = admitted;
+    let in_flight = metrics::in_flight(&request.info);
     let answering = responder.span.in_scope(within(deadline, answer(&api, &request)));
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
         Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.wanted)),
@@ -219,7 +229,8 @@ async fn serve(
     drop((body, request.seats.lock().take()));
     add_warnings(&mut response, &request);
     responder.context.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
-    api.metrics.finished(&api.served(), &request, response.status(), started.elapsed());
+    api.metrics.finished(&api.served(), &request, &response, started.elapsed());
+    drop(in_flight);
     match holds_memory(&response, &request) {
         Ok(true) => responder.finish(response).map(|body| body.hold(request.response_memory)),
         Ok(false) => responder.finish(response),
@@ -247,6 +258,7 @@ struct Responder {
     span: Span,
     context: Context,
     wanted: Wanted,
+    is_indented: bool,
     accept_gzip: bool,
     is_traced_write: bool,
 }
@@ -268,12 +280,17 @@ impl Context {
 }
 
 impl Responder {
-    fn new(connection: &Connection, parts: &http::request::Parts) -> Responder {
+    fn new(connection: &Connection, head: &Head) -> Responder {
+        let parts = &head.parts;
         let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
+        let wanted = wanted.unwrap_or(Wanted::JSON);
+        // Objects and discovery are for people too; OpenAPI and the issuer's keys are not.
+        let is_api = parts.uri.path().starts_with("/api");
         Responder {
             span: trace(parts),
             context: Context::default(),
-            wanted: wanted.unwrap_or(Wanted::JSON),
+            is_indented: is_api && (wanted.pretty || indent::is_wanted(&head.query, &parts.headers)),
+            wanted,
             accept_gzip: compress::accepts(&parts.headers),
             is_traced_write: connection.identity.is_none()
                 && parts.headers.contains_key("traceparent")
@@ -311,6 +328,9 @@ impl Responder {
         drop(self.span);
         if let Some(auditing) = self.context.auditing {
             response = auditing.finish(response);
+        }
+        if self.is_indented {
+            response = indent::indent(response);
         }
         if self.accept_gzip { compress::gzip(response) } else { response }
     }
@@ -377,7 +397,8 @@ fn trace(parts: &http::request::Parts) -> Span {
     let mut span = Span::root("apiserver.request", remote);
     // Reads change nothing: they are traced only as part of a trace that someone else began.
     let is_read = parts.method == http::Method::GET || parts.method == http::Method::HEAD;
-    if (remote.is_none() && is_read) || parts.uri.path() == crate::trace::PATH {
+    let is_own = parts.uri.path() == crate::trace::PATH || parts.uri.path().starts_with(ui::BELOW);
+    if (remote.is_none() && is_read) || is_own {
         return span.unsampled();
     }
     span.set("method", parts.method.as_str().to_string());
@@ -418,6 +439,9 @@ async fn authenticate(
     if let Some(identity) = &connection.identity {
         return Ok(identity.clone());
     }
+    if ui::is_public(info) {
+        return Ok(Arc::new(User::anonymous()));
+    }
     let mut span = ferry_trace::span("filter.authentication");
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
         span.fail(error);
@@ -425,16 +449,29 @@ async fn authenticate(
         Status::unauthorized()
     };
     let websocket_bearer = websocket_token(&parts.headers).map_err(|error| refused(&error, &mut span))?;
-    let credentials = Credentials {
+    let headers = PlainHeaders(&parts.headers);
+    let shown = Credentials {
         authorization: parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()),
         websocket_bearer: websocket_bearer.as_ref().map(|bearer| bearer.token.as_str()),
         client_certificates: &connection.client_certificates,
-        headers: &PlainHeaders(&parts.headers),
+        headers: &headers,
         path: &info.path,
         peer: connection.peer,
         now: SystemTime::now(),
     };
-    match span.in_scope(api.authentication.authenticate(&credentials)).await {
+    ui::refuse_other_pages(&shown, parts).map_err(|error| refused(&error, &mut span))?;
+    let session = api.sign_ins.session(parts, shown.now).map_err(|error| refused(&error, &mut span))?;
+    let began = Instant::now();
+    let authenticated = match &session {
+        Some(session) => {
+            span.set("by", "session");
+            let credentials = session.credentials(&info.path, connection.peer, shown.now);
+            span.in_scope(api.authentication.authenticate(&credentials)).await
+        }
+        None => span.in_scope(api.authentication.authenticate(&shown)).await,
+    };
+    metrics::authenticated(authenticated.is_ok(), began.elapsed());
+    match authenticated {
         Ok(identity) => {
             span.set("user", &identity.user.name);
             if let Some(unauthenticated) =
@@ -468,7 +505,10 @@ async fn impersonate(
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
     let span = ferry_trace::span("filter.authorization");
-    span.instrument(api.authorization.authorize(&info.attributes(user))).await
+    let began = Instant::now();
+    let decision = span.instrument(api.authorization.authorize(&info.attributes(user))).await;
+    metrics::authorized(&decision, began.elapsed());
+    decision
 }
 
 /// Only a clear yes lets a request on.
@@ -487,9 +527,22 @@ fn forbidden(refusal: Forbidden) -> Status {
     Status::new(403, "Forbidden", refusal.message).about(&resource, &refusal.name)
 }
 
-/// For everything from the first filter to the answer, so that nobody holds a place by being slow.
-fn deadline(api: &Api, info: &RequestInfo) -> Option<Deadline> {
-    (!info.is_long_running()).then(|| Deadline::now() + api.limits.request_timeout)
+/// For everything from the first filter to the answer, so that nobody holds a place by being slow. The caller may ask
+/// for less time than everybody has.
+fn deadline(longest: Duration, info: &RequestInfo, query: &Query) -> Result<Option<Deadline>, Status> {
+    if info.is_long_running() {
+        return Ok(None);
+    }
+    let asked = match query.text("timeout") {
+        "" => 0,
+        text => ferry_api::duration::parse(text).ok_or_else(|| {
+            Status::bad_request(format!(
+                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+            ))
+        })?,
+    };
+    let asked = u64::try_from(asked).ok().filter(|asked| *asked > 0).map(Duration::from_nanos);
+    Ok(Some(Deadline::now() + asked.map_or(longest, |asked| asked.min(longest))))
 }
 
 async fn within<T>(
@@ -537,6 +590,28 @@ fn told(warnings: &[String]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_shortens_a_request_and_one_that_cannot_be_read_is_refused() {
+        let longest = Duration::from_secs(60);
+        let asked = |verb: &'static str, query: &str| {
+            let info = RequestInfo { verb, ..RequestInfo::default() };
+            let before = Deadline::now();
+            deadline(longest, &info, &Query::parse(query)).map(|deadline| deadline.map(|end| end - before))
+        };
+        let within = |query: &str, least: u64, most: u64| {
+            let time = asked("get", query).unwrap().unwrap().as_secs_f64();
+            assert!(time >= least as f64 && time < most as f64, "{query}: {time}");
+        };
+        within("", 60, 90);
+        within("timeout=10s", 10, 40);
+        within("timeout=0s", 60, 90);
+        within("timeout=2h", 60, 90);
+        let refused = asked("get", "timeout=soon").unwrap_err();
+        assert_eq!(refused.code, 400);
+        assert!(refused.message.ends_with("time: invalid duration \"soon\""), "{}", refused.message);
+        assert!(asked("watch", "timeout=soon").unwrap().is_none(), "what is long has no deadline");
+    }
 
     #[test]
     fn warnings_are_cut_when_they_are_many() {

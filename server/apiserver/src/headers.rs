@@ -4,8 +4,9 @@
 use ferry_api::Status;
 use ferry_auth::authenticate::{AuthenticationError, Headers, WebSocketBearer, websocket_bearer};
 use ferry_auth::impersonate::{EXTRA_HEADER_PREFIX, GROUP_HEADER, UID_HEADER, USER_HEADER};
+use ferry_ui::cookie;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY,
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 use http::{HeaderMap, header};
@@ -17,8 +18,18 @@ use crate::websocket;
 /// log hears of it.
 pub const MAX_HEADER_BYTES: usize = 128 * 1024;
 
-const DECIDING: [HeaderName; 7] =
-    [AUTHORIZATION, ACCEPT, CONTENT_TYPE, CONNECTION, UPGRADE, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL];
+const DECIDING: [HeaderName; 8] = [
+    AUTHORIZATION,
+    ACCEPT,
+    KEY_HEADER,
+    CONTENT_TYPE,
+    CONNECTION,
+    UPGRADE,
+    SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL,
+];
+
+const KEY_HEADER: HeaderName = HeaderName::from_static(ferry_ui::KEY_HEADER);
 
 fn decides(name: &HeaderName) -> bool {
     let text = name.as_str();
@@ -70,6 +81,20 @@ pub fn websocket_token(headers: &HeaderMap) -> Result<Option<WebSocketBearer>, A
 /// Nothing behind the filters shall see who somebody wanted to be.
 pub fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
     headers.remove(AUTHORIZATION);
+    headers.remove(KEY_HEADER);
+    let others: Vec<HeaderValue> = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|cookies| match cookies.to_str() {
+            Ok(text) => HeaderValue::from_str(&cookie::without_session(text)?).ok(),
+            // Unreadable here, so not read for a session either; somebody else may understand it.
+            Err(_) => Some(cookies.clone()),
+        })
+        .collect();
+    headers.remove(COOKIE);
+    for cookies in others {
+        headers.append(COOKIE, cookies);
+    }
     if let Ok(Some(bearer)) = websocket_token(&headers)
         && let Ok(protocols) = HeaderValue::from_str(&bearer.protocols.join(", "))
     {
@@ -92,6 +117,18 @@ pub fn without_credentials(mut headers: HeaderMap) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_behind_the_filters_sees_a_session() {
+        let mut headers = HeaderMap::new();
+        headers.insert(KEY_HEADER, HeaderValue::from_static("key"));
+        headers.append(COOKIE, HeaderValue::from_static("a=1; __Host-ferry-session=secret"));
+        headers.append(COOKIE, HeaderValue::from_static("__Host-ferry-session=secret"));
+        headers.append(COOKIE, HeaderValue::from_static("b=2"));
+        let seen = without_credentials(headers);
+        assert_eq!(PlainHeaders(&seen).values("cookie"), ["a=1", "b=2"]);
+        assert!(!seen.contains_key(KEY_HEADER));
+    }
 
     #[test]
     fn a_header_that_decides_something_is_read_or_refused() {

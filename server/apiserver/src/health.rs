@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ferry_metrics::slis;
 use ferry_store::Store;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio_util::sync::CancellationToken;
@@ -99,10 +100,11 @@ pub async fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
     for check in checks {
         let (sign, outcome) = match () {
             () if excluded.contains(&check.name) => ('+', "excluded: ok"),
-            () if verdict(check, &api.health, &store).is_ok() => ('+', "ok"),
             () => {
-                passed = false;
-                ('-', "failed: reason withheld")
+                let is_healthy = verdict(check, &api.health, &store).is_ok();
+                slis::checked(check.name, endpoint, is_healthy);
+                passed &= is_healthy;
+                if is_healthy { ('+', "ok") } else { ('-', "failed: reason withheld") }
             }
         };
         let _ = writeln!(lines, "[{sign}]{} {outcome}", check.name);

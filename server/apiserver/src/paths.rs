@@ -11,11 +11,14 @@ use serde_json::json;
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::request::Request;
-use crate::{documents, health, respond, trace, version};
+use crate::{documents, health, respond, trace, ui, version};
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     if request.method == Method::POST && request.info.path == trace::PATH {
         return trace::take_in(request);
+    }
+    if ui::is_ours(&request.info) {
+        return ui::answer(api, request).await;
     }
     if ![Method::GET, Method::HEAD].contains(&request.method) {
         return Err(Status::method_not_allowed());
@@ -30,7 +33,8 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["healthz" | "livez" | "readyz", .., ""] => Ok(respond::page_not_found()),
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts).await),
         ["version"] => Ok(respond::json_bytes(200, version::document().into())),
-        ["metrics"] => Ok(text(api.metrics.text(api))),
+        ["metrics"] => Ok(text(api.metrics.text(api).await)),
+        ["metrics", "slis"] => Ok(text(ferry_metrics::slis::text())),
         ["debug", "api_priority_and_fairness", what] => {
             let with_details = !request.query.text("includeRequestDetails").is_empty();
             let fairness = api.flow_control.fairness();
@@ -53,7 +57,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
 }
 
 fn text(text: String) -> Response {
-    let builder = http::Response::builder().header(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    let builder = http::Response::builder().header(CONTENT_TYPE, ferry_metrics::CONTENT_TYPE);
     respond::finish(builder, text.into_bytes().into())
 }
 
@@ -86,6 +90,7 @@ fn root(api: &Api) -> Response {
             "/healthz",
             "/livez",
             "/metrics",
+            "/metrics/slis",
             "/openapi/v2",
             "/openapi/v3",
             "/openid/v1/jwks",

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::request_info::RequestInfo;
 use crate::shares::{Share, Shares};
-use crate::{chunked_copy, trace};
+use crate::{chunked_copy, trace, ui};
 
 /// What the bodies of one connection may hold; of that, one user gets half.
 const OF_CONNECTION: usize = 32 << 20;
@@ -121,7 +121,7 @@ impl<B: RequestBody> Drop for Unread<B> {
 /// Whether anything that answers the request looks at its body.
 pub fn is_wanted(method: &Method, info: &RequestInfo) -> bool {
     let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-    !reads && (info.is_resource || info.path == trace::PATH)
+    !reads && (info.is_resource || info.path == trace::PATH || info.path == ui::SESSIONS)
 }
 
 #[cfg(test)]

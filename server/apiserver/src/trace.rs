@@ -11,6 +11,7 @@
 //! | `GET ?from=NANOSECONDS&to=NANOSECONDS` | everything in that time |
 //! | `GET ?after=SEQUENCE` | everything in memory that ended since |
 //! | `GET ?follow=true[&after=SEQUENCE]` | one record a line, as spans end |
+//! | `&story=chapters`, `&story=steps` | besides the records, the lines that `ferry trace` prints, as JSON; all of them with `steps` |
 //! | `POST` a list of records | they are kept, marked with who sent them |
 //!
 //! Answers are put together from what is in memory and, where the server keeps a history, from disk.
@@ -23,6 +24,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_api::Status;
+use ferry_trace::axis::Fold;
+use ferry_trace::chapters::{Detail, Story, story};
 use ferry_trace::history::{Direction, Found, Wanted, gather};
 use ferry_trace::lives::life_of;
 use ferry_trace::timeline::{Focus, timeline};
@@ -63,7 +66,27 @@ struct Answer {
     is_cut: bool,
     dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    story: Option<Told>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
+}
+
+/// The records as lines.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    story: Story,
+    folds: Vec<Fold>,
+}
+
+/// Columns of the axis that gaps are folded for.
+const COLUMNS: usize = 120;
+
+impl Told {
+    fn of(records: &[Record], detail: Detail) -> Told {
+        let story = story(records, detail);
+        Told { folds: story.folds(COLUMNS), story }
+    }
 }
 
 /// What was asked.
@@ -84,9 +107,20 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
         return Ok(follow(after.unwrap_or(sequence)));
     }
     let question = question(api, request)?;
+    let detail = match request.query.get("story") {
+        None => None,
+        Some("chapters") => Some(Detail::Chapters),
+        Some("steps") => Some(Detail::All),
+        Some(_) => return Err(Status::bad_request("story must be chapters or steps")),
+    };
     let history = api.history.clone();
     // Files are read.
-    let answer = tokio::task::spawn_blocking(move || question.answer(history.as_deref())).await;
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut answer = question.answer(history.as_deref())?;
+        answer.story = detail.map(|detail| Told::of(&answer.records, detail));
+        Ok::<_, io::Error>(answer)
+    })
+    .await;
     let answer =
         answer.map_err(|error| Status::internal(format!("the trace cannot be put together: {error}")))?;
     let answer = answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))?;

@@ -1,24 +1,24 @@
 //! `/version`: which Kubernetes this is. The API is v1.36; the build says that it is Ferry.
 
-use serde_json::json;
+pub use ferry_metrics::process::GIT_VERSION;
 
-pub const GIT_VERSION: &str = concat!("v1.36.4+ferry.", env!("CARGO_PKG_VERSION"));
-
+/// Indented and in this order for everyone, as upstream writes it.
 pub fn document() -> String {
-    json!({
-        "major": "1",
-        "minor": "36",
-        "emulationMajor": "1",
-        "emulationMinor": "36",
-        "minCompatibilityMajor": "1",
-        "minCompatibilityMinor": "35",
-        "gitVersion": GIT_VERSION,
-        "gitCommit": "",
-        "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
-        "compiler": "rustc",
-        "platform": "linux/amd64",
-    })
-    .to_string()
+    let fields = [
+        ("major", "1"),
+        ("minor", "36"),
+        ("emulationMajor", "1"),
+        ("emulationMinor", "36"),
+        ("minCompatibilityMajor", "1"),
+        ("minCompatibilityMinor", "35"),
+        ("gitVersion", GIT_VERSION),
+        ("gitCommit", ""),
+        ("gitTreeState", "clean"),
+        ("buildDate", "1970-01-01T00:00:00Z"),
+        ("goVersion", ""),
+        ("compiler", "rustc"),
+        ("platform", "linux/amd64"),
+    ];
+    let lines = fields.map(|(name, value)| format!("  \"{name}\": \"{value}\""));
+    format!("{{\n{}\n}}", lines.join(",\n"))
 }

@@ -84,13 +84,20 @@ impl<'a> Attributes<'a> {
 
     /// The single value the field selector pins `field` to, if it does.
     pub fn required_field(&self, field: &str) -> Option<&'a str> {
-        self.field_selector.iter().find_map(|requirement| {
-            match (requirement.operator, requirement.values.as_slice()) {
-                (SelectorOperator::In, [value]) if requirement.key == field => Some(value.as_str()),
-                _ => None,
-            }
-        })
+        pinned(self.field_selector, field)
     }
+
+    /// The single value the label selector pins `label` to, if it does.
+    pub fn required_label(&self, label: &str) -> Option<&'a str> {
+        pinned(self.label_selector, label)
+    }
+}
+
+fn pinned<'a>(selector: &'a [SelectorRequirement], key: &str) -> Option<&'a str> {
+    selector.iter().find_map(|requirement| match (requirement.operator, requirement.values.as_slice()) {
+        (SelectorOperator::In, [value]) if requirement.key == key => Some(value.as_str()),
+        _ => None,
+    })
 }
 
 /// A refusal with all that a 403 `Status` says about it.

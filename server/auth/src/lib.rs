@@ -25,6 +25,7 @@ pub mod kubeconfig;
 mod maybe_ready;
 mod outbound;
 pub mod pki;
+pub mod sealed;
 #[cfg(test)]
 mod test_server;
 pub mod tls;

@@ -20,6 +20,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use ferry_api::private_key;
 use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -526,8 +527,9 @@ fn generate_key(subject: &str) -> Result<String, PkiError> {
 }
 
 fn parse_key(pem: &str, path: &Path) -> Result<KeyPair, PkiError> {
-    KeyPair::from_pem(pem)
-        .map_err(|error| PkiError::Malformed { path: path.to_owned(), reason: error.to_string() })
+    let malformed = |reason: String| PkiError::Malformed { path: path.to_owned(), reason };
+    let key = private_key::pkcs8(pem.as_bytes()).map_err(|error| malformed(error.to_string()))?;
+    KeyPair::try_from(&key).map_err(|error| malformed(error.to_string()))
 }
 
 fn parse_certificates(pem: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {

@@ -1,7 +1,6 @@
 //! What etcd serves over plain HTTP on its clients' port.
 
-use std::fmt::Write;
-
+use ferry_metrics::{CONTENT_TYPE as METRICS, Description, Page};
 use ferry_store::Store;
 use http::header::CONTENT_TYPE;
 use http::{Method, Response, StatusCode};
@@ -23,7 +22,7 @@ impl Service {
                 text(StatusCode::OK, "application/json", version)
             }
             "/metrics" => match self.metrics().await {
-                Ok(metrics) => text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
+                Ok(metrics) => text(StatusCode::OK, METRICS, metrics),
                 Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("{error}\n")),
             },
             _ => text(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n".into()),
@@ -53,39 +52,38 @@ impl Service {
     async fn metrics(&self) -> ferry_store::Result<String> {
         let usage = self.store.usage().await?;
         let revision = self.store.current_revision().await?.0;
-        let rows: [(&str, &str, i64); 8] = [
-            ("etcd_server_has_leader", "Whether or not a leader exists.", 1),
-            ("etcd_server_is_leader", "Whether or not this member is a leader.", 1),
-            ("etcd_debugging_mvcc_keys_total", "Total number of keys.", usage.keys as i64),
-            ("etcd_debugging_mvcc_current_revision", "The current revision of store.", revision),
-            (
-                "etcd_debugging_mvcc_compact_revision",
-                "The revision of the last compaction in store.",
-                self.store.compacted_revision().0,
-            ),
-            (
-                "etcd_mvcc_db_total_size_in_bytes",
-                "Total size of the underlying database physically allocated in bytes.",
-                usage.size as i64,
-            ),
-            (
-                "etcd_mvcc_db_total_size_in_use_in_bytes",
-                "Total size of the underlying database logically in use in bytes.",
-                usage.in_use as i64,
-            ),
-            (
-                "etcd_server_quota_backend_bytes",
-                "Current backend storage quota size in bytes.",
-                usage.quota as i64,
-            ),
+        let values = [
+            1,
+            1,
+            usage.keys as i64,
+            revision,
+            self.store.compacted_revision().0,
+            usage.size as i64,
+            usage.in_use as i64,
+            usage.quota as i64,
         ];
-        let mut text = String::new();
-        for (name, help, value) in rows {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
+        let mut page = Page::default();
+        for (description, value) in GAUGES.iter().zip(values) {
+            page.sample(description, &[], value as f64);
         }
-        Ok(text)
+        Ok(page.finish())
     }
+}
+
+/// Under etcd's names.
+static GAUGES: [Description; 8] = [
+    gauge("etcd_server_has_leader", "1 where there is a leader"),
+    gauge("etcd_server_is_leader", "1 where this member is the leader"),
+    gauge("etcd_debugging_mvcc_keys_total", "Current keys"),
+    gauge("etcd_debugging_mvcc_current_revision", "The store's revision"),
+    gauge("etcd_debugging_mvcc_compact_revision", "The revision of the last compaction"),
+    gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes on disk"),
+    gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes on disk that are still needed"),
+    gauge("etcd_server_quota_backend_bytes", "Bytes past which writes are refused"),
+];
+
+const fn gauge(name: &'static str, help: &'static str) -> Description {
+    Description::gauge(name, help, &[])
 }
 
 fn text(code: StatusCode, kind: &str, words: String) -> Response<Body> {

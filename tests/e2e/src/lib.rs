@@ -4,4 +4,5 @@
 pub mod audited;
 pub mod binary;
 pub mod responder;
+pub mod webdriver;
 pub mod webhook_server;

@@ -20,14 +20,24 @@ pub struct Outside {
     tls: Arc<rustls::ClientConfig>,
 }
 
-/// Code and body; code 0 when the server closed the connection without an answer.
+/// Code, head and body; code 0 when the server closed the connection without an answer.
 #[derive(Debug)]
 pub struct Said {
     pub code: u16,
+    /// The status line and the headers, as they came.
+    pub head: String,
     pub body: String,
 }
 
 impl Said {
+    /// A header of the answer, by its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -115,7 +125,7 @@ pub async fn read(stream: &mut TlsStream<TcpStream>) -> Said {
     } else {
         body.into()
     };
-    Said { code, body }
+    Said { code, head: head.to_owned(), body }
 }
 
 fn unchunk(mut body: &str) -> String {

@@ -27,9 +27,11 @@ pub struct Binary {
     directory: PathBuf,
 }
 
-/// Builds all test binaries; cargo's own words about it go to the terminal.
+/// Builds all test binaries, and the program that the black-box tests run. In one command: alone the program would be built
+/// without what tests ask of its dependencies, and with it everything else once more. Cargo's own words about it go to the
+/// terminal.
 pub fn build() -> Result<Vec<Binary>> {
-    let words = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+    let words = ["build", "--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"];
     println!("==> cargo {}", words.join(" "));
     let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
         .args(words)

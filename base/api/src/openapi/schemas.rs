@@ -8,6 +8,7 @@ use crate::codec::{Codec, CustomSchema};
 use crate::kinds::Kind;
 use crate::types::{Field, ListType, Shape, Type, Types};
 
+use super::descriptions::Descriptions;
 use super::operations::{Answer, META, Path};
 
 /// The two versions differ in where definitions stand and in what a property says of its default.
@@ -25,6 +26,7 @@ const JSON: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSO
 /// All definitions that the paths lead to. `kinds` are those among them that bring their own.
 pub fn definitions(paths: &[Path], kinds: &[&Kind], version: Version) -> Map<String, Value> {
     let custom = custom_definitions(kinds);
+    let descriptions = Descriptions::get();
     let mut wanted: BTreeSet<String> = BTreeSet::new();
     for operation in paths.iter().flat_map(|path| &path.operations) {
         wanted.extend(operation.body.iter().map(|body| body.schema.clone()));
@@ -38,7 +40,7 @@ pub fn definitions(paths: &[Path], kinds: &[&Kind], version: Version) -> Map<Str
         if definitions.contains_key(&name) {
             continue;
         }
-        let (definition, references) = definition(&name, &custom, version);
+        let (definition, references) = definition(&name, &custom, version, &descriptions);
         wanted.extend(references);
         definitions.insert(name, definition);
     }
@@ -66,14 +68,22 @@ fn custom_definitions<'k>(kinds: &[&'k Kind]) -> CustomDefinitions<'k> {
     definitions
 }
 
-fn definition(name: &str, custom: &CustomDefinitions<'_>, version: Version) -> (Value, Vec<String>) {
-    if let Some(scalar) = scalar_definition(name, version) {
+fn definition(
+    name: &str,
+    custom: &CustomDefinitions<'_>,
+    version: Version,
+    descriptions: &Descriptions,
+) -> (Value, Vec<String>) {
+    if let Some(mut scalar) = scalar_definition(name, version) {
+        if let Some(text) = descriptions.of_type(name) {
+            scalar["description"] = text.into();
+        }
         return (scalar, Vec::new());
     }
     let types = Types::builtin();
     match (types.by_name(name), custom.get(name)) {
         (Some(id), _) => {
-            let mut writer = Writer { types, version, references: Vec::new() };
+            let mut writer = Writer { types, version, descriptions, references: Vec::new() };
             let definition = writer.structure(types.get(id));
             (definition, writer.references)
         }
@@ -122,6 +132,7 @@ fn scalar_definition(name: &str, version: Version) -> Option<Value> {
 struct Writer<'t> {
     types: &'t Types,
     version: Version,
+    descriptions: &'t Descriptions,
     references: Vec<String>,
 }
 
@@ -131,9 +142,12 @@ impl Writer<'_> {
             return json!({});
         }
         let mut out = Map::from_iter([("type".to_string(), json!("object"))]);
+        if let Some(text) = self.descriptions.of_type(&ty.name) {
+            out.insert("description".into(), text.into());
+        }
         let published = ty.fields.iter().filter(|field| !field.unpublished);
         let properties: Map<String, Value> =
-            published.map(|field| (field.name.to_string(), self.property(field))).collect();
+            published.map(|field| (field.name.to_string(), self.property(ty, field))).collect();
         if !properties.is_empty() {
             out.insert("properties".into(), Value::Object(properties));
         }
@@ -172,13 +186,16 @@ impl Writer<'_> {
         Value::Object(out)
     }
 
-    fn property(&mut self, field: &Field) -> Value {
+    fn property(&mut self, ty: &Type, field: &Field) -> Value {
         let default = match &field.default {
             Some(default) => Some(default.clone()),
             None if field.pointer => None,
             None => self.implied_default(&field.shape, field.keep),
         };
         let mut out = self.shape(&field.shape, default);
+        if let Some(text) = self.descriptions.of_field(ty, &field.name) {
+            put(&mut out, "description", text);
+        }
         if !field.values.is_empty() {
             let element = ["items", "additionalProperties"].into_iter().find(|name| out.contains_key(*name));
             match element.and_then(|name| out.get_mut(name)) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions::Descriptions;
 use super::operations::{self, META, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{group_versions, v3};
@@ -14,13 +15,35 @@ use crate::types::Types;
 /// The version of the API that the documents describe.
 pub const API_VERSION: &str = "1.36";
 
+/// All but paths, definitions and parameters.
+pub fn frame() -> Value {
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": API_VERSION},
+        "securityDefinitions": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
+        "security": [{"BearerToken": []}],
+    })
+}
+
+/// Paths, definitions and parameters of kinds, and of what stands beside all kinds.
 pub fn document(kinds: &[Arc<Kind>]) -> Value {
+    // Kept until the whole document is there.
+    let _descriptions = Descriptions::get();
     let mut served = vec![
         operations::version(),
         v3::groups("/api/", "getCoreAPIVersions", "core", "APIVersions"),
         v3::groups("/apis/", "getAPIVersions", "apis", "APIGroupList"),
     ];
     served.extend(operations::issuer());
+    sections(served, kinds)
+}
+
+/// The same of kinds alone, with all definitions that they refer to.
+pub fn part(kinds: &[Arc<Kind>]) -> Value {
+    sections(Vec::new(), kinds)
+}
+
+fn sections(mut served: Vec<Path>, kinds: &[Arc<Kind>]) -> Value {
     for (group, versions) in group_versions(kinds) {
         if !group.is_empty() {
             served.push(v3::group_document(group));
@@ -35,15 +58,7 @@ pub fn document(kinds: &[Arc<Kind>]) -> Value {
     let mut shared = BTreeMap::new();
     let paths: Map<String, Value> =
         served.iter().map(|path| (path.path.clone(), path_item(path, &mut shared))).collect();
-    json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": API_VERSION},
-        "paths": paths,
-        "definitions": definitions,
-        "parameters": shared,
-        "securityDefinitions": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
-        "security": [{"BearerToken": []}],
-    })
+    json!({"paths": paths, "definitions": definitions, "parameters": shared})
 }
 
 pub(super) fn response_description(code: u16) -> &'static str {
@@ -137,6 +152,9 @@ fn parameter(parameter: &Parameter, shared: &mut Shared) -> Value {
         let mut out = json!({
             "name": parameter.name, "in": parameter.place, "type": parameter.kind, "uniqueItems": true,
         });
+        if let Some(text) = Descriptions::get().of_parameter(&parameter.name) {
+            out["description"] = text.into();
+        }
         if parameter.place == "path" {
             out["required"] = true.into();
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions::Descriptions;
 use super::operations::{self, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
 use super::{base_path, capitalized, group_identifier, group_versions, tag};
@@ -67,7 +68,9 @@ pub fn document(kinds: &[Arc<Kind>], path: &str) -> Option<Value> {
     if !definitions.is_empty() {
         components["schemas"] = Value::Object(definitions);
     }
-    let paths: Map<String, Value> = served.iter().map(|path| (path.path.clone(), path_item(path))).collect();
+    let descriptions = Descriptions::get();
+    let item = |path: &Path| (path.path.clone(), path_item(path, &descriptions));
+    let paths: Map<String, Value> = served.iter().map(item).collect();
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": super::v2::API_VERSION},
@@ -116,23 +119,27 @@ fn add_own_kinds(definitions: &mut Map<String, Value>, group: &str, version: &st
     }
 }
 
-fn path_item(path: &Path) -> Value {
+fn path_item(path: &Path, descriptions: &Descriptions) -> Value {
+    let parameter = |one: &Parameter| parameter(one, descriptions);
     let (shared, own) = operations::split_parameters(path);
     let mut item = Map::new();
     if !shared.is_empty() {
         item.insert("parameters".into(), shared.iter().map(parameter).collect());
     }
     for (operation, parameters) in path.operations.iter().zip(own) {
-        item.insert(operation.method.into(), operation_object(operation, &parameters));
+        item.insert(
+            operation.method.into(),
+            operation_object(operation, parameters.iter().map(parameter).collect()),
+        );
     }
     Value::Object(item)
 }
 
-fn operation_object(operation: &Operation, parameters: &[Parameter]) -> Value {
+fn operation_object(operation: &Operation, parameters: Vec<Value>) -> Value {
     let mut out =
         json!({"operationId": operation.id, "tags": [operation.tag], "responses": responses(operation)});
     if !parameters.is_empty() {
-        out["parameters"] = parameters.iter().map(parameter).collect();
+        out["parameters"] = parameters.into();
     }
     if let Some(body) = &operation.body {
         let schema = json!({"schema": reference(&body.schema, Version::V3)});
@@ -160,10 +167,13 @@ fn responses(operation: &Operation) -> Value {
     Value::Object(out)
 }
 
-fn parameter(parameter: &Parameter) -> Value {
+fn parameter(parameter: &Parameter, descriptions: &Descriptions) -> Value {
     let mut out = json!({
         "name": parameter.name, "in": parameter.place, "schema": {"type": parameter.kind, "uniqueItems": true},
     });
+    if let Some(text) = descriptions.of_parameter(&parameter.name) {
+        out["description"] = text.into();
+    }
     if parameter.place == "path" {
         out["required"] = true.into();
     }

@@ -35,6 +35,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 pub use apply::{ApplyError, Conflict, Conflicts, apply};
+pub use claims::check as check_declared;
 pub use entry::{Entry, Operation};
 pub use field_set::{BadFields, FieldSet};
 pub use overlay::{OverlayError, overlay};

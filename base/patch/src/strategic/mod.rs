@@ -5,13 +5,14 @@
 //! [`apply`] is what the server does with a patch; [`two_way`] and [`three_way`] make one, as
 //! `kubectl edit` and `kubectl apply` do. Custom resources have no merge keys and take no such patch.
 //!
-//! `fields` finds the row of a field, `merge` lays a patch over an object, `order` keeps lists in
+//! `restore` judges what a patch made. `fields` finds the row of a field, `merge` lays a patch over an object, `order` keeps lists in
 //! the order everyone asked for, `diff` writes patches.
 
 mod diff;
 mod fields;
 mod merge;
 mod order;
+mod restore;
 
 use ferry_api::Schema;
 use serde_json::{Map, Value};
@@ -21,6 +22,8 @@ use crate::go_words;
 use diff::Differences;
 use fields::Level;
 use merge::Merge;
+
+pub use restore::{does_not_restore, restore};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

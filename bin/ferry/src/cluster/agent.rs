@@ -15,7 +15,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::NodeOptions;
 use super::parts::{Parts, Snapshot};
 use super::token::Token;
-use super::{facts, join, ranges, rotation, runtime, server};
+use super::{facts, join, ranges, rotation, server};
 use crate::roles::component;
 
 /// Between two attempts of a node that has joined to reach its server.
@@ -44,6 +44,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     let layout = Layout::of(&flags.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;
+    crate::data_version::claim(&layout.data_dir)?;
     while component::run(|shutdown| serve(flags.clone(), layout.clone(), shutdown))? == End::Outdated {}
     Ok(())
 }
@@ -118,7 +119,9 @@ async fn start(
     let runtime = async {
         parts.starting("runtime");
         let endpoint = flags.node.container_runtime_endpoint.as_deref();
-        let found = runtime::find_or_start(&layout, endpoint, &flags.node.registry_config_dir).await?;
+        let found =
+            ferry_containerd::find_or_start(&layout.containerd(), endpoint, &flags.node.registry_config_dir)
+                .await?;
         parts.running("runtime", found.description.clone());
         anyhow::Ok(found)
     };

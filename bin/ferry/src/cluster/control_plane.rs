@@ -14,15 +14,20 @@ use ferry_controllers::config::{ApiServerNames, SigningCa};
 use tokio_util::task::TaskTracker;
 
 use super::facts::{self, Facts};
+use super::metrics_ports::{self, MetricsPorts};
+use super::options::DefaultStorageClass;
 use super::parts::Parts;
 use super::ranges::Ranges;
-use super::rights;
+use super::{rights, storage};
+use crate::roles::serving;
 
 /// This server among those that may share its store.
 pub struct Instance<'a> {
+    pub cluster: &'a str,
     pub name: &'a str,
     pub address: IpAddr,
     pub shares_store: bool,
+    pub default_storage_class: DefaultStorageClass,
 }
 
 impl Instance<'_> {
@@ -48,10 +53,16 @@ pub async fn start(
     let owner = running.client(User::new("system:ferry").with_groups([MASTERS, ALL_AUTHENTICATED]));
     rights::grant(&owner).await.context("give the node parts their rights")?;
     facts::publish(&owner, facts).await?;
+    if instance.default_storage_class == DefaultStorageClass::Local {
+        storage::provide(&owner).await?;
+    }
 
     let controllers = Controllers::new(running, &facts.ranges, instance.name)?;
     let client = component(running, "system:kube-controller-manager");
     let election = instance.election("kube-controller-manager");
+    let ca = running.pki.ca_pem();
+    let metrics = MetricsPorts { cluster: instance.cluster, parts, tasks, shutdown };
+    metrics.secure("controllers", metrics_ports::CONTROLLERS, serving::controllers(), &client, &ca);
     keep(parts, "controllers", tasks, shutdown, move |stop| {
         let (controllers, client, election) = (controllers.clone(), client.clone(), election.clone());
         async move { controllers.run(client, election, stop).await }
@@ -63,6 +74,7 @@ pub async fn start(
         leader_election: instance.election("kube-scheduler"),
         ..Default::default()
     };
+    metrics.secure("scheduler", metrics_ports::SCHEDULER, serving::scheduler(client.clone()), &client, &ca);
     keep(parts, "scheduler", tasks, shutdown, move |stop| {
         ferry_scheduler::run(client.clone(), config.clone(), stop)
     });

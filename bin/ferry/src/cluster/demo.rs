@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::ListParams;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
-use super::{facts, invocation, runtime, server, status};
+use super::{facts, invocation, server, status};
 
 const NAMESPACE: &str = "ferry-demo";
 const REPLICAS: usize = 3;
@@ -175,7 +175,7 @@ impl Demo<'_> {
             return Ok(image.clone());
         }
         let endpoint = self.flags.container_runtime_endpoint.as_deref();
-        let found = runtime::find(&self.layout, endpoint).await?;
+        let found = ferry_containerd::find(&self.layout.containerd(), endpoint).await?;
         let found = found.context("the cluster's container runtime does not answer")?;
         let containerd = containerd::Client::new(&found.endpoint)?;
         let loaded = containerd.image(&oci::canonical_name(NGINX)).await?;

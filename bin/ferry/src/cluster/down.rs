@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use ferry_cni::overlay;
+use ferry_containerd::Runtime;
 use ferry_kubelet::cri;
 use ferry_linux::{cgroup, mount, tree};
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +17,6 @@ use nix::unistd::Pid;
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::options::ProxyMode;
 use super::ranges::{self, Ranges};
-use super::runtime::{self, Runtime};
 use super::{address, kubeconfig, node, status};
 
 /// How long the server may take to end by itself.
@@ -50,7 +50,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     layout.make()?;
     let mut steps = Steps::default();
     // Before the runtime forgets them.
-    let namespaces = steps.done(runtime::network_namespaces(&layout));
+    let namespaces = steps.done(layout.containerd().network_namespaces());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoint = flags.container_runtime_endpoint.as_deref();
     let removed = runtime.block_on(remove_pods(&layout, endpoint, &mut steps));
@@ -61,10 +61,10 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     }
     steps.done(address::forget_alone(&layout));
     let mut unmounted = steps.done(unmount(&layout)).is_some();
-    if steps.done(runtime::stop_own(&layout)) == Some(true) {
+    if steps.done(layout.containerd().stop()) == Some(true) {
         println!("containerd stopped");
     }
-    steps.done(runtime::end_shims(&layout));
+    steps.done(layout.containerd().end_shims());
     for namespace in namespaces.into_iter().flatten() {
         steps.done(remove_namespace(&namespace));
     }
@@ -92,8 +92,8 @@ struct Steps {
 }
 
 impl Steps {
-    fn done<T>(&mut self, step: anyhow::Result<T>) -> Option<T> {
-        step.map_err(|error| self.failed.push(error)).ok()
+    fn done<T, E: Into<anyhow::Error>>(&mut self, step: Result<T, E>) -> Option<T> {
+        step.map_err(|error| self.failed.push(error.into())).ok()
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -129,7 +129,9 @@ async fn remove_pods(
     endpoint: Option<&str>,
     steps: &mut Steps,
 ) -> anyhow::Result<Option<Runtime>> {
-    let Some(runtime) = runtime::find(layout, endpoint).await? else { return Ok(None) };
+    let Some(runtime) = ferry_containerd::find(&layout.containerd(), endpoint).await? else {
+        return Ok(None);
+    };
     let own = pod_uids(layout)?;
     let client = cri::Client::new(&runtime.endpoint)?;
     let mut removed = 0;
@@ -139,7 +141,7 @@ async fn remove_pods(
                 Ok(()) => removed += 1,
                 // A runtime of our own ends with us: its pods' processes, interfaces and mounts are found without
                 // it. One that goes on would keep what it could not remove.
-                Err(error) if runtime.endpoint == Runtime::own(layout).endpoint => {
+                Err(error) if runtime.endpoint == Runtime::own(&layout.containerd()).endpoint => {
                     eprintln!("not removed in order: {error:#}");
                 }
                 failed => {
@@ -194,7 +196,7 @@ fn remove_network(layout: &Layout, ranges: &Ranges, runtime: Option<&Runtime>) -
             Err(error) => return Err(error).context("remove the services' rules"),
         }
     }
-    let own = Runtime::own(layout);
+    let own = Runtime::own(&layout.containerd());
     // What is removed does not depend on the way between hosts.
     let any = overlay::Mode::HostGateway;
     let config = node::network_config(layout, "", ranges, runtime.unwrap_or(&own), any)?;
@@ -270,9 +272,9 @@ mod tests {
     #[test]
     fn what_failed_is_said_when_all_was_tried() {
         let mut steps = Steps::default();
-        assert_eq!(steps.done(Ok(1)), Some(1));
-        assert_eq!(steps.done::<()>(Err(anyhow::anyhow!("busy").context("unmount a"))), None);
-        assert_eq!(steps.done::<()>(Err(anyhow::anyhow!("remove b"))), None);
+        assert_eq!(steps.done(anyhow::Ok(1)), Some(1));
+        assert_eq!(steps.done::<(), anyhow::Error>(Err(anyhow::anyhow!("busy").context("unmount a"))), None);
+        assert_eq!(steps.done::<(), anyhow::Error>(Err(anyhow::anyhow!("remove b"))), None);
         let error = steps.finish().unwrap_err().to_string();
         assert!(error.contains("unmount a: busy\n  remove b"), "{error}");
         Steps::default().finish().unwrap();

@@ -12,11 +12,9 @@ use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use ferry_auth::pki;
+use ferry_auth::{pki, sealed};
 use ferry_store::{Error, Store, Txn};
 use rand::RngExt;
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
 use serde::{Deserialize, Serialize};
 
 use super::facts::Facts;
@@ -76,7 +74,8 @@ async fn found_cluster(
     pki::found(aside.path()).context("make the cluster's keys")?;
     let founding = Founding { facts, pki: files(aside.path())? };
     let plain = serde_json::to_vec(&founding).context("write down what the cluster agrees on")?;
-    match store.commit(Txn::create(KEY, seal(token, plain)?.into())).await {
+    let record = sealed::seal(token, PURPOSE, plain).context("seal what the cluster agrees on")?;
+    match store.commit(Txn::create(KEY, record.into())).await {
         Ok(_) => {
             keep(layout, token, &founding)?;
             Ok(founding)
@@ -90,8 +89,8 @@ async fn found_cluster(
     }
 }
 
-fn take_over(layout: &Layout, token: &str, sealed: &Bytes) -> anyhow::Result<Founding> {
-    let plain = open(token, sealed).context(
+fn take_over(layout: &Layout, token: &str, record: &Bytes) -> anyhow::Result<Founding> {
+    let plain = sealed::open(token, PURPOSE, record).context(
         "the cluster in this etcd has another server token (--server-token, or the data directory's)",
     )?;
     let founding: Founding =
@@ -144,46 +143,4 @@ fn read_optional(path: &Path) -> anyhow::Result<Option<String>> {
 
 fn new_token() -> String {
     URL_SAFE_NO_PAD.encode(rand::rng().random::<[u8; 32]>())
-}
-
-fn cipher(token: &str) -> anyhow::Result<LessSafeKey> {
-    let failed = |_| anyhow::anyhow!("the server token cannot be used as a key");
-    let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(token.trim().as_bytes());
-    let key: UnboundKey = secret.expand(&[PURPOSE], &CHACHA20_POLY1305).map_err(failed)?.into();
-    Ok(LessSafeKey::new(key))
-}
-
-fn seal(token: &str, mut text: Vec<u8>) -> anyhow::Result<Vec<u8>> {
-    let nonce = rand::rng().random::<[u8; NONCE_LEN]>();
-    let sealing = cipher(token)?.seal_in_place_append_tag(
-        Nonce::assume_unique_for_key(nonce),
-        Aad::from(PURPOSE),
-        &mut text,
-    );
-    sealing.map_err(|_| anyhow::anyhow!("what the cluster agrees on cannot be sealed"))?;
-    Ok([nonce.as_slice(), &text].concat())
-}
-
-fn open(token: &str, sealed: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>().context("the record is cut off")?;
-    let mut text = text.to_vec();
-    let opened =
-        cipher(token)?.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(PURPOSE), &mut text);
-    let opened = opened.map_err(|_| anyhow::anyhow!("the record was sealed with another token"))?;
-    Ok(opened.to_vec())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_same_token_opens_what_was_sealed() {
-        let sealed = seal("one", b"text".to_vec()).unwrap();
-        assert_eq!(open("one", &sealed).unwrap(), b"text");
-        assert_eq!(open("one\n", &sealed).unwrap(), b"text");
-        assert!(open("two", &sealed).is_err());
-        assert!(open("one", &sealed[..sealed.len() - 1]).is_err());
-        assert!(open("one", &sealed[..5]).is_err());
-    }
 }

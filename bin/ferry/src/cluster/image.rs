@@ -13,7 +13,6 @@ use serde_json::json;
 
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::output::{self, Lines};
-use super::runtime;
 use super::status::Output;
 use crate::progress::Progress;
 
@@ -50,7 +49,8 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     let layout = Layout::of(&flags.data_dir)?;
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     executor.block_on(async {
-        let found = runtime::find(&layout, flags.container_runtime_endpoint.as_deref()).await?;
+        let found =
+            ferry_containerd::find(&layout.containerd(), flags.container_runtime_endpoint.as_deref()).await?;
         let Some(found) = found else {
             bail!("no container runtime runs for {}; `ferry up` starts one", layout.data_dir.display());
         };

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use ferry_containerd::Containerd;
 use ferry_linux::net::names;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -109,8 +110,13 @@ impl Layout {
         format!("/{}", self.cluster)
     }
 
-    pub fn containerd(&self) -> PathBuf {
-        self.data_dir.join("containerd")
+    /// A containerd of the cluster's own, whether it runs or not.
+    pub fn containerd(&self) -> Containerd {
+        Containerd {
+            cluster: self.cluster.clone(),
+            directory: self.data_dir.join("containerd"),
+            run_dir: self.run_dir.clone(),
+        }
     }
 }
 

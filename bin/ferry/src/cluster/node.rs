@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ferry_client::{CancellationToken, Client, Informers};
 use ferry_cni::overlay;
+use ferry_containerd::{Kept, Runtime};
 use ferry_dns::publish::PORT_LABEL;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use parking_lot::Mutex;
@@ -17,11 +18,12 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::layout::Layout;
+use super::metrics_ports::{self, MetricsPorts};
 use super::options::{NodeOptions, ProxyMode};
 use super::parts::Parts;
 use super::ports::{self, Protocols};
 use super::ranges::Ranges;
-use super::runtime::{self, Runtime};
+use crate::roles::serving;
 
 const KUBELET_PORT: u16 = 10250;
 /// In the kubelet's settings: [`KUBELET_PORT`], or another where that is taken.
@@ -109,20 +111,33 @@ impl Node {
     ) -> anyhow::Result<KubeletPart> {
         let span = ferry_trace::span("cluster.node");
         span.enter(|| {
-            let runtime = runtime::keep_own(
-                self.runtime.clone(),
-                self.layout.clone(),
-                self.options.registry_config_dir.clone(),
-                parts.clone(),
-            );
-            tasks.spawn(shutdown.clone().run_until_cancelled_owned(runtime));
+            self.keep_runtime(parts, tasks, shutdown);
             let kubelet = KubeletPart::default();
             let dns_port = self.start_dns(&kubelet, informers, parts, tasks, shutdown)?;
             self.start_kubelet(&kubelet, dns_port, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
             self.start_proxy(informers, parts, tasks, shutdown);
+            let metrics = MetricsPorts { cluster: &self.layout.cluster, parts, tasks, shutdown };
+            metrics.plain("proxy", metrics_ports::PROXY, serving::proxy());
+            metrics.plain("dns", metrics_ports::DNS, serving::dns());
             Ok(kubelet)
         })
+    }
+
+    /// The cluster's own containerd is started again when it ends; a runtime of the host's is the host's to keep.
+    fn keep_runtime(&self, parts: &Parts, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        let containerd = self.layout.containerd();
+        if self.runtime.endpoint != Runtime::own(&containerd).endpoint {
+            return;
+        }
+        let (parts, registries) = (parts.clone(), self.options.registry_config_dir.clone());
+        tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+            let tell = |kept| match kept {
+                Kept::Ended => parts.failed("runtime", &"containerd ended"),
+                Kept::Started(runtime) => parts.running("runtime", runtime.description),
+            };
+            containerd.keep(&registries, tell).await;
+        }));
     }
 
     fn start_kubelet(

@@ -20,6 +20,9 @@ pub struct ServerOptions {
     /// How pods reach other hosts; none leaves the pods' network to somebody else
     #[arg(long, value_enum, default_value = "vxlan")]
     pub network: Network,
+    /// The StorageClass that a new cluster starts with; none makes none, and claims wait for a class of yours
+    #[arg(long, value_enum, default_value = "local")]
+    pub default_storage_class: DefaultStorageClass,
     /// For a further server of a cluster in etcd: what the file server-token of the first one's data directory holds
     #[arg(long)]
     pub server_token: Option<String>,
@@ -71,6 +74,12 @@ pub struct NodeOptions {
 pub enum Network {
     Vxlan,
     HostGw,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DefaultStorageClass {
+    Local,
     None,
 }
 

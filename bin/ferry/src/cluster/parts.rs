@@ -1,6 +1,7 @@
 //! What each part of the cluster is doing: told to whoever waits for the start, and kept in a file that
 //! `ferry status` reads even when the API does not answer.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ pub struct Snapshot {
     pub url: String,
     pub ready: bool,
     pub parts: Vec<Part>,
+    /// Where parts serve their metrics, by name.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, String>,
 }
 
 type Listener = Box<dyn Fn(&Part) -> std::io::Result<()> + Send>;

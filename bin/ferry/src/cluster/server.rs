@@ -12,8 +12,9 @@ use ferry_apiserver::run::Running;
 use ferry_auth::User;
 use ferry_auth::pki::Pki;
 use ferry_auth::user::{ALL_AUTHENTICATED, NODE_PREFIX, NODES};
-use ferry_client::{CancellationToken, Informers};
+use ferry_client::{CancellationToken, Informers, NamespacedName};
 use ferry_store::Store;
+use k8s_openapi::api::core::v1::Node as ApiNode;
 use tokio_util::task::TaskTracker;
 
 use super::address::{self, End};
@@ -24,7 +25,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation, runtime};
+use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
@@ -100,7 +101,13 @@ async fn start(
     let ranges = facts.ranges.clone();
     address::lead_to_services(&layout, ranges.service_cidr)?;
     let node_options = options.node.clone();
-    let instance = Instance { name: &name, address, shares_store: options.api.shares_store() };
+    let instance = Instance {
+        cluster: &layout.cluster,
+        name: &name,
+        address,
+        shares_store: options.api.shares_store(),
+        default_storage_class: options.default_storage_class,
+    };
     let flags = apiserver::Flags {
         service_cluster_ip_range: Some(ranges.service_cidr),
         cluster_domain: facts.domain.clone(),
@@ -124,7 +131,12 @@ async fn start(
     let runtime = async {
         parts.starting("runtime");
         let endpoint = node_options.container_runtime_endpoint.as_deref();
-        let found = runtime::find_or_start(&layout, endpoint, &node_options.registry_config_dir).await?;
+        let found = ferry_containerd::find_or_start(
+            &layout.containerd(),
+            endpoint,
+            &node_options.registry_config_dir,
+        )
+        .await?;
         parts.running("runtime", found.description.clone());
         anyhow::Ok(found)
     };
@@ -158,7 +170,25 @@ async fn start(
         done = ready => done?,
         () = shutdown.cancelled() => {}
     }
+    let kubelet = kubelet_metrics(&informers, &node.name);
+    parts.update(|now| {
+        now.metrics.insert("apiserver".into(), format!("{}/metrics", running.url));
+        now.metrics.extend(kubelet.map(|url| ("kubelet".into(), url)));
+    });
     Ok((running, tasks))
+}
+
+/// Where the kubelet serves its metrics, as its Node says.
+fn kubelet_metrics(informers: &Informers, name: &str) -> Option<String> {
+    let node = informers.of::<ApiNode>().get(&NamespacedName::cluster(name))?;
+    let status = node.status.as_ref()?;
+    let port = status.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port;
+    let address = status.addresses.as_ref()?.iter().find(|address| address.type_ == "InternalIP")?;
+    let host = match address.address.parse().ok()? {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    Some(format!("https://{host}:{port}/metrics"))
 }
 
 /// What the cluster is like: as it was founded, or as this server would have it.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::layout::{DEFAULT_DATA_DIR, Layout};
 use super::node::ready_condition;
 use super::output::{self, Lines};
+use super::own_metrics::Metrics;
 use super::parts::{Snapshot, State};
-use super::runtime;
 use super::server;
 use crate::usage::{self, Usage};
 
@@ -87,6 +87,8 @@ fn lives(pid: u32) -> bool {
 }
 
 struct Cluster {
+    /// The API server's own, where it may be read.
+    metrics: Option<Metrics>,
     nodes: Vec<Node>,
     pods: Vec<Pod>,
     services: Vec<Service>,
@@ -98,11 +100,15 @@ async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
     let everything = kube::api::ListParams::default();
     let nodes = Api::<Node>::all(client.clone()).list(&everything).await.context("list the nodes")?;
     let pods = Api::<Pod>::all(client.clone()).list(&everything).await.context("list the pods")?;
-    let services = Api::<Service>::all(client).list(&everything).await.context("list the services")?;
-    Ok(Cluster { nodes: nodes.items, pods: pods.items, services: services.items })
+    let services =
+        Api::<Service>::all(client.clone()).list(&everything).await.context("list the services")?;
+    let page = http::Request::get("/metrics").body(Vec::new()).context("ask for metrics")?;
+    let metrics = client.request_text(page).await.ok().map(|text| Metrics::of(&text));
+    Ok(Cluster { metrics, nodes: nodes.items, pods: pods.items, services: services.items })
 }
 
 fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::Result<Cluster>) -> Value {
+    let (mut store, mut requests) = (Value::Null, Value::Null);
     let mut problems: Vec<String> = snapshot
         .parts
         .iter()
@@ -136,6 +142,11 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
                 nodes.push(json!({"name": name, "ready": ready}));
             }
             problems.extend(cluster.services.iter().flat_map(ports_kept_by_hosts));
+            if let Some(metrics) = &cluster.metrics {
+                problems.extend(metrics.problems());
+                store = json!({"bytes": metrics.store_bytes, "quotaBytes": metrics.store_quota});
+                requests = json!({"total": metrics.requests, "errors": metrics.server_errors});
+            }
             let phase = |wanted: &str| {
                 let of = |pod: &&Pod| {
                     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(wanted)
@@ -160,12 +171,15 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
         "dataDir": layout.data_dir,
         "url": snapshot.url,
         "pid": snapshot.pid,
-        "containerdPid": runtime::own_pid(layout).map(nix::unistd::Pid::as_raw),
+        "containerdPid": layout.containerd().pid().map(nix::unistd::Pid::as_raw),
         "memoryBytes": usage.resident_bytes,
         "cpuSeconds": usage.cpu_seconds,
         "cpuPercent": 100.0 * usage.cpu_seconds / usage.up_seconds.max(0.01),
         "upSeconds": usage.up_seconds,
         "parts": snapshot.parts,
+        "metrics": snapshot.metrics,
+        "store": store,
+        "requests": requests,
         "nodes": nodes,
         "pods": pods,
         "problems": problems,
@@ -198,6 +212,19 @@ fn shown(snapshot: &Snapshot, report: &Value) -> Lines {
     ));
     for part in &snapshot.parts {
         lines.add(server::line(part));
+    }
+    if !snapshot.metrics.is_empty() {
+        let pages: Vec<String> = snapshot.metrics.iter().map(|(part, url)| format!("{part} {url}")).collect();
+        lines.add(format!("metrics: {}", pages.join(", ")));
+    }
+    if let (Some(bytes), Some(total)) =
+        (report["store"]["bytes"].as_f64(), report["requests"]["total"].as_f64())
+    {
+        let errors = report["requests"]["errors"].as_f64().unwrap_or(0.0);
+        lines.add(format!(
+            "store: {:.1} MB; {total:.0} requests answered, {errors:.0} with a server error",
+            bytes / 1e6
+        ));
     }
     if let Some(pods) = report["pods"].as_object() {
         lines.add(format!(

@@ -208,6 +208,7 @@ pub async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
 
 async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
+    crate::data_version::claim(&flags.data_dir)?;
     if flags.shares_store() {
         let mut config = etcd::Config::new(flags.etcd_servers.clone());
         config.tls.ca = flags.etcd_cafile.clone();

@@ -10,6 +10,7 @@ use ferry_controllers::config::{HorizontalPodAutoscaling, SigningCa};
 
 use super::component::{self, Connection, LeaderFlags};
 use super::no_effect::{NoEffect, Row, Table};
+use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
 pub struct Flags {
@@ -54,25 +55,26 @@ pub struct Flags {
     #[command(flatten)]
     leader: LeaderFlags,
     #[command(flatten)]
+    serving: ServingFlags<10257>,
+    #[command(flatten)]
     no_effect: NoEffect<Upstream>,
 }
 
 struct Upstream;
 
 impl Table for Upstream {
-    /// Of its own port, which Ferry's does not have; of its identity, which is one for all controllers; of its log.
+    /// Of how its port asks the API server, which its own kubeconfig tells; of its identity, which is one for all controllers;
+    /// of its log.
     const ROWS: &'static [Row] = &[
         Row::Value("authentication-kubeconfig"),
         Row::Value("authorization-kubeconfig"),
-        Row::Value("bind-address"),
         Row::Value("cert-dir"),
-        Row::Value("client-ca-file"),
         Row::Value("cluster-name"),
         Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
+        Row::Value("kube-api-content-type"),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
-        Row::Value("secure-port"),
         Row::Value("service-account-private-key-file"),
         Row::Switch("profiling"),
         Row::Switch("use-service-account-credentials"),
@@ -87,7 +89,11 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-controller-manager").await?;
         let config = flags.config()?;
-        ferry_controllers::run(client, config, shutdown).await.context("run the controllers")
+        let serving = flags.serving.start(serving::controllers(), &client, &shutdown).await?;
+        let ran = ferry_controllers::run(client, config, shutdown.clone()).await;
+        shutdown.cancel();
+        serving.wait().await;
+        ran.context("run the controllers")
     })
 }
 

@@ -9,6 +9,8 @@ use ferry_client::Informers;
 use ferry_dns::Config;
 
 use super::component::{self, Connection};
+use super::serving;
+use crate::cluster::metrics_ports;
 
 #[derive(Args)]
 pub struct Flags {
@@ -21,6 +23,10 @@ pub struct Flags {
     /// Where names outside the cluster are asked for
     #[arg(long, default_value = "/etc/resolv.conf")]
     resolv_conf: PathBuf,
+    /// Where metrics are served, without TLS and to everybody; port 0 turns it off. Without it 127.0.0.1:9153, if nobody
+    /// has that
+    #[arg(long)]
+    metrics_bind_address: Option<SocketAddr>,
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -33,6 +39,11 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
             resolv_conf: flags.resolv_conf,
             own_addresses: Vec::new(),
         };
-        ferry_dns::run(informers, config, shutdown).await.context("answer names")
+        let serving =
+            serving::plain(flags.metrics_bind_address, metrics_ports::DNS, serving::dns(), &shutdown)?;
+        let ran = ferry_dns::run(informers, config, shutdown.clone()).await;
+        shutdown.cancel();
+        serving.wait().await;
+        ran.context("answer names")
     })
 }

@@ -15,5 +15,7 @@ pub mod manual;
 mod no_effect;
 pub mod proxy;
 pub mod scheduler;
+pub mod serving;
 pub mod snapshot;
 pub mod trace;
+pub mod ui;

@@ -8,6 +8,8 @@ use ferry_client::Informers;
 use ferry_proxy::{Config, NodePortAddresses};
 
 use super::component::{self, Connection};
+use super::serving;
+use crate::cluster::metrics_ports;
 
 #[derive(Args)]
 pub struct Flags {
@@ -30,6 +32,10 @@ pub struct Flags {
     iptables_localhost_nodeports: bool,
     #[arg(long)]
     healthz_bind_address: Option<SocketAddr>,
+    /// Where metrics are served, without TLS and to everybody; port 0 turns it off. Without it 127.0.0.1:10249, if nobody
+    /// has that
+    #[arg(long)]
+    metrics_bind_address: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -41,9 +47,12 @@ enum Mode {
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     component::run(|shutdown| async move {
         let client = flags.connection.client("kube-proxy").await?;
+        let metrics = flags.metrics_bind_address;
         let config = flags.config()?;
+        let serving = serving::plain(metrics, metrics_ports::PROXY, serving::proxy(), &shutdown)?;
         let informers = Informers::new(client.clone(), shutdown.clone());
         ferry_proxy::run(informers, client, config, shutdown).await;
+        serving.wait().await;
         Ok(())
     })
 }

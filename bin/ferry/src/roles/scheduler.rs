@@ -8,6 +8,7 @@ use ferry_scheduler::{Config, configuration_file, policy_file};
 
 use super::component::{self, Connection, LeaderFlags};
 use super::no_effect::{NoEffect, Row, Table};
+use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
 pub struct Flags {
@@ -22,24 +23,24 @@ pub struct Flags {
     #[command(flatten)]
     leader: LeaderFlags,
     #[command(flatten)]
+    serving: ServingFlags<10259>,
+    #[command(flatten)]
     no_effect: NoEffect<Upstream>,
 }
 
 struct Upstream;
 
 impl Table for Upstream {
-    /// Of its own port, which Ferry's does not have, and of its log.
+    /// Of how its port asks the API server, which its own kubeconfig tells, and of its log.
     const ROWS: &'static [Row] = &[
         Row::Value("authentication-kubeconfig"),
         Row::Value("authorization-kubeconfig"),
-        Row::Value("bind-address"),
         Row::Value("cert-dir"),
-        Row::Value("client-ca-file"),
         Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
+        Row::Value("kube-api-content-type"),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
-        Row::Value("secure-port"),
         Row::Switch("profiling"),
         Row::Value("v"),
         Row::Value("vmodule"),
@@ -51,7 +52,12 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     flags.no_effect.log();
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-scheduler").await?;
-        ferry_scheduler::run(client, flags.config()?, shutdown).await.context("run the scheduler")
+        let config = flags.config()?;
+        let serving = flags.serving.start(serving::scheduler(client.clone()), &client, &shutdown).await?;
+        let ran = ferry_scheduler::run(client, config, shutdown.clone()).await;
+        shutdown.cancel();
+        serving.wait().await;
+        ran.context("run the scheduler")
     })
 }
 

@@ -1,6 +1,7 @@
 //! Long descriptions. Pods, nodes, services, workloads and a few more have a page of their own;
 //! every other kind gets the generic one, made from its fields alone.
 
+mod autoscaler;
 mod class;
 mod config;
 mod container;
@@ -44,6 +45,7 @@ pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<Strin
         ("apps", "DaemonSet") => workload::daemon_set(cli, object).await?,
         ("batch", "Job") => workload::job(object),
         ("batch", "CronJob") => workload::cron_job(object),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaler::page(cli, object).await?,
         ("networking.k8s.io", "Ingress") => network::ingress(cli, object).await?,
         ("networking.k8s.io", "IngressClass") => network::ingress_class(object),
         ("networking.k8s.io", "NetworkPolicy") => {

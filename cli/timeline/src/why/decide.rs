@@ -428,8 +428,8 @@ fn telling(what: What, changed: Vec<Change>) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapters::tests::history;
     use crate::why::tell::tell;
+    use ferry_trace::script::history;
 
     fn check(script: &str, object: &str, question: Question, expected: &[&str]) {
         let mut reasons = why(&history(script), object, &question);

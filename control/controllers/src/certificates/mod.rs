@@ -4,6 +4,8 @@
 mod request;
 mod sign;
 
+pub use sign::check;
+
 use std::sync::Arc;
 use std::time::Duration;
 

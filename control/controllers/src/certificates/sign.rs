@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use ferry_api::certificate_request::CertificateRequest;
+use ferry_api::private_key;
 use rcgen::{
     CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::SigningCa;
 
@@ -32,8 +33,7 @@ pub fn sign(
 ) -> Result<String, rcgen::Error> {
     // As the API server reads them: the first certificate of the bundle.
     let authority = CertificateDer::from_pem_slice(&ca.certificate).map_err(unreadable)?;
-    let key = PrivateKeyDer::from_pem_slice(&ca.key).map_err(unreadable)?;
-    let issuer = Issuer::from_ca_cert_der(&authority, KeyPair::try_from(&key)?)?;
+    let issuer = Issuer::from_ca_cert_der(&authority, key_pair(ca)?)?;
     let public_key = CertificateSigningRequestParams::from_der(&request.der.as_slice().into())?.public_key;
     let mut params = CertificateParams::default();
     params.distinguished_name = subject(request);
@@ -46,6 +46,23 @@ pub fn sign(
     params.key_usages = usages.iter().filter_map(|usage| key_usage(usage)).collect();
     params.extended_key_usages = usages.iter().filter_map(|usage| extended_usage(usage)).collect();
     Ok(CertificateSigningRequestParams { params, public_key }.signed_by(&issuer)?.pem())
+}
+
+/// Whether requests can be signed with it: both can be read, and belong together.
+pub fn check(ca: &SigningCa) -> Result<(), String> {
+    let authority = CertificateDer::from_pem_slice(&ca.certificate).map_err(|error| error.to_string())?;
+    let key = key_pair(ca).map_err(|error| format!("private key: {error}"))?;
+    let (_, certificate) =
+        x509_parser::parse_x509_certificate(&authority).map_err(|error| format!("certificate: {error}"))?;
+    if certificate.public_key().raw != key.subject_public_key_info() {
+        return Err("the private key is not the certificate's".to_string());
+    }
+    Ok(())
+}
+
+fn key_pair(ca: &SigningCa) -> Result<KeyPair, rcgen::Error> {
+    let key = private_key::pkcs8(&ca.key).map_err(|error| rcgen::Error::PemError(error.to_string()))?;
+    KeyPair::try_from(&key)
 }
 
 fn subject(request: &CertificateRequest) -> DistinguishedName {
@@ -118,6 +135,40 @@ mod tests {
             certificate: params.self_signed(&key).unwrap().pem().into_bytes(),
             key: key.serialize_pem().into_bytes(),
         }
+    }
+
+    /// As `openssl genrsa -traditional` and `openssl ecparam -genkey` write them.
+    const TRADITIONAL_KEYS: [&str; 2] =
+        [include_str!("testdata/pkcs1.key"), include_str!("testdata/sec1.key")];
+
+    #[test]
+    fn keys_in_the_forms_of_openssl_sign() {
+        for pem in TRADITIONAL_KEYS {
+            let text = format!("# text before the key\n{pem}");
+            let key = KeyPair::try_from(&private_key::pkcs8(text.as_bytes()).unwrap()).unwrap();
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let ca = SigningCa {
+                certificate: params.self_signed(&key).unwrap().pem().into_bytes(),
+                key: text.into_bytes(),
+            };
+            assert_eq!(check(&ca), Ok(()));
+            let request = CertificateParams::default().serialize_request(&KeyPair::generate().unwrap());
+            let request = CertificateRequest::read(request.unwrap().pem().unwrap().as_bytes()).unwrap();
+            let usages = ["client auth".to_string()];
+            assert!(sign(&ca, &request, &usages, Duration::from_secs(3600)).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_authority_that_cannot_sign_is_found_before_it_has_to() {
+        let good = authority();
+        assert_eq!(check(&good), Ok(()));
+        for key in [&b""[..], b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+            assert!(check(&SigningCa { key: key.to_vec(), ..good.clone() }).is_err());
+        }
+        assert!(check(&SigningCa { key: authority().key, ..good.clone() }).is_err());
+        assert!(check(&SigningCa { certificate: b"x".to_vec(), ..good }).is_err());
     }
 
     #[test]

@@ -85,6 +85,18 @@ struct ScaleTarget {
     current: i32,
 }
 
+/// What a pass came to, as metrics name it.
+struct Decision {
+    action: &'static str,
+    error: &'static str,
+}
+
+impl Default for Decision {
+    fn default() -> Decision {
+        Decision { action: "none", error: "none" }
+    }
+}
+
 impl Controller {
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(autoscaler) = self.autoscalers.get(&key) else {
@@ -94,14 +106,24 @@ impl Controller {
             return Ok(Outcome::Done);
         };
         if !self.consistency.is_stale(&*autoscaler) {
-            self.scale(&key, &autoscaler).await?;
+            let began = std::time::Instant::now();
+            let mut decision = Decision::default();
+            let scaled = self.scale(&key, &autoscaler, &mut decision).await;
+            let error = if scaled.is_err() { "internal" } else { decision.error };
+            crate::metrics::autoscaled(decision.action, error, began.elapsed());
+            scaled?;
         }
         Ok(Outcome::After(self.config.horizontal_pod_autoscaler.sync_period))
     }
 
     /// What cannot be read or measured is said in conditions and events, and looked at again after the period; only a
     /// failed write of the status is an error of the loop.
-    async fn scale(&self, key: &NamespacedName, autoscaler: &HorizontalPodAutoscaler) -> Result<(), Error> {
+    async fn scale(
+        &self,
+        key: &NamespacedName,
+        autoscaler: &HorizontalPodAutoscaler,
+        decision: &mut Decision,
+    ) -> Result<(), Error> {
         let now = Timestamp::now();
         let mut span = ferry_trace::span("autoscaler.scale");
         let scaled = match span.in_scope(self.target(autoscaler)).await {
@@ -109,6 +131,7 @@ impl Controller {
             Err(cause) => {
                 self.warn(autoscaler, "FailedGetScale", &cause);
                 span.fail(&cause);
+                decision.error = "internal";
                 let mut conditions = Conditions::of(autoscaler, now);
                 let message =
                     format!("the HPA controller was unable to get the target's current scale: {cause}");
@@ -127,6 +150,10 @@ impl Controller {
         if let Some(failure) = &plan.failure {
             self.warn(autoscaler, "FailedComputeMetricsReplicas", failure);
             span.fail(failure);
+            decision.error = "internal";
+        }
+        if let Some((replicas, _)) = &plan.rescale {
+            decision.action = if *replicas > scaled.current { "scale_up" } else { "scale_down" };
         }
         span.in_scope(self.apply(key, autoscaler, scaled, plan, now)).await
     }

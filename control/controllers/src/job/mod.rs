@@ -5,7 +5,7 @@
 
 mod failure_policy;
 mod indexes;
-mod plan;
+pub mod plan;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::context::{Context, Running};
+use crate::metrics;
 use crate::owned_pods::OwnedPods;
 use crate::ownership::{self, claim_all, controller_ref};
 use crate::pods::{by_controller, from_template, orphans_of};
@@ -74,6 +75,7 @@ impl Controller {
         if spec.managed_by.as_deref().is_some_and(|manager| manager != MANAGED_BY) {
             return Ok(Outcome::Done);
         }
+        let began = std::time::Instant::now();
         let uid = job.uid().unwrap_or_default();
         if is_finished(&job) {
             self.release(self.pods.get(&uid)).await?;
@@ -88,7 +90,15 @@ impl Controller {
         let failures = self.failures.lock().get(&key).copied().unwrap_or_default();
         let plan =
             plan::plan(&job, &pods, failures, self.owned.satisfied_expectations(&key), Timestamp::now());
-        self.apply(&key, &job, plan).await
+        let action = match &plan {
+            plan if !plan.create.is_empty() => "pods_created",
+            plan if !plan.delete.is_empty() => "pods_deleted",
+            plan if !plan.release.is_empty() => "tracking",
+            _ => "reconciling",
+        };
+        let applied = self.apply(&key, &job, plan).await;
+        metrics::job_synced(&job, action, &applied, began.elapsed());
+        applied
     }
 
     async fn apply(&self, key: &NamespacedName, job: &Job, plan: Plan) -> Result<Outcome, Error> {
@@ -98,7 +108,10 @@ impl Controller {
             let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
             let written = api.replace_status(&key.name, &PostParams::default(), &next).await;
             match error::ignore_not_found(written).attempting("write status")? {
-                Some(written) => self.consistency.wrote(&written),
+                Some(written) => {
+                    metrics::job_written(job, &written.status.clone().unwrap_or_default());
+                    self.consistency.wrote(&written);
+                }
                 None => return Ok(Outcome::Done),
             }
         }

@@ -30,7 +30,7 @@ use crate::pod_info::{NamespaceLabels, PodInfo};
 use crate::profile::Profile;
 use crate::snapshot::{NodeIndex, Snapshot};
 
-pub use volume_binding::{Choices, SELECTED_NODE};
+pub use volume_binding::{Choices, SELECTED_NODE, bound};
 
 pub const MAX_SCORE: i64 = 100;
 
@@ -115,6 +115,21 @@ pub enum Change<'a> {
     Storage,
     /// A namespace's labels.
     Namespace,
+}
+
+impl Change<'_> {
+    /// Upstream's name of such an event.
+    pub fn event(&self) -> &'static str {
+        match self {
+            Change::Node { what, .. } if what & fact::ADDED != 0 => "NodeAdd",
+            Change::Node { .. } => "NodeUpdate",
+            Change::PodPlaced(_) => "AssignedPodAdd",
+            Change::PodLeft { .. } => "AssignedPodDelete",
+            Change::Claim(..) => "PersistentVolumeClaimUpdate",
+            Change::Storage => "PersistentVolumeUpdate",
+            Change::Namespace => "NamespaceUpdate",
+        }
+    }
 }
 
 /// Facts of a node, as bits of [`Change::Node`] and of [`Plugin::node_facts`].

@@ -1,5 +1,6 @@
 //! VolumeBinding: a pod's claims are bound to volumes that its node can reach, or a volume can
-//! be found or made for them there. What was chosen is written before the pod is bound.
+//! be found or made for them there. What was chosen is written before the pod is bound, and the
+//! pod waits on its node until its claims are bound.
 
 use std::sync::Arc;
 
@@ -110,6 +111,62 @@ fn try_choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Option<Cho
         }
     }
     Some(choices)
+}
+
+/// Whether what was written for a node has led to claims that are bound. An error when it cannot any more, so that
+/// the pod has to look for a node again.
+pub fn bound(
+    choices: &Choices,
+    snapshot: &Snapshot,
+    node: NodeIndex,
+    cluster: &dyn Cluster,
+) -> Result<bool, String> {
+    let chosen = choices.bind.iter().map(|(volume, claim)| (claim, Some(volume)));
+    let made = choices.provision.iter().map(|claim| (claim, None));
+    let mut all = true;
+    for (claim, volume) in chosen.chain(made) {
+        let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+        let (namespace, name) = (namespace.unwrap_or(""), name.unwrap_or(""));
+        let now = cluster.claim(namespace, name).filter(|now| now.metadata.uid == claim.metadata.uid);
+        let Some(now) = now else { return Err(format!("persistentvolumeclaim \"{name}\" not found")) };
+        let wanted = now.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or("");
+        if volume.is_none() && wanted.is_empty() {
+            // a provisioner that cannot serve the node takes the choice back
+            let annotations = now.metadata.annotations.as_ref();
+            let selected = annotations.and_then(|all| all.get(SELECTED_NODE)).map_or("", String::as_str);
+            // the answer to our own write may be older than what it wrote
+            let stale = now.metadata.resource_version == claim.metadata.resource_version;
+            if selected != &**snapshot.name(node) && !stale {
+                return Err(format!(
+                    "provisioning failed for PVC \"{name}\": selected-node annotation is {selected:?}"
+                ));
+            }
+        }
+        if let Some(volume) = volume {
+            let volume = volume.metadata.name.as_deref().unwrap_or("");
+            let Some(now) = cluster.volume(volume) else { return Err(format!("PV \"{volume}\" not found")) };
+            let owner = now.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+            if owner.is_some() && owner != claim.metadata.uid {
+                return Err(format!("PV \"{volume}\" is bound to another claim"));
+            }
+        }
+        if wanted.is_empty() || !has_annotation(&now, BIND_COMPLETED) {
+            all = false;
+            continue;
+        }
+        match cluster.volume(wanted) {
+            Some(volume) if reachable(&volume, snapshot, node) => {}
+            Some(_) => {
+                return Err(format!(
+                    "PV \"{wanted}\" node affinity doesn't match node \"{}\"",
+                    snapshot.name(node)
+                ));
+            }
+            // the claim may be heard of before its volume is
+            None => all = false,
+        }
+    }
+    Ok(all)
 }
 
 pub fn hint(cycle: &Cycle, change: &Change) -> bool {

@@ -1,5 +1,8 @@
 //! Plugins that look at a pod's volumes.
 
+use std::sync::Arc;
+
+use ferry_scheduler::plugins::{self, Choices};
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -138,4 +141,41 @@ fn node_volume_limits() {
     world.check("NodeVolumeLimits", uses("two"), "a", reason);
     // already attached there for another pod
     world.check("NodeVolumeLimits", uses("one"), "a b", reason);
+}
+
+/// What a pod on node `a` (zone `x`) hears that had a volume made for its claim.
+fn awaited(claim_now: Value, volume: Option<Value>) -> Result<bool, String> {
+    let mut written = waiting("data", "fast");
+    written["metadata"]["uid"] = json!("1");
+    written["metadata"]["resourceVersion"] = json!("7");
+    let choices = Choices {
+        bind: vec![],
+        provision: vec![Arc::new(serde_json::from_value(written).expect("a claim"))],
+    };
+    let mut world = World::of(&[("a", in_zone("x"))]).with("claim", claim_now);
+    if let Some(volume) = volume {
+        world = world.with("volume", volume);
+    }
+    let (snapshot, _, cluster) = world.parts();
+    let node = snapshot.find("a").expect("a node");
+    plugins::bound(&choices, snapshot, node, cluster)
+}
+
+#[test]
+fn a_pod_waits_on_its_node_until_its_volume_is_bound() {
+    let now = |uid: &str, version: &str, annotations: Value, volume: &str| {
+        json!({"metadata": {"name": "data", "namespace": "default", "uid": uid, "resourceVersion": version,
+            "annotations": annotations}, "spec": {"volumeName": volume}})
+    };
+    let on = |node: &str| json!({"volume.kubernetes.io/selected-node": node});
+    let done = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    assert_eq!(awaited(now("1", "7", json!({}), ""), None), Ok(false), "the write is not heard of yet");
+    assert_eq!(awaited(now("1", "8", on("a"), ""), None), Ok(false));
+    assert_eq!(awaited(now("1", "9", on("a"), "v"), None), Ok(false), "not completed");
+    assert_eq!(awaited(now("1", "9", done.clone(), "v"), None), Ok(false), "its volume is not heard of yet");
+    let volume = |zone: &str| Some(local("v", "fast", "1Gi", zone));
+    assert_eq!(awaited(now("1", "9", done.clone(), "v"), volume("x")), Ok(true));
+    assert!(awaited(now("1", "9", done.clone(), "v"), volume("y")).is_err(), "made for another node");
+    assert!(awaited(now("1", "9", json!({}), ""), None).is_err(), "the provisioner took the node back");
+    assert!(awaited(now("2", "9", done, "v"), volume("x")).is_err(), "another claim of that name");
 }

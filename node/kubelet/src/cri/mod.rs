@@ -22,6 +22,8 @@ use tonic_prost::ProstCodec;
 
 use ferry_client::coalesce::CoalescedWrites;
 
+use crate::metrics;
+
 pub use container::*;
 pub use image::*;
 pub use runtime::*;
@@ -346,10 +348,10 @@ impl Client {
             let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await;
             answer.map(tonic::Response::into_inner).map_err(|status| call_error(method, status))
         };
-        match tokio::time::timeout(timeout, unary).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::Timeout { method }),
-        }
+        let began = std::time::Instant::now();
+        let answer = tokio::time::timeout(timeout, unary).await.unwrap_or(Err(Error::Timeout { method }));
+        metrics::runtime_called(method, began.elapsed(), answer.is_err());
+        answer
     }
 
     async fn grpc(&self, method: &'static str) -> Result<Grpc<Channel>, Error> {

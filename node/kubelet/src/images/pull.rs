@@ -20,6 +20,7 @@ use super::oci::{Reference, canonical_name};
 use super::records::{Credentials, Records};
 use crate::backoff::Backoff;
 use crate::cri;
+use crate::metrics;
 use crate::node::machine;
 use crate::runtime::security::ImageUser;
 use crate::status::containers::StartFailure;
@@ -154,6 +155,7 @@ impl Images {
                     .image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() })
                     .await;
                 let found = found.ok().flatten().unwrap_or_default();
+                metrics::image_pulled(started.elapsed(), found.size);
                 let mut present = describe(&found, Some(started.elapsed()));
                 present.reference = reference;
                 Ok(present)

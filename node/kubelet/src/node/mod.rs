@@ -1,6 +1,7 @@
 //! The node object: registered once, its status kept, its lease renewed.
 
 pub mod capacity;
+pub mod csi_node;
 pub mod machine;
 pub mod status;
 

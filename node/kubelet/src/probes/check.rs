@@ -22,16 +22,22 @@ const MAX_REDIRECTS: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub succeeded: bool,
+    /// It succeeded, and somebody should look at it all the same.
+    pub is_warning: bool,
     pub output: String,
 }
 
 impl Outcome {
     pub fn success(output: impl Into<String>) -> Self {
-        Self { succeeded: true, output: output.into() }
+        Self { succeeded: true, is_warning: false, output: output.into() }
+    }
+
+    pub fn warning(output: impl Into<String>) -> Self {
+        Self { succeeded: true, is_warning: true, output: output.into() }
     }
 
     pub fn failure(output: impl Into<String>) -> Self {
-        Self { succeeded: false, output: output.into() }
+        Self { succeeded: false, is_warning: false, output: output.into() }
     }
 }
 
@@ -89,14 +95,19 @@ pub async fn http_get(target: &Target, action: &HTTPGetAction, timeout: Duration
             let redirected = location.filter(|_| (300..400).contains(&status));
             match redirected.and_then(|location| same_host(&location, &host, port)) {
                 Some(next) => path = next,
-                None if (200..400).contains(&status) => return Ok(body),
+                None if (300..400).contains(&status) => {
+                    return Ok(Outcome::warning(format!(
+                        "Probe terminated redirects, Response body: {body}"
+                    )));
+                }
+                None if (200..300).contains(&status) => return Ok(Outcome::success(body)),
                 None => return Err(format!("HTTP probe failed with statuscode: {status}")),
             }
         }
         Err("stopped after 10 redirects".to_string())
     };
     match tokio::time::timeout(timeout, request).await {
-        Ok(Ok(body)) => Outcome::success(body),
+        Ok(Ok(outcome)) => outcome,
         Ok(Err(problem)) => Outcome::failure(problem),
         Err(_) => Outcome::failure(format!(
             "Get \"http://{host}:{port}{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
@@ -341,6 +352,11 @@ mod tests {
                 *answer.status_mut() = http::StatusCode::FOUND;
                 answer.headers_mut().insert("location", http::HeaderValue::from_static("/ready"));
             }
+            "/elsewhere" => {
+                *answer.status_mut() = http::StatusCode::FOUND;
+                let place = http::HeaderValue::from_static("http://elsewhere.invalid/ready");
+                answer.headers_mut().insert("location", place);
+            }
             "/ready" if headers.get("x-asks").is_some_and(|value| value == "kubelet") => {}
             _ => *answer.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -359,6 +375,9 @@ mod tests {
         };
         assert!(page("/ready").await.succeeded);
         assert!(page("moved").await.succeeded, "a redirect on the same host is followed");
+        let elsewhere = page("/elsewhere").await;
+        assert!(elsewhere.succeeded && elsewhere.is_warning, "{elsewhere:?}");
+        assert!(!page("moved").await.is_warning);
         assert_eq!(page("/busy").await, Outcome::failure("HTTP probe failed with statuscode: 503"));
         let connects = async |port: u16| {
             let action = TCPSocketAction { host: None, port: IntOrString::Int(i32::from(port)) };

@@ -13,9 +13,11 @@ use ferry_client::{EventType, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Probe};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::cri;
 use crate::events;
+use crate::metrics;
 use crate::plan::{Probed, Verdict};
 use crate::pod::{self, ContainerKind, ContainerOf};
 use crate::runtime::view::{Container, PodRuntime};
@@ -67,6 +69,8 @@ type Key = (String, Kind);
 /// The probes of one pod. Dropping it ends them.
 pub struct Probes {
     verdicts: Arc<Mutex<HashMap<Key, Verdict>>>,
+    /// Says that a container has started, to the probes that waited for it.
+    started: watch::Sender<()>,
     tasks: HashMap<Key, tokio_util::task::AbortOnDropHandle<()>>,
     runtime: cri::Client,
     events: Recorder,
@@ -75,13 +79,15 @@ pub struct Probes {
 
 impl Probes {
     pub fn new(runtime: cri::Client, events: Recorder, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self { verdicts: Arc::default(), tasks: HashMap::new(), runtime, events, wake }
+        let started = watch::Sender::new(());
+        Self { verdicts: Arc::default(), started, tasks: HashMap::new(), runtime, events, wake }
     }
 
     /// Starts the probes of containers that run, ends those of others. While a
-    /// pod is being stopped only readiness goes on.
+    /// pod is being stopped only readiness goes on; that a container had started holds.
     pub fn follow(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime, pod_ip: Option<IpAddr>, stopping: bool) {
         let mut wanted = Vec::new();
+        let mut running = Vec::new();
         for each in pod::containers(pod) {
             if matches!(each.kind, ContainerKind::Init | ContainerKind::Ephemeral) {
                 continue;
@@ -89,6 +95,7 @@ impl Probes {
             let Some(record) = runtime.running().find(|record| record.name == each.container.name) else {
                 continue;
             };
+            running.push(record.id.clone());
             for kind in [Kind::Startup, Kind::Readiness, Kind::Liveness] {
                 if stopping && kind != Kind::Readiness {
                     continue;
@@ -100,7 +107,8 @@ impl Probes {
         }
         let keep = |key: &Key| wanted.iter().any(|(wanted, ..)| wanted == key);
         self.tasks.retain(|key, _| keep(key));
-        self.verdicts.lock().retain(|key, _| keep(key));
+        let has_started = |(id, kind): &Key| *kind == Kind::Startup && running.contains(id);
+        self.verdicts.lock().retain(|key, _| keep(key) || has_started(key));
         for (key, probe, each, record) in wanted {
             if !self.tasks.contains_key(&key) {
                 self.verdicts.lock().insert(key.clone(), key.1.initial());
@@ -135,6 +143,7 @@ impl Probes {
             gate,
             started_at: record.started_at,
             verdicts: self.verdicts.clone(),
+            started: self.started.clone(),
             events: self.events.clone(),
             wake: self.wake.clone(),
         };
@@ -172,6 +181,7 @@ struct ProbeTask {
     gate: Option<Key>,
     started_at: Option<Timestamp>,
     verdicts: Arc<Mutex<HashMap<Key, Verdict>>>,
+    started: watch::Sender<()>,
     events: Recorder,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
@@ -183,24 +193,30 @@ impl ProbeTask {
         let mut threshold =
             Threshold::new(kind.initial(), self.probe.success_threshold, self.probe.failure_threshold);
         tokio::time::sleep(self.initial_delay()).await;
+        self.wait_for_start().await;
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if let Some(gate) = &self.gate
-                && self.verdicts.lock().get(gate) != Some(&Verdict::Success)
-            {
-                continue;
-            }
             let mut span = ferry_trace::Span::root("kubelet.probe", None);
+            let began = std::time::Instant::now();
             let outcome = self.ask().await;
+            let container = &self.target.container.name;
+            metrics::probed(&self.pod, container, kind.name(), outcome.succeeded, began.elapsed());
             if !outcome.succeeded {
                 let note = format!("{} probe failed: {}", kind.name(), outcome.output);
                 let regarding = events::container_reference(&self.pod, &self.target.container.name);
                 self.events.event_on(regarding, None, EventType::Warning, "Unhealthy", "Probing", note);
+            } else if outcome.is_warning {
+                let note = format!("{} probe warning: {}", kind.name(), outcome.output);
+                let regarding = events::container_reference(&self.pod, &self.target.container.name);
+                self.events.event_on(regarding, None, EventType::Warning, "ProbeWarning", "Probing", note);
             }
             let verdict = threshold.take(outcome.succeeded);
             let before = self.verdicts.lock().insert(self.key.clone(), verdict);
+            if kind == Kind::Startup && verdict == Verdict::Success {
+                self.started.send_replace(());
+            }
             if before != Some(verdict) {
                 span.object("pods", pod::namespace(&self.pod), pod::name(&self.pod));
                 span.set("probe", kind.name()).set("container", self.target.container.name.as_str());
@@ -219,6 +235,16 @@ impl ProbeTask {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Waits for the startup probe, if there is one. What follows is asked at once when it has succeeded.
+    async fn wait_for_start(&self) {
+        let Some(gate) = &self.gate else { return };
+        let mut started = self.started.subscribe();
+        while self.verdicts.lock().get(gate) != Some(&Verdict::Success) {
+            // the sender is held here too
+            let _ = started.changed().await;
         }
     }
 
@@ -250,4 +276,102 @@ impl ProbeTask {
 fn seconds(value: Option<i32>, default: i32) -> Duration {
     let value = value.filter(|value| *value > 0).unwrap_or(default);
     Duration::from_secs(u64::try_from(value).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{Container as ApiContainer, TCPSocketAction};
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+    /// Readiness of a container with a startup probe; the task asks a port, and tells when it has.
+    fn task(
+        started: &watch::Sender<()>,
+        verdicts: &Arc<Mutex<HashMap<Key, Verdict>>>,
+        port: u16,
+    ) -> ProbeTask {
+        let probe = Probe {
+            period_seconds: Some(3600),
+            tcp_socket: Some(TCPSocketAction { host: None, port: IntOrString::Int(i32::from(port)) }),
+            ..Default::default()
+        };
+        let runtime = cri::Client::new("unix:///nowhere").expect("a client");
+        ProbeTask {
+            pod: Arc::default(),
+            key: ("id".into(), Kind::Readiness),
+            probe,
+            target: Target {
+                runtime,
+                container_id: "id".into(),
+                container: ApiContainer::default(),
+                pod_ip: Some(IpAddr::from([127, 0, 0, 1])),
+            },
+            gate: Some(("id".into(), Kind::Startup)),
+            started_at: None,
+            verdicts: verdicts.clone(),
+            started: started.clone(),
+            events: Recorder::silent(),
+            wake: Arc::new(|| {}),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_container_that_had_started_stays_so_while_its_pod_ends() {
+        let probe =
+            serde_json::json!({"tcpSocket": {"port": 1}, "periodSeconds": 3600, "initialDelaySeconds": 3600});
+        let pod: Arc<Pod> = serde_json::from_value(serde_json::json!({"spec": {"containers":
+            [{"name": "c", "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe}]}}))
+        .map(Arc::new)
+        .expect("a pod");
+        let record = Container {
+            id: "id".into(),
+            name: "c".into(),
+            sandbox: String::new(),
+            restart_count: 0,
+            hash: String::new(),
+            state: crate::runtime::view::State::Running,
+            created_at: Timestamp::UNIX_EPOCH,
+            started_at: Some(Timestamp::now()),
+            finished_at: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            log_path: Default::default(),
+            termination_message_file: None,
+            termination_message_policy: String::new(),
+        };
+        let runtime = PodRuntime { sandboxes: vec![], containers: vec![record] };
+        let client = cri::Client::new("unix:///nowhere").expect("a client");
+        let mut probes = Probes::new(client, Recorder::silent(), Arc::new(|| {}));
+        probes.follow(&pod, &runtime, None, false);
+        for kind in [Kind::Startup, Kind::Readiness] {
+            probes.verdicts.lock().insert(("id".into(), kind), Verdict::Success);
+        }
+        probes.follow(&pod, &runtime, None, true);
+        let containers = pod::containers(&pod);
+        let readiness = probes.readiness(&containers[0], "id");
+        assert!(readiness.started && readiness.ready);
+        let kinds: Vec<Kind> = probes.tasks.keys().map(|(_, kind)| *kind).collect();
+        assert_eq!(kinds, [Kind::Readiness], "only readiness is asked for");
+        // the container is gone
+        probes.follow(&pod, &PodRuntime::default(), None, true);
+        assert!(probes.verdicts.lock().is_empty() && probes.tasks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn readiness_is_asked_for_at_once_when_a_container_has_started() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let (started, verdicts) = (watch::Sender::new(()), Arc::<Mutex<HashMap<Key, Verdict>>>::default());
+        let asking = tokio::spawn(task(&started, &verdicts, port).run());
+        tokio::task::yield_now().await;
+        assert!(verdicts.lock().is_empty(), "nothing is asked before the start");
+        verdicts.lock().insert(("id".into(), Kind::Startup), Verdict::Success);
+        started.send_replace(());
+        // its period is an hour
+        listener.accept().await.expect("the port is asked");
+        asking.abort();
+    }
 }

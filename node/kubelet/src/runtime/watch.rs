@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use ferry_client::CancellationToken;
 use parking_lot::Mutex;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::labels;
 use super::view::{self, PodRuntime, State};
 use crate::cri;
 use crate::images::containerd;
 use crate::logs::rotate::Log;
+use crate::metrics;
 
 const RELIST_ALONE: Duration = Duration::from_secs(1);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(10);
@@ -121,6 +122,7 @@ pub async fn run(
     let (events_up, mut with_events) = tokio::sync::watch::channel(false);
     let listener = tokio::spawn(listen(runtime.clone(), endpoint, hints, events_up, stop.clone()));
 
+    let mut last = None;
     let mut period = RELIST_ALONE;
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -142,7 +144,10 @@ pub async fn run(
             }
             _ = ticks.tick() => {}
         }
-        match summaries(&runtime).await {
+        let began = Instant::now();
+        let listed = summaries(&runtime).await;
+        metrics::relisted(began.elapsed(), last.replace(began).map(|last| began - last));
+        match listed {
             Ok(current) => {
                 healthy.send_if_modified(|state| std::mem::replace(state, Ok(())).is_err());
                 seen.found.get_or_init(|| current.keys().cloned().collect());

@@ -1,84 +1,82 @@
-//! Prometheus metrics: what the kubelet does, and what its pods use.
+//! `/metrics`, `/metrics/resource` and `/metrics/probes`: what the kubelet does, and what its pods use.
 
-use std::fmt::Write;
-
+use ferry_metrics::{CONTENT_TYPE, Description, Page, Registry};
 use http::{Response, StatusCode};
 
 use super::{Body, Server, respond};
-use crate::pod;
+use crate::{metrics, pod};
 
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OF_CONTAINER: &[&str] = &["container", "namespace", "pod"];
+const OF_POD: &[&str] = &["namespace", "pod"];
 
-struct Page {
-    text: String,
+static CONTAINER_CPU: Description = Description::counter(
+    "container_cpu_usage_seconds_total",
+    "CPU time that the container has used, in seconds",
+    OF_CONTAINER,
+);
+static CONTAINER_MEMORY: Description = Description::gauge(
+    "container_memory_working_set_bytes",
+    "Working set of the container, in bytes",
+    OF_CONTAINER,
+);
+static CONTAINER_STARTED: Description = Description::gauge(
+    "container_start_time_seconds",
+    "When the container started, in seconds since 1970",
+    OF_CONTAINER,
+);
+static NODE_CPU: Description =
+    Description::counter("node_cpu_usage_seconds_total", "CPU time that the node has used, in seconds", &[]);
+static NODE_MEMORY: Description =
+    Description::gauge("node_memory_working_set_bytes", "Working set of the node, in bytes", &[]);
+static POD_CPU: Description =
+    Description::counter("pod_cpu_usage_seconds_total", "CPU time that the pod has used, in seconds", OF_POD);
+static POD_MEMORY: Description =
+    Description::gauge("pod_memory_working_set_bytes", "Working set of the pod, in bytes", OF_POD);
+static SCRAPE_ERROR: Description =
+    Description::gauge("resource_scrape_error", "1 where containers could not be asked about, else 0", &[]);
+
+/// The families of `/metrics/resource`.
+pub fn resource_descriptions() -> [&'static Description; 8] {
+    [
+        &CONTAINER_CPU,
+        &CONTAINER_MEMORY,
+        &CONTAINER_STARTED,
+        &NODE_CPU,
+        &NODE_MEMORY,
+        &POD_CPU,
+        &POD_MEMORY,
+        &SCRAPE_ERROR,
+    ]
 }
 
-impl Page {
-    fn family(&mut self, name: &str, help: &str, kind: &str) {
-        // writing to a string cannot fail
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let shown: Vec<String> =
-            labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
-        let labels = if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) };
-        let _ = writeln!(self.text, "{name}{labels} {value}");
-    }
-
-    fn finish(self) -> Response<Body> {
-        respond(StatusCode::OK, TEXT, self.text.into())
-    }
-}
-
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
+static NODE_NAME: Description =
+    Description::gauge("kubelet_node_name", "Always 1; the label has the node's name", &["node"]);
+static DESIRED_PODS: Description =
+    Description::gauge("kubelet_desired_pods", "Pods that the kubelet is told to run", &["static"]);
+static ACTIVE_PODS: Description =
+    Description::gauge("kubelet_active_pods", "Pods that count when others are admitted", &["static"]);
+static RUNNING_PODS: Description = Description::gauge("kubelet_running_pods", "Pods whose sandbox runs", &[]);
+static RUNNING_CONTAINERS: Description = Description::gauge(
+    "kubelet_running_containers",
+    "Containers that the runtime has, by state",
+    &["container_state"],
+);
+static CGROUP_VERSION: Description =
+    Description::gauge("kubelet_cgroup_version", "Version of the control groups: 1 or 2", &[]);
 
 impl Server {
     pub(super) async fn resource_metrics(&self) -> Response<Body> {
-        let mut page = Page { text: String::new() };
+        let mut page = Page::default();
         let containers = self.container_usage().await;
         let pods = self.shown_pods();
-        let all = containers.as_deref().unwrap_or_default();
         let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
-        let labels_of = |uid: &str| pods.iter().find(|pod| pod::uid(pod) == uid);
-
-        page.family(
-            "container_cpu_usage_seconds_total",
-            "Cumulative cpu time consumed by the container in core-seconds",
-            "counter",
-        );
-        for each in all {
-            if let Some(pod) = labels_of(&each.pod_uid) {
-                let labels = [
-                    ("container", each.name.as_str()),
-                    ("namespace", pod::namespace(pod)),
-                    ("pod", pod::name(pod)),
-                ];
-                page.sample("container_cpu_usage_seconds_total", &labels, seconds(each.cpu_nanoseconds));
-            }
+        page.sample(&SCRAPE_ERROR, &[], f64::from(containers.is_err()));
+        for each in containers.unwrap_or_default() {
+            let Some(pod) = pods.iter().find(|pod| pod::uid(pod) == each.pod_uid) else { continue };
+            let labels = [each.name.as_str(), pod::namespace(pod), pod::name(pod)];
+            page.sample(&CONTAINER_CPU, &labels, seconds(each.cpu_nanoseconds));
+            page.sample(&CONTAINER_MEMORY, &labels, each.working_set_bytes as f64);
         }
-        page.family(
-            "container_memory_working_set_bytes",
-            "Current working set of the container in bytes",
-            "gauge",
-        );
-        for each in all {
-            if let Some(pod) = labels_of(&each.pod_uid) {
-                let labels = [
-                    ("container", each.name.as_str()),
-                    ("namespace", pod::namespace(pod)),
-                    ("pod", pod::name(pod)),
-                ];
-                page.sample("container_memory_working_set_bytes", &labels, each.working_set_bytes as f64);
-            }
-        }
-        page.family(
-            "container_start_time_seconds",
-            "Start time of the container since unix epoch in seconds",
-            "gauge",
-        );
         for pod in &pods {
             let status = pod::status(pod);
             let of_all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
@@ -86,88 +84,56 @@ impl Server {
                 let started =
                     status.state.as_ref().and_then(|state| state.running.as_ref()?.started_at.as_ref());
                 if let Some(started) = started {
-                    let labels = [
-                        ("container", status.name.as_str()),
-                        ("namespace", pod::namespace(pod)),
-                        ("pod", pod::name(pod)),
-                    ];
-                    page.sample("container_start_time_seconds", &labels, started.0.as_second() as f64);
+                    let labels = [status.name.as_str(), pod::namespace(pod), pod::name(pod)];
+                    page.sample(&CONTAINER_STARTED, &labels, started.0.as_second() as f64);
                 }
+            }
+            if let Some(usage) = self.context.cgroups.usage(pod) {
+                let labels = [pod::namespace(pod), pod::name(pod)];
+                page.sample(&POD_CPU, &labels, seconds(usage.cpu_nanoseconds));
+                page.sample(&POD_MEMORY, &labels, usage.working_set_bytes as f64);
             }
         }
         if let Some(usage) = self.node_usage() {
-            page.family(
-                "node_cpu_usage_seconds_total",
-                "Cumulative cpu time consumed by the node in core-seconds",
-                "counter",
-            );
-            page.sample("node_cpu_usage_seconds_total", &[], seconds(usage.cpu_nanoseconds));
-            page.family("node_memory_working_set_bytes", "Current working set of the node in bytes", "gauge");
-            page.sample("node_memory_working_set_bytes", &[], usage.working_set_bytes as f64);
+            page.sample(&NODE_CPU, &[], seconds(usage.cpu_nanoseconds));
+            page.sample(&NODE_MEMORY, &[], usage.working_set_bytes as f64);
         }
-        page.family(
-            "pod_cpu_usage_seconds_total",
-            "Cumulative cpu time consumed by the pod in core-seconds",
-            "counter",
-        );
-        let usages: Vec<_> =
-            pods.iter().filter_map(|pod| Some((pod, self.context.cgroups.usage(pod)?))).collect();
-        for (pod, usage) in &usages {
-            let labels = [("namespace", pod::namespace(pod)), ("pod", pod::name(pod))];
-            page.sample("pod_cpu_usage_seconds_total", &labels, seconds(usage.cpu_nanoseconds));
-        }
-        page.family("pod_memory_working_set_bytes", "Current working set of the pod in bytes", "gauge");
-        for (pod, usage) in &usages {
-            let labels = [("namespace", pod::namespace(pod)), ("pod", pod::name(pod))];
-            page.sample("pod_memory_working_set_bytes", &labels, usage.working_set_bytes as f64);
-        }
-        page.family(
-            "resource_scrape_error",
-            "1 if there was an error while getting container metrics, 0 otherwise",
-            "gauge",
-        );
-        page.sample("resource_scrape_error", &[], if containers.is_err() { 1.0 } else { 0.0 });
-        page.finish()
+        respond(StatusCode::OK, CONTENT_TYPE, page.finish().into())
     }
 
     pub(super) async fn metrics(&self) -> Response<Body> {
-        let mut page = Page { text: String::new() };
-        page.family("kubelet_node_name", "The node's name. The count is always 1.", "gauge");
-        page.sample("kubelet_node_name", &[("node", &self.context.config.node_name)], 1.0);
-        page.family(
-            "kubelet_desired_pods",
-            "The number of pods the kubelet is being instructed to run",
-            "gauge",
-        );
-        page.sample("kubelet_desired_pods", &[], self.pods.active().len() as f64);
-        let sandboxes = self.context.runtime.list_pod_sandboxes(None).await;
-        let ready = sandboxes.map(|all| all.iter().filter(|each| each.state == 0).count());
-        page.family("kubelet_running_pods", "Number of pods that have a running pod sandbox", "gauge");
-        page.sample("kubelet_running_pods", &[], ready.unwrap_or(0) as f64);
-        page.family("kubelet_running_containers", "Number of containers currently running", "gauge");
+        let mut registry = Registry::default();
+        ferry_client::metrics::register(&mut registry);
+        metrics::register(&mut registry);
+        let mut page = Page::default();
+        registry.collect(&mut page);
+        page.sample(&NODE_NAME, &[&self.context.config.node_name], 1.0);
+        for (description, pods) in [(&DESIRED_PODS, self.pods.present()), (&ACTIVE_PODS, self.pods.active())]
+        {
+            let of_files = pods.iter().filter(|pod| pod::is_static(pod)).count();
+            page.sample(description, &["true"], of_files as f64);
+            page.sample(description, &[""], (pods.len() - of_files) as f64);
+        }
+        // what the runtime does not tell is left out
+        if let Ok(sandboxes) = self.context.runtime.list_pod_sandboxes(None).await {
+            page.sample(&RUNNING_PODS, &[], sandboxes.iter().filter(|each| each.state == 0).count() as f64);
+        }
         if let Ok(containers) = self.context.runtime.list_containers(None).await {
             for (state, name) in [(0, "created"), (1, "running"), (2, "exited"), (3, "unknown")] {
                 let count = containers.iter().filter(|each| each.state == state).count();
-                page.sample("kubelet_running_containers", &[("container_state", name)], count as f64);
+                page.sample(&RUNNING_CONTAINERS, &[name], count as f64);
             }
         }
-        let healthy = self.node.runtime_health.borrow().is_ok();
-        page.family("kubelet_runtime_up", "1 while the container runtime answers", "gauge");
-        page.sample("kubelet_runtime_up", &[], if healthy { 1.0 } else { 0.0 });
-        page.finish()
+        if let Some(hierarchy) = self.context.cgroups.hierarchy() {
+            page.sample(&CGROUP_VERSION, &[], if hierarchy.is_v2() { 2.0 } else { 1.0 });
+        }
+        self.volume_metrics(&mut page);
+        respond(StatusCode::OK, CONTENT_TYPE, page.finish().into())
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn samples_are_written_as_prometheus_reads_them() {
-        let mut page = Page { text: String::new() };
-        page.family("x", "What it is", "gauge");
-        page.sample("x", &[], 1.0);
-        page.sample("x", &[("a", "q\"\\"), ("b", "2")], 0.5);
-        assert_eq!(page.text, "# HELP x What it is\n# TYPE x gauge\nx 1\nx{a=\"q\\\"\\\\\",b=\"2\"} 0.5\n");
+    pub(super) fn probe_metrics(&self) -> Response<Body> {
+        let mut registry = Registry::default();
+        metrics::register_probes(&mut registry);
+        respond(StatusCode::OK, CONTENT_TYPE, registry.text().into())
     }
 }

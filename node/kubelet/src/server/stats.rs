@@ -136,6 +136,7 @@ impl Server {
             "cpu": usage.map(|usage| self.cpu(pod::uid(pod), usage.cpu_nanoseconds, now)),
             "memory": usage.map(|usage| memory(&usage, now)),
             "process_stats": usage.map(|usage| json!({"process_count": usage.pids})),
+            "volume": self.volume_stats(pod, now),
             "ephemeral-storage": {"time": now, "usedBytes": bytes, "inodesUsed": inodes},
         })
     }

@@ -7,20 +7,27 @@
 //! ROOT/pods/UID/volumes/kubernetes.io~KIND/NAME
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ```
+//!
+//! Volumes that outlive pods and are kept by this node lie beside them, in `ROOT/local-volumes` ([`local`]).
 
 pub mod atomic;
 pub mod host_path;
+pub mod local;
 pub mod ownership;
 pub mod payload;
+pub mod reclaim;
 pub mod tokens;
+pub mod usage;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ferry_api::local_volume;
 use ferry_client::NamespacedName;
 use ferry_linux::{beneath, mount, tree};
 use k8s_openapi::api::core::v1::{
@@ -35,8 +42,10 @@ use crate::objects::{self, Objects};
 use crate::pod;
 use crate::resources::{amount_of, pod_limits};
 use atomic::{File, Payload};
+use local::LocalVolumes;
 use ownership::ChangePolicy;
 use tokens::Tokens;
+use usage::{Claims, MountedClaim};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -62,6 +71,8 @@ pub enum Problem {
     Api(#[from] kube::Error),
     #[error("persistentvolumeclaim \"{0}\" is not bound")]
     Unbound(String),
+    #[error(transparent)]
+    Local(#[from] local::Refused),
     #[error("no volume plugin matched")]
     NoPlugin,
     #[error("no API server")]
@@ -87,11 +98,29 @@ pub struct Volumes {
     client: Option<kube::Client>,
     objects: Arc<Objects>,
     tokens: Tokens,
+    local: LocalVolumes,
+    claims: Claims,
 }
 
 impl Volumes {
-    pub fn new(root_dir: PathBuf, client: Option<kube::Client>, objects: Arc<Objects>) -> Self {
-        Self { root_dir, tokens: Tokens::new(client.clone()), client, objects }
+    pub fn new(
+        root_dir: PathBuf,
+        client: Option<kube::Client>,
+        objects: Arc<Objects>,
+        local: LocalVolumes,
+    ) -> Self {
+        let tokens = Tokens::new(client.clone());
+        Self { root_dir, tokens, client, objects, local, claims: Claims::default() }
+    }
+
+    /// Volumes that this node keeps.
+    pub fn local(&self) -> &LocalVolumes {
+        &self.local
+    }
+
+    /// Claims that are mounted.
+    pub fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -108,15 +137,17 @@ impl Volumes {
         work: &TaskTracker,
     ) -> Result<MountedVolumes, Error> {
         let mut mounted = MountedVolumes::new();
+        let mut claims = Vec::new();
         for volume in pod::spec(pod).volumes.iter().flatten() {
             if volume.image.is_some() {
                 // the runtime mounts these
                 continue;
             }
             let failed = |source| Error::Volume { volume: volume.name.clone(), source };
-            let one = self.set_up_one(pod, volume, node, work).await.map_err(failed)?;
+            let one = self.set_up_one(pod, volume, node, work, &mut claims).await.map_err(failed)?;
             mounted.insert(volume.name.clone(), one);
         }
+        self.claims.set(pod::uid(pod), claims);
         Ok(mounted)
     }
 
@@ -126,6 +157,7 @@ impl Volumes {
         volume: &Volume,
         node: &downward::Node,
         work: &TaskTracker,
+        claims: &mut Vec<MountedClaim>,
     ) -> Result<Mounted, Problem> {
         let directory = |kind: &str| {
             self.pod_dir(pod::uid(pod))
@@ -167,11 +199,12 @@ impl Volumes {
             return self.write(pod, directory("projected"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            let mounted = self.claim(pod, &source.claim_name, work).await?;
+            let mounted = self.claim(pod, &volume.name, &source.claim_name, work, claims).await?;
             return Ok(Mounted { read_only: mounted.read_only || source.read_only == Some(true), ..mounted });
         }
         if volume.ephemeral.is_some() {
-            return self.claim(pod, &format!("{}-{}", pod::name(pod), volume.name), work).await;
+            let claim = format!("{}-{}", pod::name(pod), volume.name);
+            return self.claim(pod, &volume.name, &claim, work, claims).await;
         }
         Err(Problem::NoPlugin)
     }
@@ -276,15 +309,23 @@ impl Volumes {
     }
 
     /// The directory behind a claim: its volume must be one this node has.
-    async fn claim(&self, pod: &Pod, name: &str, work: &TaskTracker) -> Result<Mounted, Problem> {
+    async fn claim(
+        &self,
+        pod: &Pod,
+        volume_of_pod: &str,
+        name: &str,
+        work: &TaskTracker,
+        mounted: &mut Vec<MountedClaim>,
+    ) -> Result<Mounted, Problem> {
         let client = self.client.clone().ok_or(Problem::NoServer)?;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
         let claim = claims.get(name).await?;
         let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
         let volume_name = volume_name.ok_or_else(|| Problem::Unbound(name.into()))?;
-        let volume = Api::<PersistentVolume>::all(client).get(&volume_name).await?;
-        let spec = volume.spec.unwrap_or_default();
+        let volume = Api::<PersistentVolume>::all(client.clone()).get(&volume_name).await?;
+        let spec = volume.spec.clone().unwrap_or_default();
+        let is_local = spec.csi.as_ref().is_some_and(|source| source.driver == local_volume::DRIVER);
         let path = if let Some(source) = &spec.host_path {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
@@ -295,10 +336,14 @@ impl Volumes {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, "Directory")?;
             path
+        } else if is_local {
+            self.local.set_up(&client, pod, &claim, &volume, work).await?
         } else {
             return Err(Problem::NoPlugin);
         };
-        if let (Some(group), true) = (fs_group(pod), spec.local.is_some()) {
+        let read_only_source = spec.csi.as_ref().is_some_and(|source| source.read_only == Some(true));
+        if let (Some(group), true) = (fs_group(pod), (spec.local.is_some() || is_local) && !read_only_source)
+        {
             let (path, policy) = (path.clone(), change_policy(pod));
             let given =
                 self.pod_dir(pod::uid(pod)).join("volumes/kubernetes.io~local-volume").join(&volume_name);
@@ -306,8 +351,16 @@ impl Volumes {
                 .await
                 .map_err(io("giving the volume to its group"))?;
         }
+        if spec.host_path.is_none() {
+            mounted.push(MountedClaim {
+                volume: volume_of_pod.into(),
+                claim: name.into(),
+                path: path.clone(),
+                is_shared: is_local,
+            });
+        }
         let only_reads = spec.access_modes.iter().flatten().all(|mode| mode == "ReadOnlyMany");
-        Ok(Mounted { path, read_only: only_reads && spec.access_modes.is_some() })
+        Ok(Mounted { path, read_only: read_only_source || (only_reads && spec.access_modes.is_some()) })
     }
 
     /// What a container mounts of a volume: the whole, or a part of it, opened
@@ -327,7 +380,7 @@ impl Volumes {
         let part = Path::new(sub_path);
         let opened = match beneath::open_beneath(&volume.path, part) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
-                beneath::create_directories_beneath(&volume.path, part, 0o750)?
+                make_as_open(&volume.path, part)?
             }
             opened => opened?,
         };
@@ -338,8 +391,7 @@ impl Volumes {
             .join(container)
             .join(index.to_string());
         mount::unmount(&target)?;
-        let is_directory =
-            fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened)))?.is_dir();
+        let is_directory = fs::metadata(format!("/proc/self/fd/{}", opened.as_raw_fd()))?.is_dir();
         if is_directory {
             fs::create_dir_all(&target)?;
         } else {
@@ -356,6 +408,7 @@ impl Volumes {
     /// files can reach nothing but the pod's own.
     pub async fn tear_down_mounts(&self, uid: &str) -> io::Result<()> {
         self.tokens.forget(uid);
+        self.claims.forget(uid);
         let directory = self.pod_dir(uid);
         blocking(&TaskTracker::new(), move || {
             unmount_all(&directory)?;
@@ -369,6 +422,7 @@ impl Volumes {
 
     /// Takes everything of a pod off the node.
     pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
+        self.claims.forget(uid);
         let directory = self.pod_dir(uid);
         blocking(&TaskTracker::new(), move || {
             unmount_all(&directory)?;
@@ -386,6 +440,26 @@ impl Volumes {
                 .collect::<io::Result<_>>(),
         }
     }
+}
+
+/// Makes the directories of a path below a volume, as open as the volume itself: whoever may write there may write
+/// here.
+fn make_as_open(volume: &Path, part: &Path) -> io::Result<OwnedFd> {
+    let mode = fs::metadata(volume)?.permissions().mode() & 0o7777;
+    let mut done = PathBuf::new();
+    for name in part.components() {
+        done.push(name);
+        match beneath::open_beneath(volume, &done) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = beneath::create_directories_beneath(volume, &done, mode)?;
+                // what was asked for was cut by the umask
+                let link = format!("/proc/self/fd/{}", made.as_raw_fd());
+                fs::set_permissions(link, fs::Permissions::from_mode(mode))?;
+            }
+            opened => drop(opened?),
+        }
+    }
+    beneath::open_beneath(volume, part)
 }
 
 fn unmount_all(directory: &Path) -> io::Result<()> {
@@ -485,6 +559,20 @@ async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T
 mod tests {
     use super::*;
 
+    #[test]
+    fn directories_of_a_sub_path_are_as_open_as_their_volume() {
+        let volume = tempfile::tempdir().expect("a directory can be made");
+        let path = |name: &str| volume.path().join(name);
+        fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o2777)).expect("ours");
+        fs::create_dir(path("old")).expect("a directory can be made");
+        fs::set_permissions(path("old"), fs::Permissions::from_mode(0o700)).expect("ours");
+        make_as_open(volume.path(), Path::new("old/new/deep")).expect("they can be made");
+        let mode = |name: &str| fs::metadata(path(name)).expect("it is there").permissions().mode() & 0o7777;
+        assert_eq!((mode("old"), mode("old/new"), mode("old/new/deep")), (0o700, 0o2777, 0o2777));
+        std::os::unix::fs::symlink("/tmp", path("out")).expect("a link can be made");
+        assert!(make_as_open(volume.path(), Path::new("out/new")).is_err());
+    }
+
     #[tokio::test]
     async fn what_a_sub_path_shows_outlives_a_pod_whose_directory_is_behind_a_link() {
         let folder = tempfile::tempdir().expect("a directory can be made");
@@ -495,7 +583,8 @@ mod tests {
         fs::write(place("users").join("kept"), "").expect("a file can be written");
         std::os::unix::fs::symlink(place("real"), place("link")).expect("a link can be made");
         let objects = Objects::new(None, ferry_client::CancellationToken::new(), Arc::new(|_| {}));
-        let volumes = Volumes::new(place("link"), None, Arc::new(objects));
+        let local = LocalVolumes::new(&place("link"), "node", ferry_client::Recorder::silent());
+        let volumes = Volumes::new(place("link"), None, Arc::new(objects), local);
         let target = volumes.pod_dir("uid").join("volume-subpaths/data/c/0");
         fs::create_dir_all(&target).expect("a directory can be made");
         if let Err(error) = mount::bind(&place("users"), &target, false) {

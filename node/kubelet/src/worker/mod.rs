@@ -36,12 +36,14 @@ use ferry_client::{CancellationToken, EventType};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::CrashBackoff;
 use crate::context::Context;
 use crate::cri;
 use crate::logs;
+use crate::metrics;
 use crate::pod;
 use crate::probes::Probes;
 use crate::resize::{Pending, is_same};
@@ -155,6 +157,8 @@ pub struct Worker {
     acted: bool,
     /// Set when everything of the pod is off the node.
     done: CancellationToken,
+    /// When the pod was first seen.
+    began: Instant,
 }
 
 impl Worker {
@@ -186,6 +190,7 @@ impl Worker {
             retry: FIRST_RETRY,
             acted: false,
             done,
+            began: Instant::now(),
         }
     }
 
@@ -199,6 +204,7 @@ impl Worker {
     pub async fn run(mut self) {
         // whatever keeps the next pod of this name waiting ends with this one
         let _done = self.done.clone().drop_guard();
+        metrics::worker_started(&self.orders.borrow().pod.clone(), self.began.elapsed());
         loop {
             let orders = self.orders.borrow_and_update().clone();
             let pause = match self.stage {
@@ -208,10 +214,11 @@ impl Worker {
                 }
                 Stage::Syncing => {
                     let mut ends = self.orders.clone();
+                    let is_new = self.seen.sandbox().is_none();
                     let synced = tokio::select! {
                         biased;
                         _ = ends.wait_for(Orders::must_end) => continue,
-                        synced = self.sync(&orders) => synced,
+                        synced = measured(if is_new { "create" } else { "update" }, self.sync(&orders)) => synced,
                     };
                     match synced {
                         Ok(sync::Synced::Finished) => {
@@ -225,7 +232,7 @@ impl Worker {
                         Err(error) => self.failed(&orders.pod, &error),
                     }
                 }
-                Stage::Terminating => match self.terminate().await {
+                Stage::Terminating => match measured("terminate", self.terminate()).await {
                     Ok(()) => {
                         self.enter(Stage::Terminated);
                         self.retry = FIRST_RETRY;
@@ -239,6 +246,7 @@ impl Worker {
                     if orders.is_deleted() {
                         match self.remove(&orders).await {
                             Ok(()) => {
+                                metrics::forget_probes(&orders.pod);
                                 self.context.seen.forget(&self.uid);
                                 return;
                             }
@@ -310,6 +318,12 @@ impl Worker {
             now: Timestamp::now(),
         };
         let status = status::status(&facts, &self.status);
+        metrics::containers_ended(&self.status, &status);
+        if is_first_run(&self.status, &status) {
+            let created = pod.metadata.creation_timestamp.as_ref();
+            let age = created.map(|created| Timestamp::now().duration_since(created.0));
+            metrics::pod_started(self.began.elapsed(), age.and_then(|age| Duration::try_from(age).ok()));
+        }
         self.status = status.clone();
         let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
         let api = api.filter(|_| !orders.gone).map(AsRef::as_ref);
@@ -354,4 +368,17 @@ impl Worker {
         }
         runtime.sandbox()?.ips.first()?.parse().ok()
     }
+}
+
+fn is_first_run(before: &PodStatus, after: &PodStatus) -> bool {
+    let is = |status: &PodStatus, phase: &str| status.phase.as_deref() == Some(phase);
+    is(after, "Running") && (before.phase.is_none() || is(before, "Pending"))
+}
+
+/// A pass, and how long it took.
+async fn measured<T>(operation: &'static str, pass: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let done = pass.await;
+    metrics::pod_worked(operation, began.elapsed());
+    done
 }

@@ -149,11 +149,25 @@ impl Worker {
             }
         }
         let hooked: Vec<String> = pending.iter().map(|record| record.id.clone()).collect();
-        let stops = pending.iter().map(|record| {
-            let run_hook = !self.pre_stopped.contains(&record.id);
-            stop_one(&self.runtime, pod, record, pod_ip, deadline, run_hook)
-        });
-        let results = futures::future::join_all(stops).await;
+        let client = self.runtime.clone();
+        let stops: Vec<_> = pending
+            .iter()
+            .map(|record| {
+                let run_hook = !self.pre_stopped.contains(&record.id);
+                stop_one(&client, pod, record, pod_ip, deadline, run_hook)
+            })
+            .collect();
+        let mut stops = std::pin::pin!(futures::future::join_all(stops));
+        // containers may serve to their end: until then it is shown whether they are ready
+        let mut woken = self.orders.clone();
+        let results = loop {
+            tokio::select! {
+                results = &mut stops => break results,
+                Ok(()) = woken.changed() => {
+                    self.show(orders, runtime);
+                }
+            }
+        };
         self.pre_stopped.extend(hooked);
         for (hook, result) in results {
             if let Some((name, problem)) = hook {

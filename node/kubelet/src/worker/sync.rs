@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Orders, Worker};
 use crate::cri;
+use crate::metrics;
 use crate::plan::{self, Plan};
 use crate::pod;
 use crate::runtime;
@@ -230,6 +231,7 @@ impl Worker {
             let mut span = ferry_trace::span("kubelet.sandbox");
             span.object("pods", pod::namespace(pod), pod::name(pod));
             let made = span.in_scope(self.run_sandbox(pod, &sandbox_config, &handler)).await;
+            metrics::sandbox_started(made.is_ok());
             let sandbox = made.inspect_err(|error| {
                 span.fail(error);
             });
@@ -251,7 +253,12 @@ impl Worker {
         let mut started = Vec::new();
         for name in &plan.start {
             let Some(each) = pod::find_container(pod, name) else { continue };
-            match self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await {
+            let start = self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await;
+            metrics::container_started(
+                each.kind.label(),
+                start.as_ref().err().map(|(failure, _)| failure.reason.as_str()),
+            );
+            match start {
                 Ok(id) => {
                     started.push(id);
                     self.failures.remove(name);

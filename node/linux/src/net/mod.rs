@@ -8,6 +8,7 @@
 mod addresses;
 mod changes;
 pub mod conntrack;
+pub mod counters;
 pub mod iptables;
 mod links;
 pub mod names;

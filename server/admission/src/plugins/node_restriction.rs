@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ferry_api::{GroupResource, Object, Status};
+use ferry_api::{GroupResource, Object, Status, local_volume};
 use ferry_auth::authorize::node::node_name;
 use ferry_auth::{Attributes, Authorization};
 use ferry_registry::Registry;
@@ -79,6 +79,7 @@ impl Plugin for NodeRestriction {
             ("", "nodes", _) => write.node(),
             ("", "persistentvolumeclaims", "status") => write.claim_status(),
             ("", "persistentvolumeclaims", _) => Err(request.forbid("may only update PVC status")),
+            ("", "persistentvolumes", _) => write.volume(),
             ("", "serviceaccounts", "token") => {
                 let pod = write.token()?;
                 self.audience(&write, &pod).await
@@ -300,6 +301,29 @@ impl Write<'_> {
         }
     }
 
+    /// Of a volume that is its own directory a node says whether that is there, and nothing else.
+    fn volume(&self) -> Result<(), Status> {
+        let (Operation::Update, "", Some(new), Some(old)) =
+            (self.request.operation, self.request.call.subresource, self.object, self.old)
+        else {
+            return self.forbid(format!("unexpected operation {:?}", word(self.request.operation)));
+        };
+        if !is_directory_of(old, self.node) {
+            return self.forbid(format!(
+                "node {:?} can only update volumes that are directories of its own",
+                self.node
+            ));
+        }
+        match without_mark(new) == without_mark(old) {
+            true => Ok(()),
+            false => self.forbid(format!(
+                "node {:?} is not allowed to update more of a volume than the finalizer {:?}",
+                self.node,
+                local_volume::FINALIZER
+            )),
+        }
+    }
+
     /// A token of a service account goes to the node that runs a pod of it, bound to that pod.
     fn token(&self) -> Result<Object, Status> {
         let text = |field: &str| {
@@ -509,6 +533,23 @@ fn referenced(pod: &Object) -> Option<&'static str> {
     REFERENCES.iter().find(|(_, keys)| places.iter().any(|place| names(place, keys))).map(|(what, _)| *what)
 }
 
+/// Whether a PersistentVolume is a directory of a node.
+fn is_directory_of(volume: &Object, node: &str) -> bool {
+    volume.text_at(&["spec", "csi", "driver"]) == local_volume::DRIVER
+        && volume.text_at(&["spec", "csi", "volumeAttributes", local_volume::NODE]) == node
+}
+
+/// A volume but for what its node says of it.
+fn without_mark(volume: &Object) -> (Object, Vec<String>) {
+    let mut rest = volume.clone();
+    for field in ["resourceVersion", "finalizers"] {
+        rest.remove_meta(field);
+    }
+    rest.set_managers(Vec::new());
+    let others = volume.finalizers().filter(|finalizer| *finalizer != local_volume::FINALIZER);
+    (rest, others.map(str::to_owned).collect())
+}
+
 /// What the pod's volumes need tokens for: projected ones, and those of their CSI drivers.
 fn audiences_of(pod: &Object, registry: &Registry) -> Vec<String> {
     let mut audiences = Vec::new();
@@ -552,6 +593,25 @@ mod tests {
 
     fn object(value: Value) -> Object {
         Object::from_value(value).expect("an object")
+    }
+
+    #[test]
+    fn of_its_own_volume_a_node_sets_one_finalizer() {
+        let volume = |driver: &str, finalizers: &[&str], size: &str| {
+            let attributes = json!({local_volume::NODE: "n1"});
+            object(json!({"metadata": {"name": "v", "finalizers": finalizers}, "spec": {
+                "capacity": {"storage": size}, "csi": {"driver": driver, "volumeAttributes": attributes}}}))
+        };
+        let own = volume(local_volume::DRIVER, &["kubernetes.io/pv-protection"], "1Gi");
+        assert!(is_directory_of(&own, "n1"));
+        assert!(!is_directory_of(&own, "n2"));
+        assert!(!is_directory_of(&volume("other.example", &[], "1Gi"), "n1"));
+        let says = |finalizers: &[&str], size: &str| {
+            without_mark(&volume(local_volume::DRIVER, finalizers, size)) == without_mark(&own)
+        };
+        assert!(says(&["kubernetes.io/pv-protection", local_volume::FINALIZER], "1Gi"));
+        assert!(!says(&[local_volume::FINALIZER], "1Gi"), "another's finalizer is not the node's to remove");
+        assert!(!says(&["kubernetes.io/pv-protection"], "2Gi"));
     }
 
     #[test]

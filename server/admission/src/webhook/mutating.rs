@@ -14,9 +14,9 @@ use super::review::{self, Answered, ReviewVersion};
 use super::{call, hooks};
 use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::Context;
-use crate::plugins;
 use crate::reinvocation::Party;
 use crate::versions::Versioned;
+use crate::{metrics, plugins};
 
 pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
     Arc::new(MutatingWebhooks {
@@ -197,7 +197,16 @@ pub async fn ask(
         review::read(&body, version, &uid, may_patch)
             .map_err(|why| format!("received invalid webhook response: {why}"))
     };
-    let answered = span.in_scope(asked).await.map_err(|why| {
+    let began = std::time::Instant::now();
+    let asked = span.in_scope(asked).await;
+    let (is_rejected, code) = match &asked {
+        Ok(answered) if answered.allowed => (false, 200),
+        Ok(answered) => (true, answered.status.as_ref().map_or(403, |status| status.code)),
+        Err(_) => (false, 600),
+    };
+    let kind = if may_patch { "admit" } else { "validating" };
+    metrics::webhook(name, request.operation, kind, is_rejected, code, began.elapsed());
+    let answered = asked.map_err(|why| {
         span.set("verdict", "failed").fail(&why);
         Failed::Calling(format!("failed calling webhook {name:?}: {why}"))
     })?;

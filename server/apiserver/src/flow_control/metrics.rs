@@ -1,11 +1,12 @@
 //! `apiserver_flowcontrol_*`: upstream's series. Their labels are the names of FlowSchemas and PriorityLevelConfigurations.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::levels::Levels;
+use ferry_metrics::{Description, Histogram, Kind, Page};
+
+use super::levels::{Level, Levels};
 
 const SECONDS: &[f64] = &[0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 const QUEUE_LENGTHS: &[f64] = &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
@@ -43,6 +44,69 @@ impl Default for Flow {
             watches: Histogram::new(WATCHES),
         }
     }
+}
+
+const OF_FLOW: &[&str] = &["flow_schema", "priority_level"];
+const OF_LEVEL: &[&str] = &["priority_level"];
+
+static DISPATCHED: Description = Description::counter(
+    "apiserver_flowcontrol_dispatched_requests_total",
+    "Requests that were executed",
+    OF_FLOW,
+);
+static REJECTED: Description = Description::counter(
+    "apiserver_flowcontrol_rejected_requests_total",
+    "Requests that were refused, by why",
+    &["flow_schema", "priority_level", "reason"],
+);
+static NO_ACCOMMODATION: Description = Description::counter(
+    "apiserver_flowcontrol_request_dispatch_no_accommodation_total",
+    "How often seats were free, but too few for the request that was next",
+    OF_FLOW,
+);
+static QUEUE_LENGTH: Description = histogram(
+    "apiserver_flowcontrol_request_queue_length_after_enqueue",
+    "Length of a queue as a request that joined it saw it",
+    OF_FLOW,
+    QUEUE_LENGTHS,
+);
+static WAIT: Description = histogram(
+    "apiserver_flowcontrol_request_wait_duration_seconds",
+    "How long requests waited in a queue, in seconds",
+    &["execute", "flow_schema", "priority_level"],
+    SECONDS,
+);
+static EXECUTION: Description = histogram(
+    "apiserver_flowcontrol_request_execution_seconds",
+    "How long requests took once they were executed, in seconds",
+    &["flow_schema", "priority_level", "type"],
+    SECONDS,
+);
+static ESTIMATED: Description = histogram(
+    "apiserver_flowcontrol_work_estimated_seats",
+    "Seats that requests were taken to need",
+    OF_FLOW,
+    SEATS,
+);
+static WATCH_COUNT: Description = histogram(
+    "apiserver_flowcontrol_watch_count_samples",
+    "Watches that a write was taken to reach",
+    OF_FLOW,
+    WATCHES,
+);
+static FAIR_FRACTION: Description = Description::gauge(
+    "apiserver_flowcontrol_seat_fair_frac",
+    "Share of the seats that each level gets of what it wants",
+    &[],
+);
+
+const fn histogram(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    buckets: &'static [f64],
+) -> Description {
+    Description { name, help, kind: Kind::Histogram, labels, buckets }
 }
 
 impl Flow {
@@ -87,41 +151,38 @@ impl Metrics {
         self.flows.retain(|(_, schema), _| is_there(schema));
     }
 
-    pub fn text(&self, levels: &Levels, out: &mut String) {
-        let counter = |out: &mut String, name: &str, value: &dyn Fn(&Flow) -> u64| {
-            head(out, name, "counter");
-            for ((level, schema), flow) in &self.flows {
-                let _ = writeln!(out, "{PREFIX}{name}{{{}}} {}", labels(level, schema), value(flow));
-            }
-        };
-        counter(out, "dispatched_requests_total", &|flow| flow.dispatched);
-        head(out, "rejected_requests_total", "counter");
+    pub fn collect(&self, levels: &Levels, page: &mut Page) {
         for ((level, schema), flow) in &self.flows {
+            let labels: [&str; 2] = [schema, level];
+            page.sample(&DISPATCHED, &labels, flow.dispatched as f64);
             for (reason, count) in &flow.rejected {
-                let labels = labels(level, schema);
-                let _ =
-                    writeln!(out, "{PREFIX}rejected_requests_total{{{labels},reason=\"{reason}\"}} {count}");
+                page.sample(&REJECTED, &[schema, level, reason], *count as f64);
+            }
+            let mut add = |description: &Description, labels: &[&str], histogram: &Histogram| {
+                if histogram.count() > 0 {
+                    page.histogram(description, labels, histogram);
+                }
+            };
+            add(&QUEUE_LENGTH, &labels, &flow.queue_length);
+            add(&WAIT, &["true", schema, level], &flow.waited_and_executed);
+            add(&WAIT, &["false", schema, level], &flow.waited_in_vain);
+            add(&EXECUTION, &[schema, level, "regular"], &flow.executed[0]);
+            add(&EXECUTION, &[schema, level, "watch"], &flow.executed[1]);
+            add(&ESTIMATED, &labels, &flow.seats);
+            add(&WATCH_COUNT, &labels, &flow.watches);
+        }
+        self.now(levels, page);
+        for (level, state) in levels.iter() {
+            for (description, value) in OF_LEVELS {
+                page.sample(description, &[level], value(state));
             }
         }
-        self.histogram(out, "request_queue_length_after_enqueue", "", |flow| &flow.queue_length);
-        head(out, "request_wait_duration_seconds", "histogram");
-        self.series(out, "request_wait_duration_seconds", ",execute=\"true\"", |flow| {
-            &flow.waited_and_executed
-        });
-        self.series(out, "request_wait_duration_seconds", ",execute=\"false\"", |flow| &flow.waited_in_vain);
-        head(out, "request_execution_seconds", "histogram");
-        self.series(out, "request_execution_seconds", ",type=\"regular\"", |flow| &flow.executed[0]);
-        self.series(out, "request_execution_seconds", ",type=\"watch\"", |flow| &flow.executed[1]);
-        self.histogram(out, "work_estimated_seats", "", |flow| &flow.seats);
-        self.histogram(out, "watch_count_samples", "", |flow| &flow.watches);
-        self.now(levels, out);
-        of_levels(levels, out);
+        page.sample(&FAIR_FRACTION, &[], levels.fair_fraction);
     }
 
-    fn now(&self, levels: &Levels, out: &mut String) {
+    fn now(&self, levels: &Levels, page: &mut Page) {
         let idle = self.flows.keys().map(|(level, schema)| ((level, schema), Now::default()));
         let mut flows: BTreeMap<(&Arc<str>, &Arc<str>), Now> = idle.collect();
-        let mut not_accommodated = Vec::new();
         for (name, level) in levels.iter() {
             for (_, request) in level.queues.requests() {
                 let flow = flows.entry((name, &request.description.flow_schema)).or_default();
@@ -136,56 +197,20 @@ impl Metrics {
                     }
                 }
             }
-            not_accommodated.push((name, &level.queues.not_accommodated));
-        }
-        let gauges: [Gauge<Now, usize>; 4] = [
-            ("current_inqueue_requests", |now| now.waiting),
-            ("current_inqueue_seats", |now| now.seats_waiting),
-            ("current_executing_requests", |now| now.executing),
-            ("current_executing_seats", |now| now.seats_executing),
-        ];
-        for (name, value) in gauges {
-            head(out, name, "gauge");
-            for ((level, schema), now) in &flows {
-                let _ = writeln!(out, "{PREFIX}{name}{{{}}} {}", labels(level, schema), value(now));
+            for (schema, count) in &level.queues.not_accommodated {
+                page.sample(&NO_ACCOMMODATION, &[schema, name], *count as f64);
             }
         }
-        head(out, "request_dispatch_no_accommodation_total", "counter");
-        for (level, schemas) in not_accommodated {
-            for (schema, count) in schemas {
-                let labels = labels(level, schema);
-                let _ = writeln!(out, "{PREFIX}request_dispatch_no_accommodation_total{{{labels}}} {count}");
-            }
-        }
-    }
-
-    fn histogram(&self, out: &mut String, name: &str, more: &str, of: impl Fn(&Flow) -> &Histogram) {
-        head(out, name, "histogram");
-        self.series(out, name, more, of);
-    }
-
-    fn series(&self, out: &mut String, name: &str, more: &str, of: impl Fn(&Flow) -> &Histogram) {
-        for ((level, schema), flow) in &self.flows {
-            let histogram = of(flow);
-            if histogram.count > 0 {
-                histogram.text(out, name, &format!("{}{more}", labels(level, schema)));
+        for ((level, schema), now) in &flows {
+            for (description, value) in OF_FLOWS_NOW {
+                page.sample(description, &[schema, level], value(now) as f64);
             }
         }
     }
 }
 
-/// A name, and the value of what it is measured on.
-type Gauge<T, V> = (&'static str, fn(&T) -> V);
-
-const PREFIX: &str = "apiserver_flowcontrol_";
-
-fn head(out: &mut String, name: &str, kind: &str) {
-    let _ = writeln!(out, "# TYPE {PREFIX}{name} {kind}");
-}
-
-fn labels(level: &str, schema: &str) -> String {
-    format!("flow_schema=\"{schema}\",priority_level=\"{level}\"")
-}
+/// A family, and the value of what it is measured on.
+type Measured<T, V> = (Description, fn(&T) -> V);
 
 /// Of one flow at this moment: requests and seats that wait and that execute.
 #[derive(Default, Clone, Copy)]
@@ -196,58 +221,92 @@ struct Now {
     seats_executing: usize,
 }
 
-fn of_levels(levels: &Levels, out: &mut String) {
-    use super::levels::Level;
-    let gauges: [Gauge<Level, f64>; 10] = [
-        ("nominal_limit_seats", |level| level.nominal as f64),
-        ("lower_limit_seats", |level| level.lower as f64),
-        ("upper_limit_seats", |level| level.upper as f64),
-        ("current_limit_seats", |level| level.current as f64),
-        ("demand_seats_high_watermark", |level| level.observed.high_watermark),
-        ("demand_seats_average", |level| level.observed.average),
-        ("demand_seats_stdev", |level| level.observed.deviation),
-        ("demand_seats_smoothed", |level| level.smoothed),
-        ("target_seats", |level| level.target),
-        ("current_r", |level| level.queues.current_r()),
+static OF_FLOWS_NOW: &[Measured<Now, usize>] = &[
+    (
+        Description::gauge(
+            "apiserver_flowcontrol_current_inqueue_requests",
+            "Requests that wait in a queue",
+            OF_FLOW,
+        ),
+        |now| now.waiting,
+    ),
+    (
+        Description::gauge(
+            "apiserver_flowcontrol_current_inqueue_seats",
+            "Seats of requests that wait in a queue",
+            OF_FLOW,
+        ),
+        |now| now.seats_waiting,
+    ),
+    (
+        Description::gauge(
+            "apiserver_flowcontrol_current_executing_requests",
+            "Requests that are executed",
+            OF_FLOW,
+        ),
+        |now| now.executing,
+    ),
+    (
+        Description::gauge(
+            "apiserver_flowcontrol_current_executing_seats",
+            "Seats of requests that are executed",
+            OF_FLOW,
+        ),
+        |now| now.seats_executing,
+    ),
+];
+
+static OF_LEVELS: &[Measured<Level, f64>] = &[
+    (of_level("apiserver_flowcontrol_nominal_limit_seats", "Seats by the level's share"), |level| {
+        level.nominal as f64
+    }),
+    (of_level("apiserver_flowcontrol_lower_limit_seats", "Seats that others cannot borrow"), |level| {
+        level.lower as f64
+    }),
+    (of_level("apiserver_flowcontrol_upper_limit_seats", "Seats with all that may be borrowed"), |level| {
+        level.upper as f64
+    }),
+    (of_level("apiserver_flowcontrol_current_limit_seats", "Seats at this moment"), |level| {
+        level.current as f64
+    }),
+    (of_level("apiserver_flowcontrol_demand_seats_high_watermark", "Most seats wanted of late"), |level| {
+        level.observed.high_watermark
+    }),
+    (of_level("apiserver_flowcontrol_demand_seats_average", "Seats wanted on average"), |level| {
+        level.observed.average
+    }),
+    (of_level("apiserver_flowcontrol_demand_seats_stdev", "Standard deviation of seats wanted"), |level| {
+        level.observed.deviation
+    }),
+    (of_level("apiserver_flowcontrol_demand_seats_smoothed", "Seats wanted, smoothed over time"), |level| {
+        level.smoothed
+    }),
+    (of_level("apiserver_flowcontrol_target_seats", "Seats that the next adjustment aims at"), |level| {
+        level.target
+    }),
+    (of_level("apiserver_flowcontrol_current_r", "Virtual time of the level's queues"), |level| {
+        level.queues.current_r()
+    }),
+];
+
+const fn of_level(name: &'static str, help: &'static str) -> Description {
+    Description::gauge(name, help, OF_LEVEL)
+}
+
+/// All families of flow control.
+pub fn descriptions() -> Vec<Description> {
+    let one_by_one = [
+        DISPATCHED,
+        REJECTED,
+        NO_ACCOMMODATION,
+        QUEUE_LENGTH,
+        WAIT,
+        EXECUTION,
+        ESTIMATED,
+        WATCH_COUNT,
+        FAIR_FRACTION,
     ];
-    for (name, value) in gauges {
-        head(out, name, "gauge");
-        for (level, state) in levels.iter() {
-            let _ = writeln!(out, "{PREFIX}{name}{{priority_level=\"{level}\"}} {}", value(state));
-        }
-    }
-    head(out, "seat_fair_frac", "gauge");
-    let _ = writeln!(out, "{PREFIX}seat_fair_frac {}", levels.fair_fraction);
-}
-
-struct Histogram {
-    bounds: &'static [f64],
-    buckets: Vec<u64>,
-    count: u64,
-    sum: f64,
-}
-
-impl Histogram {
-    fn new(bounds: &'static [f64]) -> Histogram {
-        Histogram { bounds, buckets: vec![0; bounds.len()], count: 0, sum: 0.0 }
-    }
-
-    fn observe(&mut self, value: f64) {
-        self.count += 1;
-        self.sum += value;
-        if let Some(bucket) = self.bounds.iter().position(|bound| value <= *bound) {
-            self.buckets[bucket] += 1;
-        }
-    }
-
-    fn text(&self, out: &mut String, name: &str, labels: &str) {
-        let mut sum = 0;
-        for (bound, count) in self.bounds.iter().zip(&self.buckets) {
-            sum += count;
-            let _ = writeln!(out, "{PREFIX}{name}_bucket{{{labels},le=\"{bound}\"}} {sum}");
-        }
-        let _ = writeln!(out, "{PREFIX}{name}_bucket{{{labels},le=\"+Inf\"}} {}", self.count);
-        let _ = writeln!(out, "{PREFIX}{name}_sum{{{labels}}} {}", self.sum);
-        let _ = writeln!(out, "{PREFIX}{name}_count{{{labels}}} {}", self.count);
-    }
+    let of_flows = OF_FLOWS_NOW.iter().map(|(description, _)| *description);
+    let of_levels = OF_LEVELS.iter().map(|(description, _)| *description);
+    one_by_one.into_iter().chain(of_flows).chain(of_levels).collect()
 }

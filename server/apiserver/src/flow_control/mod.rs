@@ -17,7 +17,7 @@ mod dump;
 mod keeper;
 mod levels;
 mod max_in_flight;
-mod metrics;
+pub mod metrics;
 mod queue_set;
 mod retry_after;
 mod shuffle_sharding;
@@ -462,9 +462,9 @@ impl Fairness {
         }
     }
 
-    pub fn metrics_text(&self, out: &mut String) {
+    pub fn collect(&self, page: &mut ferry_metrics::Page) {
         let state = self.state.lock();
-        state.metrics.text(&state.levels, out);
+        state.metrics.collect(&state.levels, page);
     }
 
     /// One of the three tables of `/debug/api_priority_and_fairness`.

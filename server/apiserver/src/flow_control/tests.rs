@@ -63,8 +63,9 @@ async fn a_request_that_waits_too_long_is_refused_and_leaves_its_queue() {
     let refused = acquire(&fairness, &jane).await.map(drop).expect_err("nothing is freed");
     assert_eq!((refused.code, refused.message.as_str()), (429, REFUSAL));
     assert_eq!(fairness.state.lock().levels.get("global-default").expect("a level").queues.waiting(), 0);
-    let mut metrics = String::new();
-    fairness.metrics_text(&mut metrics);
+    let mut page = ferry_metrics::Page::default();
+    fairness.collect(&mut page);
+    let metrics = page.finish();
     let line = "apiserver_flowcontrol_rejected_requests_total{flow_schema=\"global-default\",priority_level=\"global-default\",reason=\"time-out\"} 1";
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }

@@ -32,8 +32,7 @@ const AT_ONCE: usize = 32;
 
 pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
     let _span = ferry_trace::span("apiserver.resourceMetrics");
-    let mut wanted = wanted(&request.headers, ALL_VIEWS)?;
-    wanted.pretty |= request.query.flag("pretty");
+    let wanted = wanted(&request.headers, ALL_VIEWS)?;
     let info = &request.info;
     let columns = ferry_registry::kinds::strategy(kind).columns(&kind.version);
     // The measured objects bear the names, labels and fields of what is measured.

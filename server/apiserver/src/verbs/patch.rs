@@ -112,7 +112,10 @@ fn patched(
     }
     .map_err(|error| patch_failure(target, error))?;
     let untouched = set_aside(&mut value, live);
-    let mut object = read_back(target, value, untouched, options.validation)?;
+    let mut object = match patch {
+        Patch::Strategic(patch) => restored(target, value, patch, untouched, options.validation)?,
+        _ => read_back(target, value, untouched, options.validation)?,
+    };
     if let Some(managers) = managers {
         object.set_managers(managers);
     }
@@ -127,6 +130,28 @@ fn set_aside(value: &mut Value, live: &Object) -> Map<String, Value> {
     };
     let names: Vec<String> = fields.keys().filter(|field| same(field, fields)).cloned().collect();
     names.iter().filter_map(|name| fields.remove_entry(name)).collect()
+}
+
+/// Reads back what a strategic merge patch made. Where it does not fit its kind, the patch is what is invalid.
+fn restored(
+    target: Target<'_>,
+    value: Value,
+    patch: &Value,
+    untouched: Map<String, Value>,
+    validation: FieldValidation,
+) -> Result<Object, Status> {
+    let Some(schema) = target.kind.codec.typed() else {
+        return read_back(target, value, untouched, validation);
+    };
+    strategic::restore(&value, patch, schema).map_err(|error| patch_failure(target, error))?;
+    if validation == FieldValidation::Strict {
+        let unknown = target.kind.decode_value(value.clone(), FieldValidation::Warn)?.warnings;
+        if !unknown.is_empty() {
+            let why = format!("strict decoding error: {}", unknown.join(", "));
+            return Err(patch_failure(target, strategic::does_not_restore(patch, why)));
+        }
+    }
+    read_back(target, value, untouched, validation)
 }
 
 /// What a patch made of an object has to be an object of the kind again.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
-use ferry_patch::{json_patch, merge, strategic};
+use ferry_patch::{json_patch, managed_fields, merge, strategic};
 use ferry_registry::columns;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
@@ -142,11 +142,14 @@ fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
             metadata[field] = value.clone();
         }
     }
-    let scale = json!({
+    let mut scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
         "spec": {"replicas": number(&paths.replicas)},
-        "status": {"replicas": number(&paths.status_replicas), "selector": selector},
+        "status": {"replicas": number(&paths.status_replicas)},
     });
+    if !selector.is_empty() {
+        scale["status"]["selector"] = selector.into();
+    }
     Object::from_value(scale).ok_or_else(|| Status::internal("a scale is an object"))
 }
 
@@ -163,6 +166,8 @@ fn applied_replicas(target: Target<'_>, options: &WriteOptions) -> Result<Object
         let given = format!("{}, Kind={}", scale.api_version(), scale.kind());
         return Err(Status::bad_request(format!("invalid object type: {given}")));
     }
+    managed_fields::check_declared(&scale.0, &schema())
+        .map_err(|why| Status::unexpected(format!("failed to create typed patch object: {why}")))?;
     check_name(scale.name(), &request.info.name)?;
     let mut applied = Object::default();
     applied.set_type(&target.kind.api_version(), &target.kind.kind);
@@ -219,10 +224,15 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
     let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
     let asked = asked_scale(target, live)?;
     let replicas = asked.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
-    check_replicas(replicas, live.name())?;
+    // Those of a custom resource are judged with the rest of it.
+    if target.kind.generation.is_none() {
+        check_replicas(replicas, live.name())?;
+    }
     check_name(asked.name(), live.name())?;
     let mut object = live.clone();
     match asked.resource_version() {
+        // Whoever scales need not say which version, of any kind.
+        "" if !target.resource.strategy.traits().unconditional_update => {}
         "" => {
             object.remove_meta("resourceVersion");
         }

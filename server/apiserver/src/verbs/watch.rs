@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ferry_api::{Kind, Status, excerpt, protobuf};
+use ferry_metrics::Counter;
 use ferry_registry::cache::{
     Change, Encoding as FormEncoding, Entry, Event, Filter, Form, Snapshot, Watcher,
 };
@@ -30,7 +31,7 @@ use crate::flow_control::{Counted, Seats};
 use crate::negotiate::{Encoding, View, Wanted};
 use crate::poll_when_woken::PollWhenWoken;
 use crate::request::{LONGEST_WAIT, revision};
-use crate::{respond, table, websocket};
+use crate::{metrics, respond, table, websocket};
 
 /// How often a quiet watch hears how far the server has come.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -90,6 +91,8 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         ended: false,
         seats: target.request.seats.lock().take(),
         _counted: target.api.flow_control.count_watch(&target.request.info),
+        _running: metrics::long_running(&target.api.served(), target.request),
+        sent: metrics::watch_events(target.kind),
     };
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_lines(target.request, stream);
@@ -174,6 +177,9 @@ struct EventStream {
     /// Held while the initial events are sent.
     seats: Option<Seats>,
     _counted: Option<Counted>,
+    _running: Option<metrics::Counted>,
+    /// Counts events.
+    sent: Arc<Counter>,
 }
 
 /// The objects that a watch begins with, as far as they are not sent yet.
@@ -231,6 +237,7 @@ impl EventStream {
             ready!(converting.done.poll_unpin(context))?;
             if let Some(Converting { change, event, .. }) = self.converting.take() {
                 self.last_sent = event.revision;
+                self.sent.inc();
                 return Poll::Ready(self.frames.shared_frame(change, &event).map(Some));
             }
         }
@@ -257,6 +264,7 @@ impl EventStream {
     /// An event, and those that came meanwhile.
     fn events(&mut self, change: Change, event: &Event) -> Result<Bytes, Status> {
         self.last_sent = event.revision;
+        self.sent.inc();
         let first = self.frames.shared_frame(change, event)?;
         // Mostly it is the only one, and goes out as it is for all watchers.
         let mut out = BytesMut::new();
@@ -268,6 +276,7 @@ impl EventStream {
                 out.extend_from_slice(&first);
             }
             self.last_sent = event.revision;
+            self.sent.inc();
             out.extend_from_slice(&self.frames.shared_frame(change, &event)?);
         }
         Ok(if out.is_empty() { first } else { out.freeze() })
@@ -395,7 +404,7 @@ impl Frames {
         let object =
             ferry_api::Object::from_value(value).ok_or_else(|| Status::internal("no object to send"))?;
         let gvk = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
-        let schema = ferry_api::Schema::builtin(&gvk)
+        let schema = ferry_api::Schema::on_the_wire(&gvk)
             .ok_or_else(|| Status::internal(format!("{gvk} has no protobuf form")))?;
         let bytes =
             protobuf::encode(&object, &schema).map_err(|error| Status::internal(error.to_string()))?;

@@ -31,7 +31,6 @@ impl Rules<Job> for JobRules {
             if spec.contains_key("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
         checks::set_default(spec, "podReplacementPolicy", replacement);
         workload::default_template_of(spec);
-        workload::label_like_template(object);
     }
 
     fn prepare_create(&self, object: &mut Object) {
@@ -40,6 +39,10 @@ impl Rules<Job> for JobRules {
         }
         // Labels that nobody gave are those of the pods, the ones just made included.
         workload::label_like_template(object);
+    }
+
+    fn prepare_update(&self, new: &mut Object, _old: &Object) {
+        workload::label_like_template(new);
     }
 
     fn validate_update(&self, new: &Job, old: &Job, errors: &mut FieldErrors) {
@@ -147,5 +150,21 @@ mod tests {
         let labels = job.get(&["spec", "template", "metadata", "labels"]).expect("labels");
         assert_eq!(labels["job-name"], "pi");
         assert_eq!(labels.as_object().map(Map::len), Some(4));
+    }
+
+    #[test]
+    fn a_job_without_labels_has_those_of_its_pods() {
+        let job = |labels: Value| {
+            let mut job = Object::from_value(json!({
+                "metadata": {"name": "pi", "uid": "u", "labels": labels},
+                "spec": {"template": {"metadata": {"labels": {"app": "pi"}}, "spec": {"containers": [{"name": "c"}]}}},
+            }))
+            .expect("an object");
+            JobRules.default(&mut job);
+            JobRules.prepare_create(&mut job);
+            job.labels().count()
+        };
+        assert_eq!(job(json!({})), 5);
+        assert_eq!(job(json!({"app": "pi"})), 1);
     }
 }

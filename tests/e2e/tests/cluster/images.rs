@@ -96,24 +96,7 @@ impl Registry {
 
 /// What is in the image.
 pub fn root_file_system(directory: &Path) -> PathBuf {
-    let packages = directory.join("packages");
-    let root = directory.join("root");
-    for path in [&packages, &root] {
-        fs::create_dir_all(path).unwrap();
-    }
-    let download = || {
-        let mut apt = Command::new("apt-get");
-        apt.arg("download").args(PACKAGES).current_dir(&packages);
-        apt
-    };
-    // The list of packages may be missing, or older than what the archive has.
-    if !download().output().is_ok_and(|output| output.status.success()) {
-        run(Command::new("apt-get").args(["update", "--quiet"]));
-        run(&mut download());
-    }
-    for package in fs::read_dir(&packages).unwrap() {
-        run(Command::new("dpkg").arg("-x").arg(package.unwrap().path()).arg(&root));
-    }
+    let root = unpack(directory, &PACKAGES);
     for directory in ["tmp", "run", "root", "var/log/nginx", "var/lib/nginx", "var/www/html"] {
         fs::create_dir_all(root.join(directory)).unwrap();
     }
@@ -130,6 +113,101 @@ pub fn root_file_system(directory: &Path) -> PathBuf {
     fs::write(root.join("etc/nginx/conf.d/default.conf"), site).unwrap();
     fs::write(root.join("var/www/html/index.html"), "welcome to nginx\n").unwrap();
     root
+}
+
+/// The content of Debian's packages, without what their installation scripts would do.
+fn unpack(directory: &Path, names: &[&str]) -> PathBuf {
+    let packages = directory.join("packages");
+    let root = directory.join("root");
+    for path in [&packages, &root] {
+        fs::create_dir_all(path).unwrap();
+    }
+    let download = || {
+        let mut apt = Command::new("apt-get");
+        apt.arg("download").args(names).current_dir(&packages);
+        apt
+    };
+    // The list of packages may be missing, or older than what the archive has.
+    if !download().output().is_ok_and(|output| output.status.success()) {
+        run(Command::new("apt-get").args(["update", "--quiet"]));
+        run(&mut download());
+    }
+    for package in fs::read_dir(&packages).unwrap() {
+        run(Command::new("dpkg").arg("-x").arg(package.unwrap().path()).arg(&root));
+    }
+    root
+}
+
+/// PostgreSQL, its client and the libraries they load; busybox for a shell.
+const POSTGRES: [&str; 41] = [
+    "postgresql-15",
+    "postgresql-client-15",
+    "busybox-static",
+    "libaudit1",
+    "libc6",
+    "libcap-ng0",
+    "libcap2",
+    "libcom-err2",
+    "libffi8",
+    "libgcc-s1",
+    "libgcrypt20",
+    "libgmp10",
+    "libgnutls30",
+    "libgpg-error0",
+    "libgssapi-krb5-2",
+    "libhogweed6",
+    "libicu72",
+    "libidn2-0",
+    "libk5crypto3",
+    "libkeyutils1",
+    "libkrb5-3",
+    "libkrb5support0",
+    "libldap-2.5-0",
+    "liblz4-1",
+    "liblzma5",
+    "libnettle8",
+    "libp11-kit0",
+    "libpam0g",
+    "libpq5",
+    "libreadline8",
+    "libsasl2-2",
+    "libssl3",
+    "libstdc++6",
+    "libsystemd0",
+    "libtasn1-6",
+    "libtinfo6",
+    "libunistring2",
+    "libxml2",
+    "libzstd1",
+    "tzdata",
+    "zlib1g",
+];
+/// Whom PostgreSQL runs as; it refuses root.
+pub const POSTGRES_USER: u32 = 999;
+
+/// An archive with the image `postgres`, and what starts in it: a database in `/data/pg`, made when it is not there.
+pub fn postgres(directory: &Path) -> PathBuf {
+    let root = unpack(directory, &POSTGRES);
+    for heavy in ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/lib/postgresql/15/lib/bitcode"] {
+        let _ = fs::remove_dir_all(root.join(heavy));
+    }
+    for directory in ["tmp", "run", "data", "etc"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    fs::set_permissions(root.join("tmp"), open).unwrap();
+    let user = format!("postgres:x:{POSTGRES_USER}:{POSTGRES_USER}::/tmp:/bin/sh\n");
+    fs::write(root.join("etc/passwd"), user).unwrap();
+    fs::write(root.join("etc/group"), format!("postgres:x:{POSTGRES_USER}:\n")).unwrap();
+    let script = "#!/bin/sh\n\
+        export PATH=/usr/lib/postgresql/15/bin:$PATH\n\
+        [ -s /data/pg/PG_VERSION ] || initdb -D /data/pg -U postgres --auth=trust --no-locale -E UTF8 || exit 1\n\
+        exec postgres -D /data/pg -k /tmp -c jit=off -c listen_addresses=\n";
+    let start = root.join("start");
+    fs::write(&start, script).unwrap();
+    fs::set_permissions(&start, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    archive_of(directory, &root, "postgres")
 }
 
 /// Writes the image where the registry keeps its own.
@@ -175,15 +253,20 @@ fn put_nginx(storage: &Path, root: &Path) {
 
 /// The same image as `docker save` writes it, for hosts that reach no registry.
 pub fn archive(directory: &Path, root: &Path) -> PathBuf {
+    archive_of(directory, root, "nginx")
+}
+
+fn archive_of(directory: &Path, root: &Path, name: &str) -> PathBuf {
     let content = directory.join("archive");
     fs::create_dir_all(&content).unwrap();
     let layer = content.join("layer.tar");
     fs::write(&layer, tar(root)).unwrap();
     let config = config(&format!("sha256:{}", digest(&layer)));
     fs::write(content.join("config.json"), config).unwrap();
-    let manifest = json!([{"Config": "config.json", "RepoTags": ["nginx:latest"], "Layers": ["layer.tar"]}]);
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": [format!("{name}:latest")], "Layers": ["layer.tar"]}]);
     fs::write(content.join("manifest.json"), manifest.to_string()).unwrap();
-    let file = directory.join("nginx.tar");
+    let file = directory.join(format!("{name}.tar"));
     fs::write(&file, tar(&content)).unwrap();
     file
 }

@@ -2,6 +2,7 @@
 //! users do, and what happens when any of them is killed.
 
 mod autoscaling;
+mod browser;
 mod faults;
 mod hollow;
 mod kubectl;

@@ -80,6 +80,11 @@ impl Cluster {
         self.directory.path().join("admin.kubeconfig")
     }
 
+    /// The binary under test, for commands.
+    pub fn ferry(&self) -> Command {
+        Command::new(&self.binary)
+    }
+
     /// Kills the server without warning, and starts it again on what it left.
     pub async fn restart_server(&mut self) {
         self.server = None;

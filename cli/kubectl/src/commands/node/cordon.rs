@@ -15,7 +15,7 @@ use crate::write::{DRY_RUN_FLAGS, DryRun, Writer};
 pub const CORDON: Command = Command {
     name: "cordon",
     group: CLUSTER,
-    short: "Keep new pods off a node",
+    short: "Mark node as unschedulable",
     usage: "NODE",
     flags: &[SELECTOR_FLAGS, DRY_RUN_FLAGS],
     run: Some(|cli| Box::pin(run(cli, true))),
@@ -25,7 +25,7 @@ pub const CORDON: Command = Command {
 pub const UNCORDON: Command = Command {
     name: "uncordon",
     group: CLUSTER,
-    short: "Let pods onto a node again",
+    short: "Mark node as schedulable",
     usage: "NODE",
     flags: &[SELECTOR_FLAGS, DRY_RUN_FLAGS],
     run: Some(|cli| Box::pin(run(cli, false))),

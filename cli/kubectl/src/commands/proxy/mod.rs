@@ -7,6 +7,7 @@ mod static_files;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
@@ -43,7 +44,10 @@ pub const COMMAND: Command = Command {
             "disable-filter",
             "Let every request through; pages in a browser can then use the cluster",
         ),
-        Flag::duration("keepalive", "Accepted for compatibility"),
+        Flag::duration(
+            "keepalive",
+            "How often a silent connection to the server is probed; 0 leaves it to the system",
+        ),
         Flag::int("port", "Port to serve on; 0 picks one").short('p').default(DEFAULT_PORT),
         Flag::text("reject-methods", "Patterns of methods to refuse").default("^$"),
         Flag::text("reject-paths", "Patterns of paths to refuse, even accepted ones")
@@ -105,6 +109,7 @@ struct Proxy {
     /// The path of the kubeconfig's server, if it is put before others.
     server_path: String,
     files: Option<(String, PathBuf)>,
+    keepalive: Duration,
 }
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -147,6 +152,7 @@ impl Proxy {
             server_path,
             files: (!directory.is_empty())
                 .then(|| (with_slash(args.text("www-prefix")), PathBuf::from(directory))),
+            keepalive: args.duration("keepalive"),
         })
     }
 
@@ -250,6 +256,7 @@ impl Proxy {
 
     async fn connect(&self) -> Result<SendRequest<Incoming>> {
         let stream = self.client.connect().await?;
+        keep_alive(stream.socket(), self.keepalive)?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| Error::message(error.to_string()))?;
@@ -259,6 +266,15 @@ impl Proxy {
         });
         Ok(sender)
     }
+}
+
+/// A connection that says nothing for so long is asked whether it is still there.
+fn keep_alive(socket: &tokio::net::TcpStream, period: Duration) -> Result<()> {
+    if period.is_zero() {
+        return Ok(());
+    }
+    let probes = socket2::TcpKeepalive::new().with_time(period).with_interval(period);
+    Ok(socket2::SockRef::from(socket).set_tcp_keepalive(&probes)?)
 }
 
 /// One connection of a local client.

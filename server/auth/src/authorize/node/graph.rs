@@ -4,6 +4,7 @@
 //! secret, configmap, claim, service account ──▶ pod ──▶ node
 //! secret ──▶ persistent volume ──▶ its claim ──▶ pod ──▶ node
 //! volume attachment, resource slice, pod certificate request ──▶ node
+//! persistent volume that is a directory of a node ──▶ that node
 //! ```
 //!
 //! Every arrow into a pod is folded into a count per object and node, so a question takes a lookup
@@ -71,16 +72,21 @@ impl Graph {
         let through =
             |volume: &String| self.volumes.get(volume).is_some_and(|volume| is_referred_to(&volume.claim));
         match object.kind {
-            Kind::PersistentVolume => through(&object.name),
+            Kind::PersistentVolume => through(&object.name) || self.is_direct(object, node),
             Kind::Secret => {
                 is_referred_to(object)
                     || self.volumes_of_secret.get(object).is_some_and(|all| all.iter().any(through))
             }
             Kind::VolumeAttachment | Kind::ResourceSlice | Kind::PodCertificateRequest => {
-                self.direct.get(object).is_some_and(|related| related == node)
+                self.is_direct(object, node)
             }
             _ => is_referred_to(object),
         }
+    }
+
+    /// Whether an object itself names the node.
+    pub(super) fn is_direct(&self, object: &Object, node: &str) -> bool {
+        self.direct.get(object).is_some_and(|related| related == node)
     }
 
     pub(super) fn set_pod(&mut self, key: PodKey, references: PodReferences) {

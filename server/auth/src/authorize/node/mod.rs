@@ -10,6 +10,7 @@
 mod graph;
 mod references;
 
+use ferry_api::local_volume;
 use k8s_openapi::api::{
     certificates::v1beta1::PodCertificateRequest,
     core::v1::{PersistentVolume, Pod},
@@ -70,10 +71,13 @@ impl NodeAuthorizer {
             Some(references) => self.graph.write().set_volume(name, references),
             None => self.graph.write().remove_volume(name),
         }
+        self.set_direct(Kind::PersistentVolume, &volume.metadata, local_volume::node(volume));
     }
 
     pub fn remove_persistent_volume(&self, name: &str) {
-        self.graph.write().remove_volume(name);
+        let mut graph = self.graph.write();
+        graph.remove_volume(name);
+        graph.remove_direct(&Object::new(Kind::PersistentVolume, "", name));
     }
 
     pub fn set_volume_attachment(&self, attachment: &VolumeAttachment) {
@@ -158,7 +162,7 @@ impl Question<'_> {
                 _ => no_opinion("can only get/update/patch this type"),
             },
             ("", "persistentvolumeclaims") => self.get(Kind::PersistentVolumeClaim),
-            ("", "persistentvolumes") => self.get(Kind::PersistentVolume),
+            ("", "persistentvolumes") => self.volume(),
             ("resource.k8s.io", "resourceclaims") => self.get(Kind::ResourceClaim),
             ("storage.k8s.io", "volumeattachments") => self.get(Kind::VolumeAttachment),
             ("", "serviceaccounts") => self.service_account(),
@@ -191,6 +195,25 @@ impl Question<'_> {
             return no_opinion("cannot get subresource");
         }
         self.related(kind)
+    }
+
+    /// Those of its pods by get. A node also follows the volumes that are its own directories, and says of them which
+    /// are made; NodeRestriction sees to it that it says nothing else.
+    fn volume(&self) -> Decision {
+        let selects_own = self.attributes.required_label(local_volume::NODE) == Some(self.node);
+        match self.attributes.verb {
+            "list" | "watch" if selects_own && self.attributes.subresource.is_empty() => ALLOW,
+            "patch" if self.attributes.subresource.is_empty() => self.directory(),
+            _ => self.get(Kind::PersistentVolume),
+        }
+    }
+
+    fn directory(&self) -> Decision {
+        let object = Object::new(Kind::PersistentVolume, "", self.attributes.name);
+        if self.graph.read().is_direct(&object, self.node) {
+            return ALLOW;
+        }
+        no_opinion("can only patch volumes that are directories of the node")
     }
 
     /// Single objects by get, or by list and watch with their name.

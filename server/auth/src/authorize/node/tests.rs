@@ -281,6 +281,46 @@ fn attachments_slices_and_requests_belong_to_their_node() {
 }
 
 #[test]
+fn a_volume_that_is_a_directory_belongs_to_its_node() {
+    let authorizer = NodeAuthorizer::new();
+    let volume = |driver: &str| {
+        let attributes = json!({"local.ferry.io/node": "n1"});
+        read(json!({"metadata": {"name": "v"},
+            "spec": {"csi": {"driver": driver, "volumeHandle": "v", "volumeAttributes": attributes}}}))
+    };
+    authorizer.set_persistent_volume(&volume("local.ferry.io"));
+    for request in ["get core/persistentvolumes - v", "patch core/persistentvolumes - v"] {
+        assert!(decide(&authorizer, &node("n1"), request).is_allowed(), "{request}");
+        assert!(!decide(&authorizer, &node("n2"), request).is_allowed(), "{request}");
+    }
+    for request in [
+        "patch core/persistentvolumes - other",
+        "delete core/persistentvolumes - v",
+        "list core/persistentvolumes - -",
+    ] {
+        assert!(!decide(&authorizer, &node("n1"), request).is_allowed(), "{request}");
+    }
+    let follows = |of: &str| {
+        let requirement = SelectorRequirement {
+            key: "local.ferry.io/node".into(),
+            operator: SelectorOperator::In,
+            values: vec![of.into()],
+        };
+        let user = node("n1");
+        let attributes = Attributes {
+            label_selector: &[requirement],
+            ..Attributes::resource(&user, "watch", "", "persistentvolumes")
+        };
+        authorizer.decide(&attributes).is_allowed()
+    };
+    assert!(follows("n1") && !follows("n2"));
+    authorizer.set_persistent_volume(&volume("other.example"));
+    assert!(!decide(&authorizer, &node("n1"), "patch core/persistentvolumes - v").is_allowed());
+    authorizer.remove_persistent_volume("v");
+    assert!(authorizer.graph.read().is_empty());
+}
+
+#[test]
 fn only_members_of_the_nodes_group_are_nodes() {
     let authorizer = authorizer();
     let impostor = User::new("system:node:n1");

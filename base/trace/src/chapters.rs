@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ferry_trace::timeline::{Entry, Link, in_causal_order};
-use ferry_trace::{Record, SpanId, Value};
+use serde::Serialize;
 
-use crate::axis::Interval;
+use crate::axis::{Axis, Fold, Interval};
 use crate::critical::critical_path;
+use crate::timeline::{Entry, Link, in_causal_order};
+use crate::{Record, SpanId, Value};
 
 /// In the order of a command's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,8 +69,10 @@ pub enum Detail {
 }
 
 /// A line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Step {
+    #[serde(serialize_with = "as_title")]
     pub chapter: Chapter,
     pub indent: usize,
     pub label: String,
@@ -81,6 +84,7 @@ pub struct Step {
     pub duration: u64,
     /// When it was over for the last time.
     pub end: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// How often the same was seen, and when each time.
     pub times: usize,
@@ -89,11 +93,23 @@ pub struct Step {
     pub critical: u64,
     pub is_reconcile: bool,
     pub span: SpanId,
+    /// The revisions that woke it, and when it began because of each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<(i64, u64)>,
+    /// The revisions that it wrote, itself or in calls that have no line of their own, and when each was written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub writes: Vec<(i64, u64)>,
     /// Steps of one chapter that were called one by the other share it.
+    #[serde(skip)]
     group: usize,
 }
 
-#[derive(Clone, Debug, Default)]
+fn as_title<S: serde::Serializer>(chapter: &Chapter, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(chapter.title())
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Story {
     /// By chapter, and in a chapter by time; what a step called stands below it.
     pub steps: Vec<Step>,
@@ -107,10 +123,17 @@ pub struct Story {
     /// The length of the critical path, and how much of it went to watches and queues: nanoseconds.
     pub critical: u64,
     pub waited: u64,
+    #[serde(skip)]
     pods: BTreeSet<(String, String)>,
 }
 
 impl Story {
+    /// The stretches without a step that an axis of `width` columns leaves out.
+    pub fn folds(&self, width: usize) -> Vec<Fold> {
+        let intervals = self.steps.iter().flat_map(|step| step.intervals.iter().copied());
+        Axis::of(intervals, width).folds()
+    }
+
     /// Namespace and name of the pods it is about.
     pub fn pods(&self) -> Vec<(String, String)> {
         self.pods.iter().cloned().collect()
@@ -128,6 +151,7 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
     (told.critical, told.waited) = (critical.length(), critical.waited);
     // What is not shown is part of the step that called it.
     let mut shares: HashMap<SpanId, u64> = HashMap::new();
+    let mut writes: HashMap<SpanId, Vec<(i64, u64)>> = HashMap::new();
     // The path from the first cause to the entry at hand.
     let mut path: Vec<Place> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -151,6 +175,9 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
         if let Some((step, time)) = shown_as.zip(critical.spans.get(&entry.record.span)) {
             *shares.entry(step).or_default() += time;
         }
+        if let Some((step, revision)) = shown_as.zip(entry.record.committed) {
+            writes.entry(step).or_default().push((revision, entry.record.end()));
+        }
         path.push(Place { chapter, indent, group, is_shown, shown_as, hides_requests });
         note_pod(&entry.record, &mut told.pods);
         if is_shown {
@@ -168,12 +195,15 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
                 critical: 0,
                 is_reconcile: entry.record.name == "reconcile",
                 span: entry.record.span,
+                causes: entry.record.causes.iter().map(|cause| (*cause, entry.record.start)).collect(),
+                writes: Vec::new(),
                 group,
             });
         }
     }
     for step in &mut told.steps {
         step.critical = shares.get(&step.span).copied().unwrap_or(0);
+        step.writes = writes.remove(&step.span).unwrap_or_default();
     }
     told.steps = arrange(told.steps);
     told.start = told.steps.iter().map(|step| step.start).min().unwrap_or(0);
@@ -435,6 +465,8 @@ fn merge(before: &mut Vec<Step>, group: Vec<Step>) {
                 step.end = step.end.max(again.end);
                 step.critical += again.critical;
                 step.intervals.extend(again.intervals);
+                step.causes.extend(again.causes);
+                step.writes.extend(again.writes);
                 at = found + 1;
             }
             None => {
@@ -488,84 +520,9 @@ pub fn duration(nanoseconds: u64) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::borrow::Cow;
-
-    use ferry_trace::Context;
-
+mod tests {
     use super::*;
-
-    /// A scripted history, a step a line: `name [^parent] [@object] [>wrote] [<cause] [!error] [key=value]…`.
-    pub(crate) fn history(script: &str) -> Vec<Record> {
-        let mut records: Vec<Record> = Vec::new();
-        for (index, line) in script.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate() {
-            let mut words = line.split_whitespace();
-            let name = words.next().expect("a name").to_owned();
-            let context = Context::generate();
-            let mut record = Record {
-                name: Cow::Owned(name),
-                trace: context.trace,
-                span: context.span,
-                parent: None,
-                start: 1_000_000_000 + index as u64 * 1_000_000,
-                duration: 1_000_000,
-                sequence: index as u64,
-                object: None,
-                causes: Vec::new(),
-                committed: None,
-                error: None,
-                attributes: Vec::new(),
-                source: None,
-            };
-            for word in words {
-                match word.split_at(1) {
-                    ("^", parent) => {
-                        let parent =
-                            records.iter().rev().find(|record| record.name == parent).expect("parent first");
-                        (record.trace, record.parent) = (parent.trace, Some(parent.span));
-                    }
-                    ("@", object) => record.object = Some(object.into()),
-                    (">", revision) => record.committed = Some(revision.parse().expect("a number")),
-                    ("<", revision) => record.causes.push(revision.parse().expect("a number")),
-                    ("!", error) => record.error = Some(error.into()),
-                    _ => {
-                        let (key, value) = word.split_once('=').expect("key=value");
-                        let value = value.parse::<i64>().map_or_else(|_| Value::from(value), Value::from);
-                        record.attributes.push((Cow::Owned(key.to_owned()), value));
-                    }
-                }
-            }
-            records.push(record);
-        }
-        records
-    }
-
-    pub(crate) const COMMAND: &str = "
-        kubectl.command command=kubectl-run
-        kubectl.request ^kubectl.command method=POST path=/apis/apps/v1/namespaces/default/deployments code=201
-        apiserver.request ^kubectl.request method=POST path=/apis/apps/v1/namespaces/default/deployments user=alice
-        filter.authentication ^apiserver.request user=alice
-        auth.authenticator ^filter.authentication name=X509 verdict=authenticated
-        filter.authorization ^apiserver.request
-        admission.mutate ^apiserver.request plugin=LimitRanger
-        store.commit ^apiserver.request @deployments.apps/default/nginx >10
-        store.write ^store.commit >10 bytes=812
-        reconcile <10 @deployments.apps/default/nginx controller=deployment-controller waitMicros=100
-        apiserver.request ^reconcile method=POST path=/apis/apps/v1/namespaces/default/replicasets user=system:x
-        filter.authorization ^apiserver.request
-        store.commit ^apiserver.request @replicasets.apps/default/nginx-1 >11
-        reconcile <11 @deployments.apps/default/nginx controller=deployment
-        scheduler.schedule <11 @pods/default/a node=n1 feasible=1
-        kubelet.sync <11 @pods/default/a
-        kubelet.sandbox ^kubelet.sync @pods/default/a
-        kubelet.container ^kubelet.sync @pods/default/a container=nginx
-        kubelet.create ^kubelet.container
-        reconcile <11 @services/default/nginx controller=endpointslice
-        apiserver.request ^reconcile method=POST path=/apis/discovery.k8s.io/v1/namespaces/default/endpointslices
-        store.commit ^apiserver.request @endpointslices.discovery.k8s.io/default/nginx-x >12
-        proxy.sync <12 services=1
-        dns.update <12 @services/default/nginx
-    ";
+    use crate::script::{COMMAND, history};
 
     fn check(script: &str, detail: Detail, expected: &[(Chapter, usize, &str)]) {
         let story = story(&history(script), detail);
@@ -613,6 +570,21 @@ pub(crate) mod tests {
         assert_eq!(chosen.idle_reconciles, 1, "the second reconcile of the deployment wrote nothing");
         assert!(chosen.steps.len() < whole.steps.len());
         assert_eq!(chosen.pods(), [("default".to_owned(), "a".to_owned())]);
+    }
+
+    #[test]
+    fn a_line_knows_the_revisions_that_woke_it_and_those_it_wrote() {
+        let story = story(&history(COMMAND), Detail::Chapters);
+        let step = |label: &str| story.steps.iter().find(|step| step.label == label).expect("a line");
+        let reconcile = step("deployment deployments.apps/default/nginx");
+        assert_eq!((&reconcile.causes[..], &reconcile.writes[..]), (&[(10, reconcile.start)][..], &[][..]));
+        // Its commit has no line of its own: the request stands for it.
+        let revisions = |step: &Step| step.writes.iter().map(|(revision, _)| *revision).collect::<Vec<_>>();
+        assert_eq!(revisions(step("create replicasets.apps/default/nginx-1")), [11]);
+        let commit = step("commit deployments.apps/default/nginx");
+        assert_eq!(commit.writes, [(10, commit.end), (10, commit.end)][..commit.writes.len()]);
+        let json = serde_json::to_value(reconcile).expect("JSON");
+        assert_eq!((&json["chapter"], &json["causes"][0][0]), (&"Controllers".into(), &10.into()));
     }
 
     #[test]

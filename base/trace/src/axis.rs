@@ -5,6 +5,8 @@
 //! columns  ██·███···┊···█████   ┊ is the fold
 //! ```
 
+use serde::Serialize;
+
 /// From and to, in nanoseconds since 1970.
 pub type Interval = (u64, u64);
 
@@ -22,7 +24,7 @@ struct Piece {
 }
 
 /// A stretch that is not drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fold {
     /// How long after the first step it begins, and how long it is, in nanoseconds.
     pub after: u64,

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ferry_trace::{Record, SpanId};
+use crate::{Record, SpanId};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
@@ -134,7 +134,7 @@ impl<'a> Walk<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chapters::tests::history;
+    use crate::script::history;
 
     const MS: u64 = 1_000_000;
 

@@ -1,0 +1,61 @@
+//! Where the parts of one process serve their metrics: upstream's ports on this host's loopback, or others where another
+//! cluster has those. Which they are is kept in the state, for `ferry status`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ferry_client::{CancellationToken, Client};
+use tokio_util::task::TaskTracker;
+
+use super::parts::Parts;
+use super::ports::{self, Protocols};
+use crate::roles::serving::{self, Shown};
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+pub const CONTROLLERS: u16 = 10257;
+pub const SCHEDULER: u16 = 10259;
+pub const PROXY: u16 = 10249;
+pub const DNS: u16 = 9153;
+
+pub struct MetricsPorts<'a> {
+    pub cluster: &'a str,
+    pub parts: &'a Parts,
+    pub tasks: &'a TaskTracker,
+    pub shutdown: &'a CancellationToken,
+}
+
+impl MetricsPorts<'_> {
+    /// With TLS, for those whom the API server lets read `/metrics`.
+    pub fn secure(&self, part: &str, wanted: u16, shown: Shown, client: &Client, client_ca: &str) {
+        let served = self.choose(part, wanted).and_then(|address| {
+            let (listener, pages) = serving::secure(address, shown, client, client_ca.to_owned())?;
+            self.tasks.spawn(pages.serve(listener, self.shutdown.clone()));
+            Ok(format!("https://{address}/metrics"))
+        });
+        self.tell(part, served);
+    }
+
+    /// Without TLS, for everybody on this host: upstream's proxy and DNS ask nobody either.
+    pub fn plain(&self, part: &str, wanted: u16, shown: Shown) {
+        let served = self.choose(part, wanted).and_then(|address| {
+            let serving = serving::plain(Some(address), wanted, shown, self.shutdown)?;
+            self.tasks.spawn(async move { serving.wait().await });
+            Ok(format!("http://{address}/metrics"))
+        });
+        self.tell(part, served);
+    }
+
+    fn choose(&self, part: &str, wanted: u16) -> anyhow::Result<SocketAddr> {
+        // each part looks from another place on, so that those of one cluster do not find the same
+        let seed = format!("{} {part}", self.cluster);
+        Ok(SocketAddr::new(LOOPBACK, ports::choose(LOOPBACK, wanted, Protocols::Tcp, &seed)?))
+    }
+
+    /// A cluster without a page of metrics is better than none.
+    fn tell(&self, part: &str, served: anyhow::Result<String>) {
+        match served {
+            Ok(url) => self.parts.update(|now| drop(now.metrics.insert(part.to_owned(), url))),
+            Err(error) => tracing::warn!(part, %error, "metrics are not served"),
+        }
+    }
+}

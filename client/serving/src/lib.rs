@@ -1,0 +1,17 @@
+//! The port of a component that is not the API server: TLS, callers that the API server knows, and the pages that
+//! every component has.
+//!
+//! - [`Listener`]: a bound port and its certificate. [`serve`]: its connections.
+//! - [`Guard`]: certificates are verified here; tokens and permissions are asked of the API server (TokenReview,
+//!   SubjectAccessReview), as upstream's components do.
+//! - [`Pages`]: `/metrics`, `/metrics/slis`, `/healthz`, `/livez`, `/readyz`.
+//!
+//! This room knows no component. The kubelet's server stands on the first two.
+
+mod guard;
+mod listener;
+mod pages;
+
+pub use guard::{Access, Guard, User, verb};
+pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};
+pub use pages::{Check, Extra, Pages};

@@ -1,0 +1,147 @@
+// @ts-check
+/** What happened when, and because of what: `ferry trace` as a picture. */
+
+import { get, isAborted } from "./api.js";
+import { badge, h, replace } from "./dom.js";
+import { duration, instant, longDuration, plural } from "./format.js";
+import { hrefOfKey } from "./kinds.js";
+import { diff } from "./object.js";
+import { mayTrace } from "./rights.js";
+import { Table } from "./table.js";
+import { Waterfall } from "./waterfall.js";
+
+/** How often what happens is asked for. */
+const POLL = 1500;
+
+/** @param {import("./app.js").View} view */
+export async function traceView(view) {
+  view.title("Trace");
+  if (!(await mayTrace())) return view.fail("The trace names everybody's objects; you may not read it.");
+  const query = new URLSearchParams();
+  for (const name of ["object", "namespace", "uid", "lives", "revision", "trace", "user", "last"]) {
+    const value = view.query.get(name);
+    if (value) query.set(name, value);
+  }
+  if (![...query.keys()].length) query.set("last", "true");
+  const asked = [...query].filter(([name]) => !["last", "lives", "namespace"].includes(name)).map(([name, value]) => `${name} ${value}`).join(", ") || "the last command";
+  const words = h("input", { id: "trace-of", type: "search", placeholder: "deployment/web, r57, user alice", "aria-label": "What to trace: an object, a revision or a user" });
+  const ask = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    const text = words.value.trim();
+    const next = new URLSearchParams();
+    const revision = /^r?(\d+)$/.exec(text)?.[1], user = /^user[ =:](.+)$/.exec(text)?.[1], trace = /^[\da-f]{32}$/.exec(text)?.[0];
+    if (revision) next.set("revision", revision);
+    else if (user) next.set("user", user.trim());
+    else if (trace) next.set("trace", trace);
+    else if (text) next.set("object", text), view.namespace && next.set("namespace", view.namespace);
+    else next.set("last", "true");
+    location.hash = `#/trace?${next}`;
+  };
+  const panel = h("section.grow");
+  replace(view.main,
+    h("header.page", null, h("div", null, h("h1", null, "Trace"), h("p.muted", null, asked)),
+      h("form.tools", { onsubmit: ask, role: "search" }, words, h("button", { type: "submit" }, "Trace"), h("a.button", { href: "#/trace?last=true" }, "Last command"))),
+    panel);
+  tracePanel(panel, query, view.signal);
+}
+
+/** @param {HTMLElement} place @param {URLSearchParams} query @param {AbortSignal} signal */
+export function tracePanel(place, query, signal) {
+  const heading = h("div.story", { role: "status" }, h("p.muted", null, "reading…"));
+  const steps = h("input", { type: "checkbox", id: "steps", onchange: () => read() });
+  const live = h("input", { type: "checkbox", id: "live", checked: true });
+  const causes = h("input", { type: "checkbox", id: "causes", checked: true, onchange: () => { waterfall.showsCauses = causes.checked; waterfall.draw(); } });
+  const asTable = h("input", { type: "checkbox", id: "as-table", onchange: () => { table.element.hidden = !asTable.checked; waterfall.element.hidden = asTable.checked; table.draw(); waterfall.draw(); } });
+  const details = h("aside.details", { "aria-label": "The chosen step", "aria-live": "polite" });
+  /** @type {any} */
+  let found = null;
+  const waterfall = new Waterfall((step) => describe(step));
+  /** @type {Table<any>} */
+  const table = new Table({
+    label: "Steps", key: (step) => step.span, choose: (step) => waterfall.select(step), sortBy: 1,
+    columns: [
+      { title: "Step", cell: (step) => step.label, text: (step) => step.label, width: "minmax(16rem, 3fr)" },
+      { title: "Start", cell: (step) => "+" + duration(step.start - found.story.start), sort: (step) => step.start, width: "7rem", isNumber: true },
+      { title: "Duration", cell: (step) => duration(step.duration), sort: (step) => step.duration, width: "7rem", isNumber: true },
+      { title: "Critical", cell: (step) => (step.critical ? `◆ ${Math.round((100 * step.critical) / found.story.critical)}%` : ""), sort: (step) => step.critical, width: "6rem", isNumber: true },
+      { title: "Chapter", cell: (step) => step.chapter, width: "10rem", isMinor: true },
+      { title: "Facts", cell: (step) => step.error ?? step.facts, text: (step) => step.facts, width: "minmax(12rem, 3fr)", isMinor: true },
+    ],
+  });
+  table.element.hidden = true;
+  table.element.classList.add("grow");
+  place.classList.add("trace");
+  replace(place, heading,
+    h("div.tools", null,
+      h("button.icon", { "aria-label": "Zoom in", onclick: () => waterfall.zoom(0.5) }, "+"), h("button.icon", { "aria-label": "Zoom out", onclick: () => waterfall.zoom(2) }, "−"),
+      h("button", { onclick: () => waterfall.fit() }, "Fit"),
+      h("label", null, live, " Live"), h("label", null, causes, " Causes"), h("label", null, steps, " Every step"), h("label", null, asTable, " As a table")),
+    h("div.split", null, h("div.picture", null, waterfall.element, table.element), details));
+  describe(null);
+
+  let last = "";
+  async function read() {
+    try {
+      const answer = await get(`/ferry/v1/trace?${query}&story=${steps.checked ? "steps" : "chapters"}`, { signal });
+      const version = JSON.stringify([answer.story.spans, answer.story.end, steps.checked, answer.uid]);
+      if (version === last) return;
+      last = version;
+      found = answer;
+      tell();
+      waterfall.show(answer.story);
+      table.show(answer.story.steps);
+      if (waterfall.selected) describe(waterfall.selected);
+    } catch (error) {
+      if (!isAborted(error)) replace(heading, h("p.problem", { role: "alert" }, /** @type {Error} */ (error).message));
+    }
+  }
+
+  function tell() {
+    const { story } = found;
+    if (!story.steps.length) return replace(heading, h("p.muted", null, "Nothing is recorded of it. The record goes back some days, and is made of writes."));
+    const path = story.steps.filter((/** @type {any} */ step) => step.critical > 0).sort((/** @type {any} */ one, /** @type {any} */ other) => other.critical - one.critical).slice(0, 4);
+    const share = (/** @type {number} */ part) => `${Math.round((100 * part) / story.critical)}%`;
+    const others = found.lives?.length > 1 ? h("details", null, h("summary", null, plural(found.lives.length, "life", "lives")), h("ul", null, found.lives.map((/** @type {any} */ life) =>
+      h("li", null, h("a", { href: `#/trace?object=${encodeURIComponent(found.object)}&uid=${life.uid}`, "aria-current": life.uid === found.uid ? "true" : undefined }, instant(life.began)),
+        life.ended ? `, ${longDuration(life.ended - life.began)} long` : ", not ended")), h("li", null, h("a", { href: `#/trace?object=${encodeURIComponent(found.object)}&lives=all` }, "all in one picture")))) : null;
+    replace(heading,
+      h("p", null, h("b", null, instant(story.start)), ` · ${longDuration(story.end - story.start)} · ${plural(story.spans, "span")}`, found.object ? [" · ", h("a", { href: hrefOfKey(found.object) }, found.object)] : null,
+        story.folds.length ? h("span.muted", null, ` · ${plural(story.folds.length, "gap")} folded`) : null,
+        story.idleReconciles ? h("span.muted", null, ` · ${plural(story.idleReconciles, "reconcile")} found nothing to do`) : null),
+      story.critical ? h("p", null, badge("◆ critical path", "warn"), ` ${longDuration(story.critical)}: `, path.map((/** @type {any} */ step, /** @type {number} */ at) => [at ? ", " : "", h("button.link", { onclick: () => waterfall.select(waterfall.story?.steps.find((one) => one.span === step.span) ?? null) }, `${share(step.critical)} ${step.label}`)]),
+        story.waited ? `, ${share(story.waited)} on watches and in queues` : "") : null,
+      found.isCut ? h("p.muted", null, "There is more than one answer holds; the oldest steps are left out.") : null,
+      found.failure ? h("p.problem", null, `The history is not written to disk: ${found.failure}`) : null, others);
+  }
+
+  /** @param {any} step */
+  function describe(step) {
+    if (!step) return replace(details, h("p.muted", null, "Choose a step to see what is known about it. Drag to move, Ctrl and wheel or + and − to zoom, double-click to zoom to a step."));
+    const record = found.records.find((/** @type {any} */ one) => one.span === step.span);
+    const select = (/** @type {any} */ one) => one && waterfall.select(one);
+    const writers = [...new Set((step.causes ?? []).map((/** @type {any} */ one) => one[0]))].map((/** @type {number} */ revision) => ({ revision, step: waterfall.writers?.get(revision)?.step }));
+    const written = [...new Set((step.writes ?? []).map((/** @type {any} */ one) => one[0]))];
+    const woken = found.story.steps.filter((/** @type {any} */ one) => one.causes?.some((/** @type {any} */ cause) => written.includes(cause[0])));
+    const facts = /** @type {[string, any][]} */ ([
+      ["Chapter", step.chapter], ["Began", instant(step.start) + `, +${duration(step.start - found.story.start)}`],
+      ["Took", duration(step.duration) + (step.times > 1 ? `, ${step.times} times` : "")],
+      step.critical ? ["Critical path", `${duration(step.critical)}, ${Math.round((100 * step.critical) / found.story.critical)}%`] : null,
+      record?.object ? ["Object", h("a", { href: hrefOfKey(record.object) }, record.object)] : null,
+      writers.length ? ["Because of", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, `r${one.revision}: ${one.step.label}`) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
+      written.length ? ["Wrote", written.slice(0, 20).map((revision) => [h("a", { href: `#/trace?revision=${revision}` }, `r${revision}`), " "])] : null,
+      woken.length ? ["Woke", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, one.label), h("br")])] : null,
+      record?.source ? ["Told by", record.source] : null,
+    ].filter(Boolean));
+    const attributes = (record?.attributes ?? []).filter((/** @type {any} */ one) => one[0] !== "changed");
+    const changed = record?.attributes?.find((/** @type {any} */ one) => one[0] === "changed")?.[1];
+    replace(details, h("h2", null, step.label), step.error ? h("p.problem", null, step.error) : null,
+      h("dl", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
+      changed ? [h("h3", null, "Changed"), diff(changed)] : null,
+      attributes.length ? [h("h3", null, "Recorded"), h("dl", null, attributes.map((/** @type {any} */ [name, value]) => [h("dt", null, name), h("dd", null, String(value))]))] : null,
+      h("p.muted", null, record ? `${record.name} · trace ` : "", record ? h("a", { href: `#/trace?trace=${record.trace}` }, record.trace.slice(0, 8) + "…") : null));
+  }
+
+  read();
+  const timer = setInterval(() => { if (live.checked && !document.hidden) read(); }, POLL);
+  signal.addEventListener("abort", () => clearInterval(timer));
+}
