@@ -6,7 +6,7 @@ use futures::StreamExt;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 
-use crate::body::{Body, PassedOn, Response};
+use crate::body::{Body, BrokenOff, PassedOn, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::JSON;
 use crate::request_info::Query;
@@ -45,7 +45,7 @@ pub fn indent(response: Response) -> Response {
         }
         Body::Bytes(bytes) => {
             parts.extensions.insert(FiniteStream);
-            indented(futures::stream::iter([bytes]))
+            indented(futures::stream::iter([Ok(bytes)]))
         }
         Body::Stream(stream) if parts.extensions.get::<FiniteStream>().is_some() => indented(stream),
         other => other,
@@ -53,12 +53,20 @@ pub fn indent(response: Response) -> Response {
     http::Response::from_parts(parts, body)
 }
 
-fn indented(stream: impl futures::Stream<Item = Bytes> + Send + 'static) -> Body {
+fn indented(stream: impl futures::Stream<Item = Result<Bytes, BrokenOff>> + Send + 'static) -> Body {
     let mut indenter = Indenter::default();
-    Body::stream(stream.flat_map(|bytes| futures::stream::iter(pieces(bytes))).map(move |piece| {
+    let pieces = stream.flat_map(|bytes| {
+        let (whole, broken) = match bytes {
+            Ok(bytes) => (bytes, None),
+            Err(broken) => (Bytes::new(), Some(Err(broken))),
+        };
+        futures::stream::iter(pieces(whole).map(Ok).chain(broken))
+    });
+    Body::passed_on(pieces.map(move |piece| {
+        let piece = piece?;
         let mut out = Vec::with_capacity(piece.len() * 2);
         indenter.write(&piece, &mut out);
-        out.into()
+        Ok(out.into())
     }))
 }
 
