@@ -66,6 +66,6 @@ fn main() {
         start.elapsed().as_millis()
     );
     let start = Instant::now();
-    let size = documents.v2().bytes.len();
+    let size = documents.v2(ferry_api::openapi::Form::Json).len();
     println!("OpenAPI v2, {size} bytes        {:>5} ms", start.elapsed().as_millis());
 }

@@ -99,11 +99,13 @@ fn group_entry(group: &str, versions: &[&str]) -> Map<String, Value> {
 pub fn api_resource_list(kinds: Kinds, group: &str, version: &str) -> Option<Value> {
     let mut resources = Vec::new();
     for kind in of_version(kinds, group, version) {
-        resources.push((kind.plural.to_string(), api_resource(kind)));
-        for subresource in &kind.subresources {
+        resources.push(((&kind.plural, String::new()), api_resource(kind)));
+        for (index, subresource) in kind.subresources.iter().enumerate() {
             let name = format!("{}/{}", kind.plural, subresource.name);
             let entry = api_subresource(kind, subresource, &name);
-            resources.push((name, entry));
+            // Those of custom resources have an order of their own: status, then scale.
+            let place = if kind.generation.is_some() { index.to_string() } else { name };
+            resources.push(((&kind.plural, place), entry));
         }
     }
     if resources.is_empty() {
@@ -266,7 +268,9 @@ fn aggregated_resource(kind: &Kind) -> Value {
     }
     if !kind.subresources.is_empty() {
         let mut subresources: Vec<&Subresource> = kind.subresources.iter().collect();
-        subresources.sort_by(|a, b| a.name.cmp(&b.name));
+        if kind.generation.is_none() {
+            subresources.sort_by(|a, b| a.name.cmp(&b.name));
+        }
         resource["subresources"] = subresources
             .into_iter()
             .map(|sub| {

@@ -110,6 +110,8 @@ impl<'a> Reading<'a> {
         };
         // Of an apply configuration, whoever claims its fields says which of them the schema does not have.
         if let Some(custom) = self.custom.filter(|_| self.form == Form::Whole) {
+            // What is there twice is told first; of custom objects the metadata alone was read by rows.
+            findings.strict.sort_by_key(|finding| !finding.starts_with("duplicate field"));
             let unknown = custom.prune(&mut object.0);
             let unknown = unknown.into_iter().take(decode::MAX_FINDINGS);
             findings.strict.extend(unknown.map(|path| format!("unknown field {path:?}")));
@@ -147,6 +149,14 @@ impl<'a> Reading<'a> {
         };
         Status::bad_request(format!("the object provided is unrecognized{kind}: {why} ({})", summary(bytes)))
     }
+}
+
+/// An object that has to say its kind does not.
+pub fn without_kind(wanted: &str, bytes: &[u8]) -> Status {
+    let text = summary(bytes);
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{text}' ({text})"
+    ))
 }
 
 /// Nothing may follow the object.

@@ -7,6 +7,7 @@ mod descriptions;
 mod gnostic;
 pub mod merge;
 pub mod operations;
+pub mod parts;
 pub mod schemas;
 pub mod v2;
 pub mod v3;
@@ -14,6 +15,8 @@ pub mod v3;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+pub use parts::Form;
+use parts::{Base, Part};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha512};
 
@@ -22,11 +25,9 @@ use crate::kinds::{Kind, priorities};
 /// The documents of a set of kinds, each made when it is first asked for.
 pub struct Documents {
     kinds: Vec<Arc<Kind>>,
-    v2: OnceLock<Document>,
-    v2_protobuf: OnceLock<Document>,
+    /// What is built in, of the second version.
+    base: Arc<Base>,
     v3: BTreeMap<String, Arc<Slot>>,
-    /// The second version of what other API servers answer for, see [`merge::part`].
-    remotes: Vec<Arc<Value>>,
 }
 
 #[derive(Default)]
@@ -35,6 +36,8 @@ struct Slot {
     rows: Vec<Arc<Kind>>,
     hash: OnceLock<String>,
     document: OnceLock<Document>,
+    /// Of the second version, where definitions made the rows.
+    v2: Part,
 }
 
 impl Slot {
@@ -44,6 +47,11 @@ impl Slot {
 
     fn is_about(&self, rows: &[Arc<Kind>]) -> bool {
         self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Whether definitions made all of its rows.
+    fn is_custom(&self) -> bool {
+        !self.rows.is_empty() && self.rows.iter().all(|row| row.generation.is_some())
     }
 
     /// The hash that definitions give a document: it changes when one of them does, and needs no document.
@@ -69,15 +77,12 @@ pub struct Document {
 
 impl Documents {
     pub fn new(kinds: Vec<Arc<Kind>>) -> Documents {
-        Documents::after(&BTreeMap::new(), kinds)
+        Documents::after(None, kinds, Vec::new())
     }
 
-    /// The documents of another set of kinds; what was made for groups and versions that are the same is kept.
-    pub fn next(&self, kinds: Vec<Arc<Kind>>) -> Documents {
-        Documents::after(&self.v3, kinds)
-    }
-
-    fn after(previous: &BTreeMap<String, Arc<Slot>>, kinds: Vec<Arc<Kind>>) -> Documents {
+    /// The documents of another set of kinds; what was made for groups and versions that are the same is kept. `remotes` is
+    /// the second version of what other API servers answer for, see [`merge::part`].
+    pub fn after(previous: Option<&Documents>, kinds: Vec<Arc<Kind>>, remotes: Vec<Arc<Value>>) -> Documents {
         let mut rows: BTreeMap<String, Vec<Arc<Kind>>> = BTreeMap::new();
         for kind in &kinds {
             let path = base_path(&kind.group, &kind.version)[1..].to_string();
@@ -85,38 +90,37 @@ impl Documents {
         }
         let slot = |path: String| {
             let rows = rows.get(&path).map_or(&[][..], Vec::as_slice);
-            let slot = match previous.get(&path) {
+            let slot = match previous.and_then(|previous| previous.v3.get(&path)) {
                 Some(slot) if slot.is_about(rows) => slot.clone(),
                 _ => Arc::new(Slot { rows: rows.to_vec(), ..Slot::default() }),
             };
             (path, slot)
         };
-        let slots = v3::paths(&kinds).into_iter().map(slot).collect();
-        Documents { kinds, v2: OnceLock::new(), v2_protobuf: OnceLock::new(), v3: slots, remotes: Vec::new() }
+        let slots: BTreeMap<String, Arc<Slot>> = v3::paths(&kinds).into_iter().map(slot).collect();
+        let is_part = |kind: &&Arc<Kind>| {
+            let path = &base_path(&kind.group, &kind.version)[1..];
+            slots.get(path).is_some_and(|slot| slot.is_custom())
+        };
+        let rows: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !is_part(kind)).cloned().collect();
+        let base = match previous {
+            Some(previous) if previous.base.is_about(&rows, &remotes) => previous.base.clone(),
+            _ => Arc::new(Base::new(rows, remotes)),
+        };
+        Documents { kinds, base, v3: slots }
     }
 
-    /// With what other API servers answer for in the second version's document.
-    pub fn with(mut self, remotes: Vec<Arc<Value>>) -> Documents {
-        self.remotes = remotes;
-        self
+    /// `/openapi/v2`, as JSON or as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`. It is long where there
+    /// are many definitions, and not kept.
+    pub fn v2(&self, form: Form) -> Vec<u8> {
+        let parts = self.v3.values().filter(|slot| slot.is_custom());
+        let parts: Vec<_> = parts.map(|slot| (&slot.rows[..], &slot.v2)).collect();
+        self.base.document(form, &parts)
     }
 
-    fn v2_document(&self) -> Value {
-        let mut document = v2::document(&self.kinds);
-        for remote in &self.remotes {
-            merge::merge(&mut document, remote);
-        }
-        document
-    }
-
-    /// `/openapi/v2`
-    pub fn v2(&self) -> &Document {
-        self.v2.get_or_init(|| Document::of(&self.v2_document()))
-    }
-
-    /// `/openapi/v2` as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`.
-    pub fn v2_protobuf(&self) -> &Document {
-        self.v2_protobuf.get_or_init(|| Document::from_bytes(gnostic::encode(&self.v2_document())))
+    /// The hash of that document, without making it.
+    pub fn v2_hash(&self, form: Form) -> String {
+        let parts: Vec<String> = self.v3.values().filter_map(|slot| slot.definitions_hash()).collect();
+        self.base.hash(form, &parts)
     }
 
     /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.

@@ -52,6 +52,8 @@ pub struct Type {
     /// Fields without a row are kept (custom resources).
     pub preserve_unknown: bool,
     pub kinds: Vec<GroupVersionKind>,
+    /// It stands for a list or map inside another one, which is merged as this field says (custom resources).
+    pub stands_for: Option<Box<Field>>,
     /// In JSON it is either a schema or something else; the wire message has a field for each.
     pub either: Option<Either>,
     /// One of the fields is set, and the discriminator says which; OpenAPI publishes it.
@@ -325,6 +327,19 @@ impl Schema {
     pub fn builtin(kind: &GroupVersionKind) -> Option<Schema> {
         let types = Types::builtin();
         Some(Schema { root: types.by_kind(kind)?, types: types.clone() })
+    }
+
+    /// The rows by which an object goes over the wire: besides kinds, what metadata alone is sent as. That is no kind of
+    /// OpenAPI's.
+    pub fn on_the_wire(kind: &GroupVersionKind) -> Option<Schema> {
+        let is_partial = (&*kind.group, &*kind.version) == ("meta.k8s.io", "v1")
+            && ["PartialObjectMetadata", "PartialObjectMetadataList"].contains(&&*kind.kind);
+        if !is_partial {
+            return Schema::builtin(kind);
+        }
+        let types = Types::builtin();
+        let root = types.by_name(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{}", kind.kind))?;
+        Some(Schema { root, types: types.clone() })
     }
 
     pub fn root(&self) -> &Type {

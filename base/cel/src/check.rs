@@ -12,7 +12,7 @@ use cel::common::ast::{
 use ferry_api::excerpt;
 
 use crate::types::Type;
-use crate::{arguments, library, literals};
+use crate::{arguments, library, literals, overloads};
 
 pub struct Checked {
     pub result: Type,
@@ -109,6 +109,9 @@ impl Checker<'_> {
             Expr::Call(call) => self.called(expression, call),
             Expr::List(list) => {
                 let types: Vec<Type> = list.elements.iter().map(|element| self.type_of(element)).collect();
+                if list.optional_indices.is_empty() {
+                    self.require_one_type(list.elements.iter().zip(&types));
+                }
                 Type::list(common(types))
             }
             Expr::Map(map) => {
@@ -124,6 +127,16 @@ impl Checker<'_> {
             Expr::Struct(object) => self.written_out(expression, object),
             Expr::Comprehension(comprehension) => self.looped(comprehension),
             Expr::Unspecified => Type::Dyn,
+        }
+    }
+
+    /// What is written out as a list holds one type.
+    fn require_one_type<'e>(&mut self, mut all: impl Iterator<Item = (&'e IdedExpr, &'e Type)>) {
+        let Some((_, first)) = all.next() else { return };
+        for (element, kind) in all {
+            if !first.agrees_with(kind) {
+                self.fault(element, format!("expected type '{first}' but found '{kind}'"));
+            }
         }
     }
 
@@ -198,6 +211,8 @@ impl Checker<'_> {
         if let Some(target) = &call.target
             && let Some(prefix) = dotted(&target.expr)
             && !self.is_local(&prefix)
+            // Patches are written by admission policies alone.
+            && (prefix != "jsonpatch" || self.object_literals)
             && let Some(result) = library::result_of(&format!("{prefix}.{}", call.func_name))
         {
             self.arguments(call);
@@ -207,6 +222,16 @@ impl Checker<'_> {
         let arguments = self.arguments(call);
         if let Some(result) = self.operated(at, call, &arguments) {
             return result;
+        }
+        if let Some(target) = &target
+            && !overloads::fit(&call.func_name, target, &arguments)
+        {
+            let types: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+            let (name, types) = (&call.func_name, types.join(", "));
+            return self.fault(
+                at,
+                format!("found no matching overload for '{name}' applied to '{target}.({types})'"),
+            );
         }
         match library::result_of(&call.func_name) {
             // Functions that hand back what they were given.
@@ -226,7 +251,19 @@ impl Checker<'_> {
     }
 
     fn arguments(&mut self, call: &CallExpr) -> Vec<Type> {
-        call.args.iter().map(|argument| self.type_of(argument)).collect()
+        let each = call.args.iter().map(|argument| match &argument.expr {
+            // What is formatted may be of any types.
+            Expr::List(list) if call.func_name == "format" => {
+                list.elements.iter().for_each(|element| {
+                    self.type_of(element);
+                });
+                let kind = Type::list(Type::Dyn);
+                self.types.insert(argument.id, kind.clone());
+                kind
+            }
+            _ => self.type_of(argument),
+        });
+        each.collect()
     }
 
     /// Operators; `None` for anything else.
@@ -240,10 +277,10 @@ impl Checker<'_> {
             (operators::NOT_STRICTLY_FALSE, _) => Some(Type::Bool),
             (operators::NEGATE, [a]) => matches!(a, Type::Dyn | Type::Int | Type::Double).then(|| a.clone()),
             (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
-                let fits = a.agrees_with(b)
-                    || (a.is_number() && b.is_number())
-                    || *a == Type::Null
-                    || *b == Type::Null;
+                let fits = match (a, b) {
+                    (Type::Null, other) | (other, Type::Null) => other.may_be_null(),
+                    _ => a.agrees_with(b) || (a.is_number() && b.is_number()),
+                };
                 fits.then_some(Type::Bool)
             }
             (
@@ -263,6 +300,17 @@ impl Checker<'_> {
                 Type::Dyn | Type::Struct(_) => Some(Type::Dyn),
                 _ => None,
             },
+            (operators::OPT_SELECT, [Type::Struct(object), _]) => {
+                let Some(Expr::Literal(LiteralValue::String(field))) = call.args.get(1).map(|it| &it.expr)
+                else {
+                    return Some(Type::optional(Type::Dyn));
+                };
+                let field: &str = field;
+                match object.fields.iter().find(|(name, _)| name == field) {
+                    Some((_, kind)) => Some(Type::optional(kind.clone())),
+                    None => return Some(self.fault(at, format!("undefined field '{field}'"))),
+                }
+            }
             (operators::OPT_INDEX | operators::OPT_SELECT, [_, _]) => Some(Type::optional(Type::Dyn)),
             (operators::ADD, [a, b]) => match (a, b) {
                 (Type::List(a), Type::List(b)) => Some(Type::list(narrower(a, b))),

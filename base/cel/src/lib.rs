@@ -19,6 +19,7 @@ pub mod environment;
 mod library;
 pub mod literals;
 mod nesting;
+mod overloads;
 pub mod program;
 pub mod schema;
 pub mod types;

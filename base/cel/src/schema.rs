@@ -37,7 +37,10 @@ fn value(types: &Types, shape: &Shape, depth: usize) -> Type {
         Shape::Int32 | Shape::Int64 => Type::Int,
         Shape::Double => Type::Double,
         Shape::ExtraValue => Type::list(Type::String),
-        Shape::Struct(id) => object(types, types.get(*id), depth),
+        Shape::Struct(id) => match &types.get(*id).stands_for {
+            Some(field) => value(types, &field.shape, depth),
+            None => object(types, types.get(*id), depth),
+        },
         Shape::List(element) => Type::list(value(types, element, depth)),
         Shape::Map(element) => Type::map(value(types, element, depth)),
         // Written in more than one way, or by whoever made the kind.

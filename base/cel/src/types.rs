@@ -70,6 +70,22 @@ impl Type {
         }
     }
 
+    /// Whether a value of the type can be compared with null: objects and what stands for messages.
+    pub fn may_be_null(&self) -> bool {
+        !matches!(
+            self,
+            Type::Bool
+                | Type::Int
+                | Type::Uint
+                | Type::Double
+                | Type::String
+                | Type::Bytes
+                | Type::List(_)
+                | Type::Map(_)
+                | Type::Type
+        )
+    }
+
     pub fn is_number(&self) -> bool {
         matches!(self, Type::Int | Type::Uint | Type::Double)
     }

@@ -128,16 +128,19 @@ impl Rules {
         Ok(leads)
     }
 
+    /// What rules find wrong in parts that did not change is no error; it is handed back.
     pub(crate) fn judge(
         &self,
         new: &Map<String, Value>,
         old: Option<&Map<String, Value>>,
         errors: &mut FieldErrors,
-    ) {
-        let Some(root) = &self.root else { return };
-        let mut walk = Walk { rules: self, path: Path::root(), budget: Budget::new(BUDGET), errors };
+    ) -> FieldErrors {
+        let Some(root) = &self.root else { return FieldErrors::default() };
+        let kept = FieldErrors::default();
+        let mut walk = Walk { rules: self, path: Path::root(), budget: Budget::new(BUDGET), errors, kept };
         let pair = old.map(|old| Pair::Objects(new, old));
         walk.object(new, old, root, true, Unchanged { here: pair, around: None });
+        walk.kept
     }
 
     /// Judges a value of a node alone, as [`crate::check`] does a default: as one that was there before, and as a new
@@ -146,8 +149,9 @@ impl Rules {
         let before = errors.0.len();
         for old in [Some(value), None] {
             if errors.0.len() == before {
+                let kept = FieldErrors::default();
                 let mut walk =
-                    Walk { rules: self, path: Path::at(path), budget: Budget::new(BUDGET), errors };
+                    Walk { rules: self, path: Path::at(path), budget: Budget::new(BUDGET), errors, kept };
                 let _ = walk.inside(value, old, node, node.is(EMBEDDED), Unchanged::default());
             }
         }
@@ -269,6 +273,8 @@ struct Walk<'r, 'e> {
     path: Path,
     budget: Budget,
     errors: &'e mut FieldErrors,
+    /// What is wrong where nothing changed.
+    kept: FieldErrors,
 }
 
 impl Walk<'_, '_> {
@@ -427,22 +433,20 @@ impl Walk<'_, '_> {
                 Err(_) => None,
             },
         };
-        if silent {
-            return Ok(());
-        }
         let detail = match (message, &rule.rule.message) {
             (Some(message), _) => message,
             (None, Some(message)) => message.trim().to_string(),
             (None, None) => format!("failed rule: {}", rule.rule.rule.trim()),
         };
         let shown = shown.filter(|_| !matches!(node.kind, Kind::Object | Kind::Array));
+        let errors = if silent { &mut self.kept } else { &mut *self.errors };
         match (rule.rule.reason.as_deref(), shown) {
-            (Some("FieldValueForbidden"), _) => self.errors.forbidden(path, &detail),
-            (Some("FieldValueRequired"), _) => self.errors.required(path, &detail),
-            (Some("FieldValueDuplicate"), Some(value)) => self.errors.duplicate(path, value.clone()),
-            (Some("FieldValueDuplicate"), None) => self.errors.push(path, Reason::Duplicate, String::new()),
-            (_, Some(value)) => self.errors.invalid(path, value.clone(), &detail),
-            (_, None) => self.errors.push(path, Reason::Invalid, detail),
+            (Some("FieldValueForbidden"), _) => errors.forbidden(path, &detail),
+            (Some("FieldValueRequired"), _) => errors.required(path, &detail),
+            (Some("FieldValueDuplicate"), Some(value)) => errors.duplicate(path, value.clone()),
+            (Some("FieldValueDuplicate"), None) => errors.push(path, Reason::Duplicate, String::new()),
+            (_, Some(value)) => errors.invalid(path, value.clone(), &detail),
+            (_, None) => errors.push(path, Reason::Invalid, detail),
         }
         Ok(())
     }

@@ -20,20 +20,21 @@ use crate::{Rules, Structural, embedded, hand_on};
 
 pub(crate) use constraints::constraints;
 
-/// Every error of the object; with `old`, unchanged parts keep theirs out and transition rules hold.
+/// Every error of the object; with `old`, unchanged parts keep theirs out and transition rules hold. What rules find wrong
+/// in unchanged parts comes back as warnings.
 pub fn object(
     new: &Map<String, Value>,
     old: Option<&Map<String, Value>>,
     schema: &Structural,
     rules: &Rules,
     errors: &mut FieldErrors,
-) {
+) -> Vec<String> {
     let mut found = FieldErrors::default();
     constraints::object(new, old, &schema.root, "", &mut found);
     if schema.root.is(EMBEDS) {
         embedded::fields_of(new, &schema.root, &mut found);
     }
-    finish(new, old, schema, rules, found, errors);
+    finish(new, old, schema, rules, found, errors)
 }
 
 /// The same for an update of `status` alone: the constraints of the other fields are not looked at.
@@ -43,12 +44,12 @@ pub fn status(
     schema: &Structural,
     rules: &Rules,
     errors: &mut FieldErrors,
-) {
+) -> Vec<String> {
     let mut found = FieldErrors::default();
     if let (Some(status), Some(node)) = (new.get("status"), schema.root.property("status")) {
         constraints::value(status, old.get("status"), node, "status", &mut found);
     }
-    finish(new, Some(old), schema, rules, found, errors);
+    finish(new, Some(old), schema, rules, found, errors)
 }
 
 /// What comes after the constraints.
@@ -59,7 +60,7 @@ fn finish(
     rules: &Rules,
     mut found: FieldErrors,
     errors: &mut FieldErrors,
-) {
+) -> Vec<String> {
     // Lists that were no sets or maps before may stay so.
     let before = |old| {
         let mut before = FieldErrors::default();
@@ -69,6 +70,7 @@ fn finish(
     if old.is_none_or(before) {
         lists::object(new, &schema.root, &mut Path::root(), &mut found);
     }
+    let mut kept = FieldErrors::default();
     if !rules.is_empty() {
         if found.0.iter().any(|error| hides_rules(error.reason)) {
             found.invalid(
@@ -78,10 +80,11 @@ fn finish(
                  errors to complete validation",
             );
         } else {
-            rules.judge(new, old, &mut found);
+            kept = rules.judge(new, old, &mut found);
         }
     }
     hand_on(found, errors);
+    kept.0.iter().map(ToString::to_string).collect()
 }
 
 /// Rules are written for objects of the schema's shape.

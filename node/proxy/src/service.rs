@@ -272,3 +272,26 @@ impl Addresses {
         frontends
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::test_objects::{service, slice};
+
+    #[test]
+    fn services_labelled_as_headless_or_as_another_proxys_are_left_alone() {
+        let slices = [slice("web", 8080, &[json!({"addresses": ["10.244.0.1"]})])];
+        let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
+        let mut own = service("web", spec);
+        let mut served = |label: &str| {
+            own.metadata.labels = Some([(label.to_owned(), String::new())].into());
+            ports(&own, &slices, &Node::default(), Family::V4).len()
+        };
+        assert_eq!(served("app"), 1);
+        assert_eq!(served("service.kubernetes.io/headless"), 0);
+        assert_eq!(served("service.kubernetes.io/service-proxy-name"), 0);
+    }
+}

@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::negotiate::JSON;
 use crate::request::Request;
-use crate::respond;
+use crate::{respond, verbs};
 
 pub struct Documents {
     rows: Vec<Arc<Kind>>,
@@ -45,16 +45,15 @@ const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2bet
 impl Documents {
     /// What was made before for rows that are the same is kept.
     pub fn new(rows: Vec<Arc<Kind>>, remotes: &[Arc<Remote>], previous: Option<&Documents>) -> Documents {
-        let openapi = match previous {
-            Some(previous) => previous.openapi.next(rows.clone()),
-            None => openapi::Documents::new(rows.clone()),
-        };
+        let remote_v2 = remotes.iter().filter_map(|remote| remote.openapi_v2()).collect();
+        let previous = previous.map(|previous| &previous.openapi);
+        let openapi = openapi::Documents::after(previous, rows.clone(), remote_v2);
         Documents {
             rows,
             remotes: remotes.iter().map(|remote| remote.discovery()).collect(),
             remote_v3: remotes.iter().filter_map(|remote| remote.openapi_v3()).collect(),
             made: Mutex::default(),
-            openapi: openapi.with(remotes.iter().filter_map(|remote| remote.openapi_v2()).collect()),
+            openapi,
         }
     }
 
@@ -141,7 +140,11 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
         }
         _ => None,
     };
-    document.map(|document| document.answer(request)).ok_or_else(Status::no_such_path)
+    match (document, parts) {
+        (Some(document), _) => Ok(document.answer(request)),
+        (None, ["apis", group, ..]) if served.is_custom(group) => Ok(respond::page_not_found()),
+        (None, _) => Err(Status::no_such_path()),
+    }
 }
 
 fn bytes(value: serde_json::Value) -> Option<Vec<u8>> {
@@ -166,14 +169,27 @@ fn openapi_v2(documents: &Documents, request: &Request) -> Result<Response, Stat
     let accept = accept(&request.headers);
     // client-go asks for the protobuf form only.
     if [OPENAPI_V2_PROTOBUF, OPENAPI_V2_PROTOBUF_ASKED].iter().any(|form| accept.contains(form)) {
-        let document = documents.openapi.v2_protobuf();
-        let etag = format!("\"{}\"", document.hash);
-        return Ok(answer_bytes(document.bytes.clone().into(), OPENAPI_V2_PROTOBUF, &etag, request));
+        return Ok(openapi_v2_in(documents, openapi::Form::Protobuf, OPENAPI_V2_PROTOBUF, request));
     }
     if !accepts_json(&request.headers) {
         return Err(Status::not_acceptable(&[JSON, OPENAPI_V2_PROTOBUF_ASKED]));
     }
-    Ok(openapi_document(Some(documents.openapi.v2()), request))
+    Ok(openapi_v2_in(documents, openapi::Form::Json, JSON, request))
+}
+
+fn openapi_v2_in(
+    documents: &Documents,
+    form: openapi::Form,
+    content_type: &str,
+    request: &Request,
+) -> Response {
+    let etag = format!("\"{}\"", documents.openapi.v2_hash(form));
+    // Whoever has it already costs no document.
+    let bytes = match request.header(IF_NONE_MATCH.as_str()) == etag {
+        true => Bytes::new(),
+        false => verbs::aside_now(|| documents.openapi.v2(form)).into(),
+    };
+    answer_bytes(bytes, content_type, &etag, request)
 }
 
 fn openapi_document(document: Option<&openapi::Document>, request: &Request) -> Response {

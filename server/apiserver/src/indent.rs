@@ -2,7 +2,8 @@
 //! wget unless they ask for the opposite. Programs get JSON without spaces.
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::future::Either;
+use futures::{Stream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 
@@ -53,14 +54,11 @@ pub fn indent(response: Response) -> Response {
     http::Response::from_parts(parts, body)
 }
 
-fn indented(stream: impl futures::Stream<Item = Result<Bytes, BrokenOff>> + Send + 'static) -> Body {
+fn indented(stream: impl Stream<Item = Result<Bytes, BrokenOff>> + Send + 'static) -> Body {
     let mut indenter = Indenter::default();
-    let pieces = stream.flat_map(|bytes| {
-        let (whole, broken) = match bytes {
-            Ok(bytes) => (bytes, None),
-            Err(broken) => (Bytes::new(), Some(Err(broken))),
-        };
-        futures::stream::iter(pieces(whole).map(Ok).chain(broken))
+    let pieces = stream.flat_map(|bytes| match bytes {
+        Ok(bytes) => Either::Left(futures::stream::iter(pieces(bytes).map(Ok))),
+        Err(broken_off) => Either::Right(futures::stream::iter([Err(broken_off)])),
     });
     Body::passed_on(pieces.map(move |piece| {
         let piece = piece?;

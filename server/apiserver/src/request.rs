@@ -142,7 +142,10 @@ impl Request {
         };
         self.warn(decoded.warnings);
         let mut object = decoded.object;
-        check_type(&mut object, kind)?;
+        match kind.generation {
+            Some(_) => check_custom_type(&object, kind, &self.body)?,
+            None => check_type(&mut object, kind)?,
+        }
         Ok(object)
     }
 }
@@ -184,6 +187,26 @@ fn check_type(object: &mut Object, kind: &Kind) -> Result<(), Status> {
     Err(Status::bad_request(format!(
         "{have} in version {have_version:?} cannot be handled as a {wanted}: {why}"
     )))
+}
+
+/// A custom object has to say its kind.
+fn check_custom_type(object: &Object, kind: &Kind, body: &[u8]) -> Result<(), Status> {
+    let (have_version, have) = (object.api_version(), object.kind());
+    let api_version = kind.api_version();
+    if have.is_empty() {
+        return Err(json::without_kind(&kind.kind, body));
+    }
+    if have_version != api_version {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({have_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if have != kind.kind {
+        let mut errors = ferry_api::FieldErrors::default();
+        errors.invalid("kind", have, &format!("must be {}", kind.kind));
+        return Err(Status::invalid(&kind.group, have, object.name(), &errors));
+    }
+    Ok(())
 }
 
 /// Where upstream keeps its kinds: part of a message that clients know.

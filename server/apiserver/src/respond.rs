@@ -123,7 +123,7 @@ fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
     let (content_type, bytes) = match wanted.encoding {
         Encoding::Yaml => (wanted.content_type(), yaml::encode(&object).into_bytes()),
         Encoding::Protobuf => {
-            match ferry_api::Schema::builtin(&gvk).map(|schema| protobuf::encode(&object, &schema)) {
+            match ferry_api::Schema::on_the_wire(&gvk).map(|schema| protobuf::encode(&object, &schema)) {
                 Some(Ok(bytes)) => (wanted.content_type(), bytes),
                 _ => (JSON, object.to_json()),
             }
@@ -184,6 +184,10 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
     let (kind, resource) = (target.kind, target.resource);
     resource.prepare(&listed.entries, kind).await?;
     let mut meta = json!({"resourceVersion": listed.revision.to_string()});
+    if kind.generation.is_some() && wanted.view == View::Whole {
+        // Lists of custom resources have it always.
+        meta["continue"] = "".into();
+    }
     if let Some(next) = &listed.next {
         meta["continue"] = continue_token::encode(next).into();
         if let Some(remaining) = listed.remaining {

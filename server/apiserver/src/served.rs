@@ -93,6 +93,13 @@ impl Served {
         self.groups.contains_key(group)
     }
 
+    /// Whether a group is there by definitions alone. Upstream leaves paths below it that lead nowhere to its last
+    /// handler, which answers with a page.
+    pub fn is_custom(&self, group: &str) -> bool {
+        let places = self.groups.get(group);
+        places.is_some_and(|places| places.values().all(|place| place.kind.generation.is_some()))
+    }
+
     pub fn place(&self, group: &str, version: &str, plural: &str) -> Option<&Place> {
         self.groups.get(group)?.get(&(version.to_string(), plural.to_string()))
     }

@@ -98,6 +98,7 @@ impl Resource {
                 let from = self.version(object.api_version()).unwrap_or(&self.stored);
                 convert::convert(object, from, to)
             }
+            // Its defaults are those of the version that it lies in; others would not be stored.
             None => in_form_of(object, to),
         }
     }
@@ -133,13 +134,12 @@ impl Resource {
     }
 }
 
-/// A custom object by the schema of another version: its name, its fields, its defaults.
+/// A custom object by the schema of another version: its name and its fields.
 pub(crate) fn in_form_of(mut object: Object, to: &Kind) -> Result<Object, Status> {
     object.set_type(&to.api_version(), &to.kind);
     let managers = object.take_managers();
     let mut object = to.decode_value(Value::Object(object.0), FieldValidation::Ignore)?.object;
     object.set_managers(managers);
-    to.codec.set_defaults(&mut object);
     Ok(object)
 }
 

@@ -130,6 +130,9 @@ pub fn match_place(object: &mut Object, call: &Call<'_>) -> Result<(), Status> {
     match (object.namespace().is_empty(), object.namespace() == wanted) {
         (_, true) => {}
         (true, false) => object.set_meta("namespace", wanted),
+        (false, false) if wanted.is_empty() => {
+            object.remove_meta("namespace");
+        }
         (false, false) => {
             return Err(Status::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",

@@ -170,7 +170,10 @@ impl StoredObjects {
     fn custom(&self, object: Object) -> Result<Bytes, Status> {
         let versions = self.own_version.iter().flatten();
         let own = versions.into_iter().find(|row| row.api_version() == object.api_version());
-        Ok(conversion::in_form_of(object, own.unwrap_or(&self.kind))?.to_json().into())
+        let own = own.unwrap_or(&self.kind);
+        let mut object = conversion::in_form_of(object, own)?;
+        own.codec.set_defaults(&mut object);
+        Ok(object.to_json().into())
     }
 }
 

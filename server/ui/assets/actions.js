@@ -7,7 +7,7 @@ import { objectPath } from "./kinds.js";
 import { may } from "./rights.js";
 
 /** @typedef {import("./kinds.js").Kind} Kind */
-/** @typedef {{ method: string, path: string, type?: string, body?: any }} Call */
+/** @typedef {{ method: string, path: string, type?: string, body: any }} Call */
 
 const RESTARTED = "kubectl.kubernetes.io/restartedAt";
 const RESTARTABLE = ["deployments.apps", "statefulsets.apps", "daemonsets.apps"];
@@ -63,12 +63,11 @@ export async function actionButtons(kind, object, gone) {
   }
 }
 
-/** A request as text, line by line as it goes out. @param {Call} call */
-export function written(call) {
-  const head = [`${call.method} ${call.path} HTTP/2`];
-  if (call.body !== undefined) head.push(`Content-Type: ${call.type ?? "application/json"}`, "", JSON.stringify(call.body, null, 2));
-  return head.join("\n");
-}
+/** The body as it is shown and as it is sent. @param {Call} call */
+const bodyOf = (call) => JSON.stringify(call.body, null, 2);
+
+/** A request as text, as it goes out. @param {Call} call */
+const written = (call) => [`${call.method} ${call.path}`, `Content-Type: ${call.type ?? "application/json"}`, "", bodyOf(call)].join("\n");
 
 /**
  * @param {{ title: string, note?: string, verb: string, call: () => Call, done: string, input?: HTMLElement, changes?: HTMLInputElement,
@@ -97,7 +96,7 @@ function confirmed(action) {
   async function go() {
     button.disabled = true;
     try {
-      await send(call.path, { method: call.method, type: call.type, body: call.body });
+      await send(call.path, { method: call.method, type: call.type, body: bodyOf(call) });
       dialog.close();
       toast(action.done);
       action.after?.();

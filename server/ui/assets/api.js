@@ -23,9 +23,13 @@ export const session = {
 /** Told when the server does not know the caller (any more). */
 export const signedOut = new EventTarget();
 
+/** How often a request that may be sent twice is sent again when the network fails, and after how long. */
+const AGAIN = 3, AGAIN_AFTER = 300;
+
 /**
+ * `isSafe`: it changes nothing, though its method is not GET.
  * @param {string} path
- * @param {{ method?: string, body?: any, type?: string, accept?: string, signal?: AbortSignal }} [options]
+ * @param {{ method?: string, body?: any, type?: string, accept?: string, signal?: AbortSignal, isSafe?: boolean }} [options]
  * @returns {Promise<Response>}
  */
 export async function send(path, options = {}) {
@@ -33,12 +37,22 @@ export async function send(path, options = {}) {
   const headers = { Accept: options.accept ?? "application/json" };
   if (options.body !== undefined) headers["Content-Type"] = options.type ?? "application/json";
   if (session.key) headers["X-Ferry-Session-Key"] = session.key;
-  const response = await fetch(path, {
-    method: options.method ?? "GET", headers, signal: options.signal,
-    body: options.body === undefined ? undefined : typeof options.body === "string" ? options.body : JSON.stringify(options.body),
-    // Answers of the API are about now.
-    cache: "no-store", redirect: "error",
-  });
+  const method = options.method ?? "GET";
+  const body = options.body === undefined ? undefined : typeof options.body === "string" ? options.body : JSON.stringify(options.body);
+  // Answers of the API are about now.
+  const ask = () => fetch(path, { method, headers, body, signal: options.signal, cache: "no-store", redirect: "error" });
+  /** @param {number} left @returns {Promise<Response>} */
+  const asked = async (left) => {
+    try {
+      return await ask();
+    } catch (error) {
+      // A browser ends its connections when the computer's network changes.
+      if (isAborted(error) || !left || !(method === "GET" || options.isSafe)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_AFTER));
+      return asked(left - 1);
+    }
+  };
+  const response = await asked(AGAIN);
   if (response.ok) return response;
   const status = await response.json().catch(() => null);
   if (response.status === 401 && !path.startsWith("/ui/")) signedOut.dispatchEvent(new Event("now"));
@@ -50,6 +64,9 @@ export const get = async (path, options) => (await send(path, options)).json();
 
 /** @param {string} path @param {any} body @returns {Promise<any>} */
 export const post = async (path, body) => (await send(path, { method: "POST", body })).json();
+
+/** A question that is asked by POST. @param {string} path @param {any} body @returns {Promise<any>} */
+export const review = async (path, body) => (await send(path, { method: "POST", body, isSafe: true })).json();
 
 /** Whether it was only we who ended it. @param {any} error */
 export const isAborted = (error) => error?.name === "AbortError";

@@ -39,7 +39,7 @@ export async function overviewView(view) {
   replace(view.main,
     h("header.page", null, h("div", null, h("h1", null, "Overview"), h("p.muted", null, view.namespace ? `namespace ${view.namespace}` : "all namespaces"))),
     place.cards,
-    h("div.columns", null, section("Nodes", "nodes"), section("Use", "usage"), section("Not well", "problems"), section("Workloads", "workloads"),
+    h("div.columns", null, section("Nodes", "nodes"), section("Not well", "problems"), section("Workloads", "workloads"), section("Use", "usage"),
       section("Services and their endpoints", "map", ".wide"), section("Events", "events", ".wide")));
   place.cards.classList.add("figures");
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** What the user may do, as the API server says. What one may not do is not offered; the server decides again anyway. */
 
-import { post } from "./api.js";
+import { review as ask } from "./api.js";
 
 /** @type {Map<string, Promise<boolean>>} */
 const asked = new Map();
@@ -13,7 +13,7 @@ function review(spec) {
   const key = JSON.stringify(spec);
   let answer = asked.get(key);
   if (!answer) {
-    answer = post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {
+    answer = ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {
       apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", spec,
     }).then((review) => review.status.allowed === true);
     answer.catch(() => asked.delete(key));
@@ -40,7 +40,7 @@ export const mayTrace = () => mayPath("get", "/ferry/v1/trace");
  * @returns {Promise<(kind: { group: string, resource: string }) => boolean>}
  */
 export async function listable(namespace) {
-  const review = await post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {
+  const review = await ask("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {
     apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectRulesReview", spec: { namespace: namespace || "default" },
   }).catch(() => null);
   if (!review || review.status.incomplete) return () => true;

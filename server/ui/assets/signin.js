@@ -1,13 +1,13 @@
 // @ts-check
 /** Signing in: by the link of `ferry ui`, by a token, or not at all where the browser shows a client certificate. */
 
-import { post, send, session } from "./api.js";
+import { post, review as ask, send, session } from "./api.js";
 import { h, replace } from "./dom.js";
 
 /** Who the API says we are; nothing if it knows nobody. @returns {Promise<{ username: string, groups?: string[] } | null>} */
 export async function whoAmI() {
   try {
-    const review = await post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {
+    const review = await ask("/apis/authentication.k8s.io/v1/selfsubjectreviews", {
       apiVersion: "authentication.k8s.io/v1", kind: "SelfSubjectReview",
     });
     return review.status.userInfo;

@@ -96,6 +96,7 @@ export class Waterfall {
       this.lines.push({ step, top });
       top += LINE;
     }
+    this.noteCauses();
     this.height = top + 12;
     this.space.style.setProperty("height", `${this.height}px`);
     /** Who wrote a revision, and when. @type {Map<number, { step: Step, top: number, time: number }>} */
@@ -107,6 +108,26 @@ export class Waterfall {
     if (!wasAll && !before) (this.from = 0), (this.to = 1);
     this.selected = this.story.steps.find((step) => step.span === before) ?? null;
     this.draw();
+  }
+
+  /** What called a step was woken by the same revision: one arrow is enough. */
+  noteCauses() {
+    /** @type {Map<Step, [number, number][]>} */
+    this.causes = new Map();
+    /** @type {Step[]} */
+    let above = [];
+    for (const line of this.lines) {
+      if (!("step" in line)) {
+        above = [];
+        continue;
+      }
+      const { step } = line;
+      above = above.filter((one) => one.indent < step.indent);
+      const known = new Set(above.flatMap((one) => (one.causes ?? []).map(([revision]) => revision)));
+      const own = (step.causes ?? []).filter(([revision]) => !known.has(revision));
+      if (own.length) this.causes.set(step, own);
+      above.push(step);
+    }
   }
 
   get width() { return this.element.clientWidth; }
@@ -229,9 +250,10 @@ export class Waterfall {
     pen.clip();
     let drawn = 0;
     for (const line of this.lines) {
-      if (!("step" in line) || !line.step.causes?.length) continue;
+      const causes = "step" in line ? this.causes?.get(line.step) : undefined;
+      if (!("step" in line) || !causes) continue;
       const to = line.top - scroll + LINE / 2;
-      for (const [revision, time] of line.step.causes) {
+      for (const [revision, time] of causes) {
         const writer = this.writers?.get(revision);
         if (!writer || writer.step === line.step) continue;
         const from = writer.top - scroll + LINE / 2;
@@ -319,8 +341,11 @@ export class Waterfall {
     const line = step && this.lines.find((one) => "step" in one && one.step === step);
     if (line) {
       const { scrollTop, clientHeight } = this.element;
-      if (line.top < scrollTop + AXIS) this.element.scrollTop = line.top - AXIS - HEAD;
-      else if (line.top + LINE > scrollTop + clientHeight) this.element.scrollTop = line.top + LINE - clientHeight;
+      // One step further is followed; one elsewhere is brought to the middle, with what is around it.
+      const above = scrollTop + AXIS - line.top, below = line.top + LINE - scrollTop - clientHeight;
+      if (above > HEAD || below > HEAD) this.element.scrollTop = line.top - clientHeight / 2;
+      else if (above > 0) this.element.scrollTop -= above;
+      else if (below > 0) this.element.scrollTop += below;
     }
     this.chosen(step);
     this.draw();

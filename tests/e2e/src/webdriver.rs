@@ -87,8 +87,12 @@ impl Browser {
         self.ask("POST", "/window/rect", Some(&json!({ "width": width, "height": height })));
     }
 
-    pub fn open(&self, url: &str) {
-        self.ask("POST", "/url", Some(&json!({ "url": url })));
+    fn open(&self, url: &str) {
+        // A page that cannot be loaded is an error of the driver's, and an empty page.
+        let body = json!({ "url": url });
+        let path = format!("/session/{}/url", self.session);
+        let (status, _) = self.exchange("POST", &path, &body.to_string());
+        assert!(status.contains(" 200 ") || status.contains(" 500 "), "{status}");
     }
 
     /// What a script returns.
@@ -107,19 +111,42 @@ impl Browser {
     /// Waits until an expression of the page is true, and returns what it is.
     #[track_caller]
     pub fn until(&self, what: &str, expression: &str) -> Value {
-        let give_up = Instant::now() + PATIENCE;
+        self.within(PATIENCE, expression).unwrap_or_else(|| {
+            let page = self.run("return document.body.innerText", &[]);
+            panic!("never: {what}\n{page}\n{:#?}", self.console())
+        })
+    }
+
+    /// The same, for as long as this.
+    pub fn within(&self, patience: Duration, expression: &str) -> Option<Value> {
+        let give_up = Instant::now() + patience;
         loop {
             let found = self.run(&format!("return ({expression})"), &[]);
             let is_true = !matches!(&found, Value::Null | Value::Bool(false)) && found != "" && found != 0;
             if is_true {
-                return found;
+                return Some(found);
             }
             if Instant::now() > give_up {
-                let page = self.run("return document.body.innerText", &[]);
-                panic!("never: {what}\n{page}\n{:#?}", self.console());
+                return None;
             }
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Opens a page until it shows `wanted`. Chromium drops what it loads when an interface of the host comes or goes, and
+    /// other tests make some; so each attempt has an address of its own.
+    #[track_caller]
+    pub fn load(&self, url: impl Fn() -> String, wanted: &str) {
+        let loaded = (0..6).any(|_| {
+            self.open(&url());
+            let expression = format!(
+                "!!document.querySelector({}) || /ERR_NETWORK_CHANGED/.test(document.body?.innerText)",
+                json!(wanted)
+            );
+            self.within(PATIENCE / 3, &expression).is_some()
+                && self.run("return !!document.querySelector(arguments[0])", &[json!(wanted)]) == true
+        });
+        assert!(loaded, "{wanted} is not shown: {}", self.run("return document.body.innerText", &[]));
     }
 
     /// Waits for an element and clicks it, as a person does: it must be in sight.
@@ -177,19 +204,23 @@ impl Browser {
 
     #[track_caller]
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
-        let body = body.map_or_else(String::new, Value::to_string);
+        let (head, body) = self.exchange(method, path, &body.map_or_else(String::new, Value::to_string));
+        let value: Value =
+            serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {head}"));
+        assert!(head.contains(" 200 "), "{method} {path}: {}", value["value"]["message"]);
+        value["value"].clone()
+    }
+
+    /// The status line and the body of the answer.
+    fn exchange(&self, method: &str, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("chromedriver listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        stream.write_all((head + &body).as_bytes()).expect("chromedriver listens");
-        let (head, body) = read_answer(&mut BufReader::new(stream));
-        let value: Value =
-            serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {head}"));
-        assert!(head.contains(" 200 "), "{method} {path}: {}", value["value"]["message"]);
-        value["value"].clone()
+        stream.write_all((head + body).as_bytes()).expect("chromedriver listens");
+        read_answer(&mut BufReader::new(stream))
     }
 }
 

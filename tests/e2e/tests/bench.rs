@@ -48,3 +48,14 @@ fn pods_are_bound() {
     assert_eq!((&row["workload"], &row["pods"]), (&Value::from("plain"), &Value::from(40)));
     assert!(row["podsPerSecond"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
 }
+
+#[test]
+fn definitions_are_made_served_and_there_after_a_restart() {
+    let Some(told) = bench(&["definitions", "--definitions", "3"]) else { return };
+    assert_eq!(told["definitions"], 3);
+    for figure in
+        ["oneMoreServedMillis", "oneMoreOpenapiV3Millis", "openapiV2AfterChangeMillis", "startMillis"]
+    {
+        assert!(told[figure].as_f64().is_some_and(|millis| millis > 0.0), "{figure}: {told}");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry_store::{Embedded, embedded};
 use ferry_testkit::TestServer;
-use futures::{AsyncBufReadExt, TryStreamExt};
+use futures::{AsyncBufReadExt, AsyncReadExt, TryStreamExt};
 use http::Request;
 use serde_json::{Value, json};
 
@@ -116,6 +116,28 @@ async fn a_watch_that_ends_says_where_to_go_on() {
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!(seen[0]["type"], "BOOKMARK");
     assert_eq!(seen[0]["object"]["metadata"]["resourceVersion"], later["metadata"]["resourceVersion"]);
+}
+
+#[tokio::test]
+async fn metadata_alone_is_watched_and_listed_in_protobuf() {
+    let server = TestServer::start().await;
+    server.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let watch = format!("{MAPS}?watch=true&timeoutSeconds=1");
+    for (path, kind) in [(MAPS, "PartialObjectMetadataList"), (&*watch, "PartialObjectMetadata")] {
+        let accept = format!("application/vnd.kubernetes.protobuf;as={kind};g=meta.k8s.io;v=v1");
+        let request = Request::get(path).header("accept", accept).body(Vec::new()).expect("a request");
+        let stream = server.admin().request_stream(request).await.expect("a stream");
+        let mut bytes = Vec::new();
+        let mut stream = std::pin::pin!(stream);
+        stream.read_to_end(&mut bytes).await.expect("the answer");
+        let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        assert!(
+            has("k8s\0") && has(kind) && has("meta.k8s.io/v1"),
+            "{kind}: {}",
+            String::from_utf8_lossy(&bytes)
+        );
+        assert!(!has("ERROR") && !has("\"metadata\""), "{kind}: {}", String::from_utf8_lossy(&bytes));
+    }
 }
 
 #[tokio::test]

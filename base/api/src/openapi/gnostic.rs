@@ -5,43 +5,44 @@
 
 use serde_json::{Map, Value};
 
+use super::parts::Section;
 use crate::protobuf::Backward;
 use crate::yaml;
 
-pub fn encode(document: &Value) -> Vec<u8> {
-    let mut out = Writer(Backward::default());
+/// The document without its parts: `frame` has the rest, the parts are entries of [`entry`] one after the other.
+pub fn join(frame: &Value, paths: &[u8], definitions: &[u8], parameters: &[u8]) -> Vec<u8> {
+    let mut out = Writer(Backward::with_capacity(paths.len() + definitions.len() + parameters.len() + 1024));
     out.message(13, |out| {
-        for (name, item) in entries(document, "securityDefinitions").rev() {
+        for (name, item) in entries(frame, "securityDefinitions").rev() {
             out.named(1, name, |out| out.message(2, |out| out.api_key(item)));
         }
     });
-    for requirement in items(document, "security").rev() {
+    for requirement in items(frame, "security").rev() {
         out.message(12, |out| {
             for (name, scopes) in requirement.as_object().into_iter().flatten().rev() {
                 out.named(1, name, |out| out.strings(1, scopes.as_array()));
             }
         });
     }
-    out.message(10, |out| {
-        for (name, parameter) in entries(document, "parameters").rev() {
-            out.named(1, name, |out| out.parameter(parameter));
-        }
-    });
-    out.message(9, |out| {
-        for (name, schema) in entries(document, "definitions").rev() {
-            out.named(1, name, |out| out.schema(schema));
-        }
-    });
-    out.message(8, |out| {
-        for (name, path) in entries(document, "paths").rev() {
-            out.named(2, name, |out| out.path(path));
-        }
-    });
+    out.0.bytes(10, parameters);
+    out.0.bytes(9, definitions);
+    out.0.bytes(8, paths);
     out.message(2, |out| {
-        out.text(2, document["info"].get("version"));
-        out.text(1, document["info"].get("title"));
+        out.text(2, frame["info"].get("version"));
+        out.text(1, frame["info"].get("title"));
     });
-    out.text(1, document.get("swagger"));
+    out.text(1, frame.get("swagger"));
+    out.0.into_vec()
+}
+
+/// One entry of a section of the document.
+pub fn entry(section: Section, name: &str, value: &Value) -> Vec<u8> {
+    let mut out = Writer(Backward::default());
+    match section {
+        Section::Paths => out.named(2, name, |out| out.path(value)),
+        Section::Definitions => out.named(1, name, |out| out.schema(value)),
+        Section::Parameters => out.named(1, name, |out| out.parameter(value)),
+    }
     out.0.into_vec()
 }
 
@@ -273,11 +274,10 @@ mod tests {
 
     #[test]
     fn a_document_is_written_in_gnostics_messages() {
-        let bytes = encode(&json!({
-            "swagger": "2.0",
-            "info": {"title": "T", "version": "1"},
-            "definitions": {"A": {"type": "object"}, "B": {"$ref": "#/definitions/A"}},
-        }));
+        let mut definitions = entry(Section::Definitions, "A", &json!({"type": "object"}));
+        definitions.extend(entry(Section::Definitions, "B", &json!({"$ref": "#/definitions/A"})));
+        let frame = json!({"swagger": "2.0", "info": {"title": "T", "version": "1"}});
+        let bytes = join(&frame, &[], &definitions, &[]);
         let document = fields(&bytes);
         let tags: Vec<u32> = document.iter().map(|(tag, _)| *tag).collect();
         assert_eq!(tags, [1, 2, 8, 9, 10, 13]);

@@ -15,6 +15,17 @@ use crate::types::Types;
 /// The version of the API that the documents describe.
 pub const API_VERSION: &str = "1.36";
 
+/// All but paths, definitions and parameters.
+pub fn frame() -> Value {
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": API_VERSION},
+        "securityDefinitions": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
+        "security": [{"BearerToken": []}],
+    })
+}
+
+/// Paths, definitions and parameters of kinds, and of what stands beside all kinds.
 pub fn document(kinds: &[Arc<Kind>]) -> Value {
     // Kept until the whole document is there.
     let _descriptions = Descriptions::get();
@@ -24,6 +35,15 @@ pub fn document(kinds: &[Arc<Kind>]) -> Value {
         v3::groups("/apis/", "getAPIVersions", "apis", "APIGroupList"),
     ];
     served.extend(operations::issuer());
+    sections(served, kinds)
+}
+
+/// The same of kinds alone, with all definitions that they refer to.
+pub fn part(kinds: &[Arc<Kind>]) -> Value {
+    sections(Vec::new(), kinds)
+}
+
+fn sections(mut served: Vec<Path>, kinds: &[Arc<Kind>]) -> Value {
     for (group, versions) in group_versions(kinds) {
         if !group.is_empty() {
             served.push(v3::group_document(group));
@@ -38,15 +58,7 @@ pub fn document(kinds: &[Arc<Kind>]) -> Value {
     let mut shared = BTreeMap::new();
     let paths: Map<String, Value> =
         served.iter().map(|path| (path.path.clone(), path_item(path, &mut shared))).collect();
-    json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": API_VERSION},
-        "paths": paths,
-        "definitions": definitions,
-        "parameters": shared,
-        "securityDefinitions": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
-        "security": [{"BearerToken": []}],
-    })
+    json!({"paths": paths, "definitions": definitions, "parameters": shared})
 }
 
 pub(super) fn response_description(code: u16) -> &'static str {

@@ -111,7 +111,10 @@ impl<'s> Rows<'s> {
     /// What is owned in one piece is still made of rows.
     fn check_whole(self, shape: &'s Shape, value: &Value, path: &mut String, errors: &mut Vec<String>) {
         match (shape, value) {
-            (Shape::Struct(id), value) => self.check(Owned::Struct(self.types.get(*id)), value, path, errors),
+            (Shape::Struct(id), value) => match self.types.get(*id).stands_for {
+                Some(_) => self.check(self.inner(shape), value, path, errors),
+                None => self.check(Owned::Struct(self.types.get(*id)), value, path, errors),
+            },
             (Shape::Map(inner), value) => self.check(Owned::Map(inner), value, path, errors),
             (Shape::List(inner), Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
@@ -208,7 +211,7 @@ fn mismatch(shape: &Shape, value: &Value) -> Option<String> {
     let fits = match shape {
         Shape::Int32 | Shape::Int64 | Shape::Double => value.is_number(),
         Shape::Bool => value.is_boolean(),
-        Shape::Quantity | Shape::IntOrString => value.is_number() || value.is_string(),
+        Shape::Quantity | Shape::IntOrString => value.is_number() || value.is_string() || value.is_boolean(),
         _ => value.is_string(),
     };
     if fits {

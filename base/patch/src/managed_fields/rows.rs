@@ -59,6 +59,9 @@ impl<'s> Rows<'s> {
         match (shape, list) {
             (Shape::Struct(id), _) => {
                 let ty = self.types.get(*id);
+                if let Some(field) = &ty.stands_for {
+                    return self.owned(&field.shape, &field.list, field.atomic);
+                }
                 match () {
                     // OpenAPI has no type for what may be a schema or something else.
                     () if ty.either.is_some() => Owned::Free,

@@ -486,8 +486,13 @@ impl Walk<'_> {
     }
 }
 
-/// A rule as upstream's messages show it.
+/// A rule as upstream's messages show it: as Go writes JSON, which escapes what HTML would read as its own.
 fn shown(rule: &Rule) -> String {
+    let shown = shown_plainly(rule);
+    shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn shown_plainly(rule: &Rule) -> String {
     let text = |text: &Option<crate::structural::Text>| json!(text.as_deref().unwrap_or_default());
     format!(
         r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{},"FieldPath":{},"OptionalOldSelf":{}}}"#,

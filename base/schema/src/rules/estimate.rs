@@ -308,7 +308,7 @@ impl Estimate<'_> {
                 }
             }
             (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
-                let opaque = |node| matches!(self.type_of(node), Type::Opaque(_));
+                let opaque = |node| matches!(self.type_of(node), Type::Opaque(_) | Type::Type);
                 match opaque(a) && opaque(b) {
                     true => (sum().and(Span::of(1)), None),
                     false => (sum().and(self.compared(a, b)), None),

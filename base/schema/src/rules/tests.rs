@@ -7,7 +7,7 @@ fn judge(schema: &Value, new: &Value, old: Option<&Value>) -> Vec<String> {
     let rules = Rules::compile(&schema).expect("rules");
     let fields = |value: &Value| value.as_object().cloned().expect("an object");
     let mut errors = FieldErrors::default();
-    rules.judge(&fields(new), old.map(fields).as_ref(), &mut errors);
+    let _ = rules.judge(&fields(new), old.map(fields).as_ref(), &mut errors);
     errors.0.iter().map(ToString::to_string).collect()
 }
 

@@ -48,22 +48,44 @@ impl Arena {
             if resource && ["apiVersion", "kind", "metadata"].contains(&&**name) {
                 continue;
             }
-            let mut field = Field::new(name, self.shape(property));
-            field.pointer = true;
+            let mut field = self.field(name, property);
             field.required = node.more().required.contains(name);
-            field.atomic = property.is(ATOMIC_MAP);
-            field.default = property.default().cloned();
-            field.list = match property.list {
-                List::Unset => ListType::Unset,
-                List::Atomic => ListType::Atomic,
-                List::Set => ListType::Set,
-                List::Map => {
-                    ListType::Map(property.more().list_keys.iter().map(|key| (**key).into()).collect())
-                }
-            };
             fields.push(field);
         }
         fields
+    }
+
+    fn field(&mut self, name: &str, node: &Ref) -> Field {
+        let mut field = Field::new(name, self.shape(node));
+        field.pointer = true;
+        field.atomic = node.is(ATOMIC_MAP);
+        field.default = node.default().cloned();
+        field.list = match node.list {
+            List::Unset => ListType::Unset,
+            List::Atomic => ListType::Atomic,
+            List::Set => ListType::Set,
+            List::Map => ListType::Map(node.more().list_keys.iter().map(|key| (**key).into()).collect()),
+        };
+        field
+    }
+
+    /// The shape of elements and of a map's values. A list or map among them that is merged in its own way is a
+    /// type that stands for it: only fields say how they are merged.
+    fn inner(&mut self, node: &Ref) -> Shape {
+        let is_merged = match node.kind {
+            Kind::Array => matches!(node.list, List::Set | List::Map),
+            _ => node.is(ATOMIC_MAP) && node.properties.is_empty() && node.additional == Additional::Schema,
+        };
+        if !is_merged {
+            return self.shape(node);
+        }
+        if let Some(made) = self.made.get(&node.address()) {
+            return Shape::Struct(*made);
+        }
+        let field = self.field("", node);
+        let id = self.types.add(Type { stands_for: Some(Box::new(field)), ..Type::default() });
+        self.made.insert(node.address(), id);
+        Shape::Struct(id)
     }
 
     fn shape(&mut self, node: &Ref) -> Shape {
@@ -76,7 +98,7 @@ impl Arena {
             Kind::Number => Shape::Double,
             Kind::Boolean => Shape::Bool,
             Kind::Array => Shape::List(Box::new(match node.items() {
-                Some(items) => self.shape(items),
+                Some(items) => self.inner(items),
                 None => Shape::Json,
             })),
             Kind::Any | Kind::Object => self.object(node),
@@ -89,7 +111,7 @@ impl Arena {
             match node.additional {
                 Additional::Schema => {
                     if let Some(values) = node.values() {
-                        return Shape::Map(Box::new(self.shape(values)));
+                        return Shape::Map(Box::new(self.inner(values)));
                     }
                 }
                 Additional::Yes => return Shape::Map(Box::new(Shape::Json)),
@@ -167,6 +189,7 @@ mod tests {
                 "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
                 "atomic": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": {"type": "string"}}},
                 "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "sets": {"type": "object", "additionalProperties": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}},
                 "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
                 "either": {"x-kubernetes-int-or-string": true},
                 "template": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
@@ -190,6 +213,10 @@ mod tests {
         assert_eq!(field("set").list, ListType::Set);
         assert!(field("atomic").atomic);
         assert_eq!(field("labels").shape, Shape::Map(Box::new(Shape::String)));
+        let Shape::Map(values) = &field("sets").shape else { panic!("a map") };
+        let Shape::Struct(id) = **values else { panic!("of lists that are merged") };
+        let list = rows.types.get(id).stands_for.as_ref().expect("a list");
+        assert_eq!((&list.list, &list.shape), (&ListType::Set, &Shape::List(Box::new(Shape::String))));
         assert_eq!(field("free").shape, Shape::Json);
         assert_eq!(field("either").shape, Shape::IntOrString);
         let template = rows.types.get(below(spec, "template"));

@@ -316,6 +316,51 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_container_that_had_started_stays_so_while_its_pod_ends() {
+        let probe =
+            serde_json::json!({"tcpSocket": {"port": 1}, "periodSeconds": 3600, "initialDelaySeconds": 3600});
+        let pod: Arc<Pod> = serde_json::from_value(serde_json::json!({"spec": {"containers":
+            [{"name": "c", "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe}]}}))
+        .map(Arc::new)
+        .expect("a pod");
+        let record = Container {
+            id: "id".into(),
+            name: "c".into(),
+            sandbox: String::new(),
+            restart_count: 0,
+            hash: String::new(),
+            state: crate::runtime::view::State::Running,
+            created_at: Timestamp::UNIX_EPOCH,
+            started_at: Some(Timestamp::now()),
+            finished_at: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            log_path: Default::default(),
+            termination_message_file: None,
+            termination_message_policy: String::new(),
+        };
+        let runtime = PodRuntime { sandboxes: vec![], containers: vec![record] };
+        let client = cri::Client::new("unix:///nowhere").expect("a client");
+        let mut probes = Probes::new(client, Recorder::silent(), Arc::new(|| {}));
+        probes.follow(&pod, &runtime, None, false);
+        for kind in [Kind::Startup, Kind::Readiness] {
+            probes.verdicts.lock().insert(("id".into(), kind), Verdict::Success);
+        }
+        probes.follow(&pod, &runtime, None, true);
+        let containers = pod::containers(&pod);
+        let readiness = probes.readiness(&containers[0], "id");
+        assert!(readiness.started && readiness.ready);
+        let kinds: Vec<Kind> = probes.tasks.keys().map(|(_, kind)| *kind).collect();
+        assert_eq!(kinds, [Kind::Readiness], "only readiness is asked for");
+        // the container is gone
+        probes.follow(&pod, &PodRuntime::default(), None, true);
+        assert!(probes.verdicts.lock().is_empty() && probes.tasks.is_empty());
+    }
+
+    #[tokio::test]
     async fn readiness_is_asked_for_at_once_when_a_container_has_started() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();

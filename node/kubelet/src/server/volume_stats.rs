@@ -14,8 +14,10 @@ const fn of_claim(name: &'static str, help: &'static str) -> Description {
     Description::gauge(name, help, OF_CLAIM)
 }
 
+type Number = fn(&Usage) -> u64;
+
 /// The series, and which number each is.
-static SERIES: [(Description, fn(&Usage) -> u64); 6] = [
+static SERIES: [(Description, Number); 6] = [
     (
         of_claim("kubelet_volume_stats_available_bytes", "Bytes that can still be written to the volume"),
         |usage| usage.available_bytes,

@@ -271,10 +271,16 @@ async fn a_body_that_panics_ends_alone() {
 
 #[tokio::test]
 async fn an_answer_that_broke_off_where_it_comes_from_does_not_end_well() {
-    let pieces = [Ok(Bytes::from("half of")), Err(BrokenOff)];
-    let mut pair = serving([Body::passed_on(futures::stream::iter(pieces))]).await;
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let first = futures::stream::once(async { Ok(Bytes::from("half of")) });
+    let last = futures::stream::once(async move {
+        told.await.expect("told");
+        Err(BrokenOff)
+    });
+    let mut pair = serving([Body::passed_on(first.chain(last))]).await;
     let mut answer = pair.get().await.into_body();
     assert_eq!(read(&mut answer, 7).await, b"half of");
+    tell.send(()).expect("it waits");
     let error = answer.data().await.expect("an end").expect_err("a reset");
     assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
 }

@@ -50,11 +50,19 @@ async fn aside<F: Future>(future: F) -> F::Output {
     .await
 }
 
+/// Computes for long, as [`aside`] does.
+pub fn aside_now<T>(compute: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
+        _ => compute(),
+    }
+}
+
 async fn act(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     let info = &request.info;
     let served = api.served();
     let Some(Place { kind, resource }) = served.place(&info.group, &info.version, &info.resource) else {
-        return match served.has_group(&info.group) {
+        return match served.has_group(&info.group) && !served.is_custom(&info.group) {
             true => Err(Status::no_such_path()),
             false => Ok(respond::page_not_found()),
         };
@@ -65,7 +73,12 @@ async fn act(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
         let resource = resource.as_ref().ok_or_else(Status::no_such_path)?;
         Ok(Target { api, request, kind, resource })
     };
-    match actions::decide(&request.method, info, kind)? {
+    let action = match actions::decide(&request.method, info, kind) {
+        Ok(action) => action,
+        Err(status) if kind.generation.is_some() => return nowhere(status, info, kind),
+        Err(status) => return Err(status),
+    };
+    match action {
         Action::Get => read::get(target()?).await,
         Action::List => read::list(target()?).await,
         Action::Watch => watch::watch(target()?).await,
@@ -82,6 +95,20 @@ async fn act(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
         Action::PodStream | Action::Proxy => api.node_connection.connect(target()?).await,
         Action::Review(review) => reviews::review(api, request, kind, review).await,
         Action::ResourceMetrics => resource_metrics::answer(api, request, kind).await,
+    }
+}
+
+/// The answer where a custom resource has no such path: a page where the scope is wrong, else words about the object.
+fn nowhere(status: Status, info: &RequestInfo, kind: &Kind) -> Result<Response, Status> {
+    let whole_cluster = info.namespace.is_empty();
+    let scope_fits = kind.is_namespaced() != whole_cluster;
+    match status.code {
+        404 if scope_fits && !info.subresource.is_empty() => {
+            Err(Status::not_found(&kind.group_resource(), &info.name))
+        }
+        404 => Ok(respond::page_not_found()),
+        405 if !scope_fits => Ok(respond::page_not_found()),
+        _ => Err(status),
     }
 }
 

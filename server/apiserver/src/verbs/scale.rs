@@ -142,11 +142,14 @@ fn scale_of(target: Target<'_>, object: &Object) -> Result<Object, Status> {
             metadata[field] = value.clone();
         }
     }
-    let scale = json!({
+    let mut scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
         "spec": {"replicas": number(&paths.replicas)},
-        "status": {"replicas": number(&paths.status_replicas), "selector": selector},
+        "status": {"replicas": number(&paths.status_replicas)},
     });
+    if !selector.is_empty() {
+        scale["status"]["selector"] = selector.into();
+    }
     Object::from_value(scale).ok_or_else(|| Status::internal("a scale is an object"))
 }
 
@@ -221,10 +224,15 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
     let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
     let asked = asked_scale(target, live)?;
     let replicas = asked.get(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
-    check_replicas(replicas, live.name())?;
+    // Those of a custom resource are judged with the rest of it.
+    if target.kind.generation.is_none() {
+        check_replicas(replicas, live.name())?;
+    }
     check_name(asked.name(), live.name())?;
     let mut object = live.clone();
     match asked.resource_version() {
+        // Whoever scales need not say which version, of any kind.
+        "" if !target.resource.strategy.traits().unconditional_update => {}
         "" => {
             object.remove_meta("resourceVersion");
         }

@@ -404,7 +404,7 @@ impl Frames {
         let object =
             ferry_api::Object::from_value(value).ok_or_else(|| Status::internal("no object to send"))?;
         let gvk = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
-        let schema = ferry_api::Schema::builtin(&gvk)
+        let schema = ferry_api::Schema::on_the_wire(&gvk)
             .ok_or_else(|| Status::internal(format!("{gvk} has no protobuf form")))?;
         let bytes =
             protobuf::encode(&object, &schema).map_err(|error| Status::internal(error.to_string()))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ferry_api::json_path::Template;
+use ferry_api::kinds::priorities;
 use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Scope, Status, Subresource};
 use parking_lot::RwLock;
 use serde_json::Value;
@@ -127,7 +128,7 @@ impl Definition {
             uid: object.uid().to_string(),
             generation: object.generation(),
             group: text(&spec["group"]),
-            versions: versions.map(|version| Version::read(version, &spec["group"], &names)).collect(),
+            versions: versions.map(|version| Version::read(version, spec, &names)).collect(),
             accepted: Names::read(&status["acceptedNames"]),
             names,
             scope: if spec["scope"] == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
@@ -236,11 +237,11 @@ impl Names {
 }
 
 impl Version {
-    fn read(version: &Value, group: &Value, names: &Names) -> Version {
+    fn read(version: &Value, spec: &Value, names: &Names) -> Version {
         let name = text(&version["name"]);
         let deprecation = (version["deprecated"] == true).then(|| match &version["deprecationWarning"] {
             Value::String(warning) => warning.clone(),
-            _ => format!("{}/{name} {} is deprecated", group.as_str().unwrap_or(""), names.kind),
+            _ => deprecation(&name, spec, names),
         });
         let scale = version.pointer("/subresources/scale").filter(|scale| scale.is_object());
         let columns = version["additionalPrinterColumns"].as_array().into_iter().flatten();
@@ -274,8 +275,12 @@ impl Version {
         let made = columns.iter().filter_map(|column| {
             // The definition was checked; a path that cannot be read shows nothing.
             let path = Template::parse_relaxed(&column.json_path).ok()?;
-            let PrinterColumn { name, kind, format, description, priority, .. } = column;
-            Some(Column::custom(name, kind, format, description, *priority, path))
+            let PrinterColumn { name, kind, format, description, priority, json_path } = column;
+            let description = match description.as_str() {
+                "" => format!("Custom resource definition column (in JSONPath format): {json_path}"),
+                description => description.to_string(),
+            };
+            Some(Column::custom(name, kind, format, &description, *priority, path))
         });
         made.collect()
     }
@@ -307,6 +312,23 @@ impl PrinterColumn {
             priority: column["priority"].as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(0),
             json_path: text(&column["jsonPath"]),
         }
+    }
+}
+
+/// What is said of a deprecated version that says nothing itself. It names the newest version to use in its place.
+fn deprecation(name: &str, spec: &Value, names: &Names) -> String {
+    let group = spec["group"].as_str().unwrap_or("");
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let usable = versions.filter(|version| version["served"] == true && version["deprecated"] != true);
+    let newer = usable
+        .filter_map(|version| version["name"].as_str())
+        .filter(|other| priorities::compare_versions(other, name).is_gt())
+        .max_by(|a, b| priorities::compare_versions(a, b));
+    match newer {
+        Some(newer) => {
+            format!("{group}/{name} {} is deprecated; use {group}/{newer} {}", names.kind, names.kind)
+        }
+        None => format!("{group}/{name} {} is deprecated", names.kind),
     }
 }
 

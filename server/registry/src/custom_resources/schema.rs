@@ -43,24 +43,24 @@ impl VersionSchema {
         }
     }
 
-    /// Judges an object by the schema and its rules. A schema that cannot be read lets nothing pass.
+    /// Judges an object by the schema and its rules, and says what was wrong before and stays so. A schema that cannot be
+    /// read lets nothing pass.
     pub fn validate(
         &self,
         new: &Map<String, Value>,
         old: Option<&Map<String, Value>>,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
-    ) -> Result<(), Status> {
+    ) -> Result<Vec<String>, Status> {
         let compiled = self.compiled().map_err(|why| self.unusable(why))?;
         let rules = compiled.rules.get_or_init(|| Rules::compile(&compiled.structural));
         let rules = rules.as_ref().map_err(|why| self.unusable(why))?;
-        match (scope, old) {
+        Ok(match (scope, old) {
             (UpdateScope::Status, Some(old)) => {
-                validate::status(new, old, &compiled.structural, rules, errors);
+                validate::status(new, old, &compiled.structural, rules, errors)
             }
             (_, old) => validate::object(new, old, &compiled.structural, rules, errors),
-        }
-        Ok(())
+        })
     }
 
     fn compiled(&self) -> Result<&Compiled, &String> {

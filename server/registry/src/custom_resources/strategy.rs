@@ -59,7 +59,7 @@ impl VersionRules {
                     ..0 => "should be a non-negative integer".to_string(),
                     _ => format!("should be less than or equal to {}", i32::MAX),
                 };
-                errors.invalid(path.as_ref(), number, &why);
+                errors.invalid(format!(".{path}"), number, &why);
             }
         }
     }
@@ -72,7 +72,10 @@ fn plain_finalizers(new: &Object, old: Option<&Object>) -> Vec<String> {
     let plain = new.finalizers().filter(|name| !name.contains('/') && !standard.contains(name));
     plain
         .filter(is_new)
-        .map(|name| format!("metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers"))
+        .map(|name| {
+            let path = if name.contains('.') { " including a path (/)" } else { "" };
+            format!("metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers")
+        })
         .collect()
 }
 
@@ -99,9 +102,10 @@ impl Strategy for CustomStrategy {
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
         let rules = self.version(version)?;
-        rules.schema.validate(&object.0, None, UpdateScope::Main, errors)?;
+        let mut warnings = rules.schema.validate(&object.0, None, UpdateScope::Main, errors)?;
         rules.check_scale(object, errors);
-        Ok(plain_finalizers(object, None))
+        warnings.extend(plain_finalizers(object, None));
+        Ok(warnings)
     }
 
     fn prepare_action(&self, _: &str, _: &mut Object, _: &Object) {}
@@ -115,9 +119,10 @@ impl Strategy for CustomStrategy {
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
         let rules = self.version(version)?;
-        rules.schema.validate(&new.0, Some(&old.0), scope, errors)?;
+        let mut warnings = rules.schema.validate(&new.0, Some(&old.0), scope, errors)?;
         rules.check_scale(new, errors);
-        Ok(plain_finalizers(new, Some(old)))
+        warnings.extend(plain_finalizers(new, Some(old)));
+        Ok(warnings)
     }
 
     fn selectable(&self) -> &[Selectable] {

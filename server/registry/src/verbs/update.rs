@@ -72,6 +72,7 @@ impl Registry {
         // What the client sees of it, and what the client makes of that.
         let live = call.resource.seen_in(&old, call.kind).await?;
         let mut new = (change.transform)(Some(&live))?;
+        metadata::match_place(&mut new, call)?;
         // "0" is any version, as none is.
         let asked = match new.resource_version() {
             "0" => String::new(),
@@ -87,7 +88,7 @@ impl Registry {
         if asked.is_empty() && !call.resource.strategy.traits().unconditional_update {
             let mut errors = FieldErrors::default();
             errors.invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            return Err(Status::invalid(&call.kind.group, &call.kind.kind, call.name, &errors));
+            return Err(Status::invalid(&call.kind.group, &call.kind.plural, call.name, &errors));
         }
         if change.uid.is_some_and(|uid| uid != old.uid()) || (!new.uid().is_empty() && new.uid() != old.uid())
         {
@@ -236,7 +237,10 @@ async fn prepare(
         true => strategy.validate(&shown, version, &mut errors),
         false => strategy.validate_update(&shown, &shown_old, version, scope, &mut errors),
     })?;
+    let is_custom = call.kind.generation.is_some();
     if !errors.is_empty() {
+        // What rules of a custom resource tolerate is told all the same.
+        call.warn(warnings.into_iter().filter(|_| is_custom));
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, new.name(), &errors));
     }
     call.warn(warnings);

@@ -54,7 +54,17 @@ async fn act(client: &Client, pod: &Pod) {
         let condition = |name: &str| json!({"type": name, "status": "True"});
         let conditions: Vec<_> = ["Initialized", "Ready", "ContainersReady"].map(condition).into();
         let started = &pod.metadata.creation_timestamp;
-        let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "startTime": started, "conditions": conditions}});
+        let containers: Vec<_> = pod
+            .spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .map(|container| {
+                json!({"name": container.name, "image": container.image, "imageID": "", "ready": true,
+                    "restartCount": 0, "state": {"running": {"startedAt": started}}})
+            })
+            .collect();
+        let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "startTime": started,
+            "conditions": conditions, "containerStatuses": containers}});
         let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await;
     }
 }

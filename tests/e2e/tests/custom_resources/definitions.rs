@@ -87,7 +87,7 @@ async fn a_name_is_given_once_and_given_on_when_it_is_free() {
     assert_eq!(condition(&refused, "Established"), ("False", "NotAccepted"));
     assert_eq!(refused["status"]["acceptedNames"]["plural"], "gadgets");
     assert_eq!(refused["status"]["acceptedNames"]["kind"], "");
-    server.get("/apis/example.com/v1/gadgets").await.expect(404);
+    assert_eq!(server.get("/apis/example.com/v1/gadgets").await.code, 404);
     server.delete(&format!("{DEFINITIONS}/{NAME}")).await.expect(200);
     server.established(name).await;
     server.get("/apis/example.com/v1/gadgets").await.expect(200);
@@ -182,7 +182,7 @@ async fn definitions_are_listed_selected_patched_and_deleted_together() {
     server.delete(&ones).await.expect(200);
     server.until(&ones, |answer| names(&answer.json()).is_empty()).await;
     assert_eq!(names(&server.get(DEFINITIONS).await.expect(200)), ["cs.example.com"]);
-    server.get("/apis/example.com/v1/as").await.expect(404);
+    assert_eq!(server.get("/apis/example.com/v1/as").await.code, 404);
     let object = json!({"apiVersion": "example.com/v1", "kind": "C", "metadata": {"name": "a"}, "spec": red("a")["spec"]});
     server.post("/apis/example.com/v1/namespaces/default/cs", &object).await.expect(201);
 }

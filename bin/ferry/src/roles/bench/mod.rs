@@ -2,6 +2,7 @@
 
 mod api;
 mod controllers;
+mod definitions;
 mod part;
 mod requests;
 mod scheduler;
@@ -21,6 +22,8 @@ enum What {
     Api(api::Flags),
     /// CPU and memory of the controllers while a large Deployment comes and goes
     Controllers(controllers::Flags),
+    /// Memory and CPU of an API server with many CustomResourceDefinitions, and what one more costs
+    Definitions(definitions::Flags),
     /// Pods bound per second among many nodes that no kubelet stands behind
     Scheduler(scheduler::Flags),
 }
@@ -35,6 +38,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
     match flags.what {
         What::Api(flags) => api::run(&flags),
         What::Controllers(flags) => controllers::run(&flags),
+        What::Definitions(flags) => definitions::run(&flags),
         What::Scheduler(flags) => scheduler::run(&flags),
     }
 }

@@ -223,7 +223,8 @@ fn service(service: &Service, path: Path<'_>, errors: &mut FieldErrors) {
     if !called.starts_with('/') {
         errors.invalid(path, called, "must start with a '/'");
     }
-    let steps = called.strip_prefix('/').unwrap_or(called);
+    // Its first character goes, whatever it is.
+    let steps = called.get(called.chars().next().map_or(0, char::len_utf8)..).unwrap_or_default();
     for (index, step) in steps.strip_suffix('/').unwrap_or(steps).split('/').enumerate() {
         if step.is_empty() {
             errors.invalid(path, called, &format!("segment[{index}] may not be empty"));

@@ -54,7 +54,9 @@ impl Strategy for Definition {
     }
 
     fn prepare_create(&self, object: &mut Object) {
-        object.0.remove("status");
+        // Neither is left out where there is nothing to say.
+        let status = json!({"acceptedNames": {"plural": "", "kind": ""}, "conditions": null});
+        object.0.insert("status".into(), status);
         remember_storage_version(object);
     }
 
@@ -67,7 +69,7 @@ impl Strategy for Definition {
     fn validate(&self, object: &Object, _: &str, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
         let spec = spec::Spec::of(object);
         let name = format!("{}.{}", spec.text("/names/plural"), spec.text("/group"));
-        if object.name() != name {
+        if !object.name().is_empty() && object.name() != name {
             errors.invalid("metadata.name", object.name(), r#"must be spec.names.plural+"."+spec.group"#);
         }
         judge(object, None, errors);
@@ -127,6 +129,9 @@ impl Strategy for Definition {
             finalizers.push(FINALIZER.into());
             object.set_meta("finalizers", finalizers);
         }
+        // It is no change of the definition, and nobody waits.
+        object.remove_meta("deletionGracePeriodSeconds");
+        object.set_meta("generation", (object.generation() - 1).max(1));
         let now = object.meta_text("deletionTimestamp").to_string();
         let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
         let status = object.0.entry("status").or_insert_with(|| json!({}));
@@ -156,7 +161,8 @@ fn judge(new: &Object, old: Option<&Object>, errors: &mut FieldErrors) {
 }
 
 fn accepted_names(object: &Object, errors: &mut FieldErrors) {
-    if let Some(accepted) = object.get(&["status", "acceptedNames"]) {
+    let nothing = |accepted: &&Value| accepted["plural"] == "" && accepted["kind"] == "";
+    if let Some(accepted) = object.get(&["status", "acceptedNames"]).filter(|accepted| !nothing(accepted)) {
         names::judge(accepted, "status.acceptedNames", errors);
     }
 }
@@ -166,10 +172,9 @@ fn stored_versions(object: &Object, errors: &mut FieldErrors) {
     const PATH: &str = "status.storedVersions";
     let spec = spec::Spec::of(object);
     let versions = spec.versions();
-    let empty = json!([]);
-    let stored = object.get(&["status", "storedVersions"]).unwrap_or(&empty);
+    let stored = object.get(&["status", "storedVersions"]).unwrap_or(&Value::Null);
     let Some(stored) = stored.as_array().filter(|stored| !stored.is_empty()) else {
-        errors.invalid(PATH, stored.clone(), "must have at least one stored version");
+        errors.invalid(PATH, Value::Null, "must have at least one stored version");
         return;
     };
     for version in versions.iter().filter(|version| version["storage"] == true) {

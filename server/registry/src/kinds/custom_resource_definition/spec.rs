@@ -95,7 +95,13 @@ pub fn judge(new: &Object, old: Option<&Object>, errors: &mut FieldErrors) {
     for part in spec.parts("additionalPrinterColumns", "additionalPrinterColumns") {
         version::columns(part.value, &part.path, errors);
     }
+    let schema_differs = spec.parts("schema", "validation").len() > 1;
     for part in spec.parts("selectableFields", "selectableFields") {
+        // Fields that all versions select are looked for in the schema of all versions.
+        if part.path == "spec.selectableFields" && schema_differs {
+            errors.invalid(&part.path, "", "may only be set when validations.schema is included");
+            continue;
+        }
         let before = before.and_then(|spec| spec.version(text(&part.version["name"])));
         let before = before.map(|version| &version["selectableFields"]);
         version::selectable(part.value, schema(part.version), before, &part.path, errors);
@@ -154,6 +160,9 @@ fn versions(spec: Spec<'_>, before: Option<Spec<'_>>, errors: &mut FieldErrors) 
         let faults = names::dns1035_label(name);
         if !faults.is_empty() {
             errors.invalid(format!("{path}.name"), name, &faults.join(","));
+            if index == 0 && !name.is_empty() {
+                errors.invalid("spec.version", name, &faults.join(","));
+            }
         }
         version::deprecation(version, &path, errors);
     }
@@ -161,11 +170,11 @@ fn versions(spec: Spec<'_>, before: Option<Spec<'_>>, errors: &mut FieldErrors) 
         versions[..index].iter().any(|other| other["name"] == version["name"])
     };
     if versions.iter().enumerate().any(is_again) {
-        errors.invalid(PATH, names_of(versions), "must contain unique version names");
+        errors.invalid(PATH, names_of(spec), "must contain unique version names");
     }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
-        errors.invalid(PATH, names_of(versions), why);
+        errors.invalid(PATH, names_of(spec), why);
     }
 }
 
@@ -211,8 +220,11 @@ fn immutable(new: Spec<'_>, old: Spec<'_>, is_established: bool, errors: &mut Fi
 }
 
 /// The value that errors about all versions show.
-fn names_of(versions: &[Value]) -> Vec<Value> {
-    versions.iter().map(|version| version["name"].clone()).collect()
+fn names_of(spec: Spec<'_>) -> Value {
+    match &spec.0["versions"] {
+        Value::Array(versions) => versions.iter().map(|version| version["name"].clone()).collect(),
+        _ => Value::Null,
+    }
 }
 
 fn schema(version: &Value) -> Option<&Value> {

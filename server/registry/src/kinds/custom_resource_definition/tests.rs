@@ -178,7 +178,7 @@ fn versions_have_names_of_their_own_and_one_is_stored() {
         |it| it["spec"]["versions"] = json!([]),
         &[
             "spec.versions: Invalid value: []: must have exactly one version marked as storage version",
-            "status.storedVersions: Invalid value: []: must have at least one stored version",
+            "status.storedVersions: Invalid value: null: must have at least one stored version",
         ],
     );
     create(
