@@ -109,7 +109,7 @@ impl Fuzzer {
         let environment = [("RUSTFLAGS", COVERAGE), ("CARGO_TARGET_DIR", target.as_str())];
         // A platform that is named keeps the flags away from build scripts, which have no fuzzer to be linked with.
         let manifest = ["--manifest-path", "fuzz/Cargo.toml", "--target", &platform, "--bin", "any"];
-        let mut words = [&["build", "--locked", "--quiet"][..], &manifest].concat();
+        let mut words = [&["build", "--quiet"][..], &manifest].concat();
         if scope == Scope::Base {
             words.push("--no-default-features");
         }

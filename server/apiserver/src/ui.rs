@@ -61,7 +61,7 @@ pub fn is_public(info: &RequestInfo) -> bool {
 /// Authorizers are not asked about the page: it gives nobody anything that they do not have.
 pub fn may(info: &RequestInfo, user: &User) -> Option<Decision> {
     let is_allowed = is_public(info) || (is_ours(info) && user.is_in(ALL_AUTHENTICATED));
-    is_allowed.then(|| Decision::Allow { reason: Reason::Static("the page is for everybody") })
+    is_allowed.then_some(Decision::Allow { reason: Reason::Static("the page is for everybody") })
 }
 
 /// What a caller showed to be known, in a form that can be shown again.
