@@ -23,7 +23,7 @@ async fn a_definition_is_served_told_of_and_gone_when_it_is_deleted() {
         .iter()
         .map(|it| (it["name"].as_str().unwrap_or(""), it["kind"].as_str().unwrap_or("")))
         .collect();
-    assert_eq!(found, [("widgets", "Widget"), ("widgets/scale", "Scale"), ("widgets/status", "Widget")]);
+    assert_eq!(found, [("widgets", "Widget"), ("widgets/status", "Widget"), ("widgets/scale", "Scale")]);
     let widgets = &resources["resources"][0];
     assert_eq!(
         (&widgets["shortNames"], &widgets["categories"], &widgets["singularName"]),
