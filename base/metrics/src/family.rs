@@ -146,8 +146,11 @@ pub struct Family<S, const N: usize> {
     labels: &'static [&'static str; N],
     buckets: &'static [f64],
     /// In the order of the labels' values.
-    series: RwLock<Vec<([Box<str>; N], Arc<S>)>>,
+    series: RwLock<Vec<Labelled<S, N>>>,
 }
+
+/// A series behind the values of its labels.
+type Labelled<S, const N: usize> = ([Box<str>; N], Arc<S>);
 
 impl<S: Series, const N: usize> Family<S, N> {
     const fn of(

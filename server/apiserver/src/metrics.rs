@@ -436,7 +436,8 @@ mod tests {
     fn requests_have_upstreams_verbs_and_scopes() {
         let check = |method: Method, path: &str, content_type: &str, expected: (&str, &str)| {
             let (path, query) = path.split_once('?').unwrap_or((path, ""));
-            let info = RequestInfo::parse(&method, path, &Query::parse(query)).ok().expect("a path");
+            let info = RequestInfo::parse(&method, path, &Query::parse(query))
+                .unwrap_or_else(|_| panic!("{path} is a path"));
             assert_eq!((verb(&info, &method, content_type), scope(&info)), expected, "{method} {path}");
         };
         let pods = "/api/v1/namespaces/a/pods";
