@@ -25,14 +25,17 @@ const PIECE: usize = 24 << 10;
 /// More polls than any request takes.
 const MOST: usize = 400;
 
+/// Whether the write was done; `None` where it was done in part.
+type Judge = fn(&[Value]) -> Option<bool>;
+
 /// One request, about the objects of a number.
 struct Case {
     verb: &'static str,
     /// Objects that are there before: path of the collection, object.
     before: fn(usize) -> Vec<(String, Value)>,
     request: fn(usize) -> (Method, String, &'static str, Value),
-    /// Whether the write was done; `None` where it was done in part. What writes nothing has no such question.
-    done: Option<fn(&[Value]) -> Option<bool>>,
+    /// What writes nothing has no such question.
+    done: Option<Judge>,
     /// What `done` looks at.
     looked_at: fn(usize) -> Vec<String>,
 }
