@@ -162,7 +162,7 @@ async fn an_unfinished_object_is_hidden_until_the_last_name_is_gone() {
 async fn the_creating_request_waits_with_its_deadline() {
     let server = server().await;
     configure(&server, "slow", &[("never.example.com", "configmaps")]).await;
-    let failed = server.post(&format!("{MAPS}?timeout=1s"), &config_map("x")).await.expect(504);
+    let failed = server.post(&format!("{MAPS}?timeout=2s"), &config_map("x")).await.expect(504);
     assert_eq!(
         failed["message"],
         "Timeout: server has timed out waiting for the initialization of configmaps x"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_api::{FieldErrors, Object, Status, User};
+use ferry_api::{CustomSchema, FieldErrors, Object, Status, User};
 
 use super::definition::Version;
 use super::schema::VersionSchema;
@@ -82,7 +82,14 @@ fn plain_finalizers(new: &Object, old: Option<&Object>) -> Vec<String> {
 impl Strategy for CustomStrategy {
     fn default(&self, _: &mut Object) {}
 
-    fn prepare_create(&self, _: &mut Object) {}
+    fn prepare_create(&self, object: &mut Object) {
+        // The status that was sent is gone; its defaults are shown as they will be whenever the object is read.
+        let version = object.api_version().rsplit('/').next().unwrap_or("");
+        if let Some(rules) = self.versions.get(version).filter(|rules| rules.has_status) {
+            let schema = rules.schema.clone();
+            schema.set_defaults(&mut object.0);
+        }
+    }
 
     fn stamp_requester(&self, _: &mut Object, _: &User) {}
 

@@ -48,7 +48,8 @@ impl Registry {
         span.object(&call.resource.stored.plural, namespace, name);
         let cache = &call.resource.cache;
         let followed = span.in_scope(cache::until(cache, namespace, name, Some(revision), outcome));
-        let ended = tokio::time::timeout(call.patience, followed).await.unwrap_or_else(|_| {
+        // The request's own deadline is as far away, and cannot say what was waited for.
+        let ended = tokio::time::timeout(call.patience.mul_f32(0.75), followed).await.unwrap_or_else(|_| {
             let resource = &call.kind.plural;
             Err(Status::timeout(format!(
                 "server has timed out waiting for the initialization of {resource} {name}"
