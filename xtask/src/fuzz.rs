@@ -7,8 +7,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -16,12 +14,8 @@ use crate::step;
 
 /// What `cargo xtask fuzz` gives each target where nothing else is said.
 const SECONDS: u64 = 60;
-/// What each gets among the tests, whichever comes first.
-const RUNS_IN_TESTS: u64 = 20_000;
-const SECONDS_IN_TESTS: u64 = 15;
-const IN_TESTS: &[&str] = &["protobuf", "json", "yaml", "patches", "selectors", "cel", "schema"];
-/// How many run at once among the tests.
-const AT_ONCE_IN_TESTS: usize = 2;
+/// Targets that stand on base alone: their build is a quarter of that of all.
+const BASE: &[&str] = &["protobuf", "json", "yaml", "patches", "selectors", "cel", "schema"];
 /// For one input. A busy machine may hold a process up for long.
 const INPUT_SECONDS: u64 = 60;
 const MEGABYTES: u64 = 1024;
@@ -45,29 +39,13 @@ pub fn run(words: &[&str]) -> Result<bool> {
             other => bail!("cargo xtask fuzz [TARGET] [--seconds N]: {other}?"),
         }
     }
-    let fuzzer = Fuzzer::build(Scope::All)?;
     let all = targets()?;
     let chosen: Vec<String> = match target {
         None => all,
         Some(name) if all.iter().any(|known| known == name) => vec![name.to_string()],
         Some(name) => bail!("no target is called {name}; there are {}", all.join(", ")),
     };
-    fuzzer.run(chosen, &Effort::Explore { seconds }, 1)
-}
-
-/// How far a target is taken.
-enum Effort {
-    /// From all that was ever found on this machine, with new chances each time.
-    Explore { seconds: u64 },
-    /// From what the repository keeps, with the same chances each time: code that passed passes again.
-    Repeat,
-}
-
-/// The targets of base, each for a moment. The others are read by tests/fuzz as plain tests: their instrumented build would take
-/// longer than all else here.
-pub fn in_tests() -> Result<bool> {
-    let targets = IN_TESTS.iter().map(ToString::to_string).collect();
-    Fuzzer::build(Scope::Base)?.run(targets, &Effort::Repeat, AT_ONCE_IN_TESTS)
+    Fuzzer::build(&chosen)?.run(chosen, seconds)
 }
 
 /// The names of the programs in `fuzz/fuzz_targets`.
@@ -79,14 +57,6 @@ fn targets() -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-/// How much is built.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    /// Only what stands on base.
-    Base,
-    All,
 }
 
 struct Fuzzer {
@@ -102,7 +72,7 @@ struct Outcome {
 }
 
 impl Fuzzer {
-    fn build(scope: Scope) -> Result<Fuzzer> {
+    fn build(targets: &[String]) -> Result<Fuzzer> {
         let directory = step::target_directory()?.join("fuzz");
         let platform = platform()?;
         let target = directory.display().to_string();
@@ -110,7 +80,7 @@ impl Fuzzer {
         // A platform that is named keeps the flags away from build scripts, which have no fuzzer to be linked with.
         let manifest = ["--manifest-path", "fuzz/Cargo.toml", "--target", &platform, "--bin", "any"];
         let mut words = [&["build", "--quiet"][..], &manifest].concat();
-        if scope == Scope::Base {
+        if targets.iter().all(|target| BASE.contains(&target.as_str())) {
             words.push("--no-default-features");
         }
         step::cargo_with(&words, &environment)?;
@@ -118,50 +88,22 @@ impl Fuzzer {
         Ok(Fuzzer { program, directory })
     }
 
-    /// Runs the targets, `at_once` at a time; whether nothing was found.
-    fn run(&self, targets: Vec<String>, effort: &Effort, at_once: usize) -> Result<bool> {
-        let waiting = Mutex::new(targets.into_iter());
-        let outcomes = Mutex::new(Vec::new());
-        let next = || waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-        let work = || -> Result<()> {
-            while let Some(target) = next() {
-                let outcome = self.one(&target, effort)?;
-                println!("    {:<13} {}", outcome.target, outcome.said);
-                outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
-            }
-            Ok(())
-        };
-        match effort {
-            Effort::Explore { seconds } => println!("==> fuzz, {seconds} s each"),
-            Effort::Repeat => println!("==> fuzz, {RUNS_IN_TESTS} inputs each"),
+    /// Runs the targets, one after the other; whether nothing was found.
+    fn run(&self, targets: Vec<String>, seconds: u64) -> Result<bool> {
+        println!("==> fuzz, {seconds} s each");
+        let mut passed = true;
+        for target in targets {
+            let outcome = self.one(&target, seconds)?;
+            println!("    {:<13} {}", outcome.target, outcome.said);
+            passed &= outcome.passed;
         }
-        let started = Instant::now();
-        std::thread::scope(|scope| -> Result<()> {
-            let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().try_for_each(|worker| match worker.join() {
-                Ok(result) => result,
-                Err(_) => bail!("a worker of the fuzzer panicked"),
-            })
-        })?;
-        println!("    {:.1} s", started.elapsed().as_secs_f64());
-        let outcomes = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Ok(outcomes.iter().all(|outcome| outcome.passed))
+        Ok(passed)
     }
 
-    fn one(&self, target: &str, effort: &Effort) -> Result<Outcome> {
+    fn one(&self, target: &str, seconds: u64) -> Result<Outcome> {
         let place = |kind: &str| self.directory.join(kind).join(target);
         let (corpus, found, seeds, kept) =
             (place("corpus"), place("found"), place("seeds"), Path::new("fuzz/corpus").join(target));
-        let corpus = match effort {
-            Effort::Explore { .. } => corpus,
-            Effort::Repeat => {
-                let fresh = place("corpus-of-tests");
-                if fresh.exists() {
-                    fs::remove_dir_all(&fresh).with_context(|| format!("remove {}", fresh.display()))?;
-                }
-                fresh
-            }
-        };
         for directory in [&corpus, &found, &seeds] {
             fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         }
@@ -174,15 +116,8 @@ impl Fuzzer {
         if kept.is_dir() {
             command.arg(&kept);
         }
-        match effort {
-            Effort::Explore { seconds } => command.arg(format!("-max_total_time={seconds}")),
-            Effort::Repeat => command.args([
-                "-seed=1".to_owned(),
-                format!("-runs={RUNS_IN_TESTS}"),
-                format!("-max_total_time={SECONDS_IN_TESTS}"),
-            ]),
-        };
         let status = command
+            .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-rss_limit_mb={MEGABYTES}"))
             .arg(format!("-artifact_prefix={}/", found.display()))
