@@ -35,6 +35,9 @@ pub enum BadQuantity {
 const NANO: i32 = -9;
 /// 10^38 is the largest power of ten that an i128 holds.
 const MAX_POWER: u32 = 38;
+/// Digits are read up to here; a binary suffix has room above it. What is written stays below it too, so that it is read as
+/// the same number.
+const MAX_MANTISSA: i128 = 1 << 120;
 
 impl Quantity {
     pub const ZERO: Quantity = Quantity { mantissa: 0, exponent: 0, format: Format::DecimalSi };
@@ -129,11 +132,12 @@ fn read_any(text: &str) -> Result<(Quantity, bool), BadQuantity> {
         mantissa = divide_away(mantissa, exponent.abs_diff(NANO));
         exponent = NANO;
     }
-    if format == Format::BinarySi && exponent == 0 {
-        mantissa = mantissa.min(i64::MAX.into());
+    let mut quantity = Quantity { mantissa, exponent, format };
+    let largest = Quantity::from_value(i64::MAX, format);
+    if format == Format::BinarySi && quantity > largest {
+        quantity = largest;
     }
-    let mantissa = if negative { -mantissa } else { mantissa };
-    let quantity = Quantity { mantissa, exponent, format };
+    let quantity = if negative { -quantity } else { quantity };
     let below_one = quantity < Quantity::from_value(1, format) && -quantity < Quantity::from_value(1, format);
     let format = if format == Format::BinarySi && below_one { Format::DecimalSi } else { format };
     Ok((Quantity { format, ..quantity }, good_as_it_stands))
@@ -174,8 +178,7 @@ fn read_digits(whole: &str, fraction: &str) -> (i128, i32, bool) {
     for (digit, in_fraction) in whole.bytes().map(|b| (b, false)).chain(fraction.bytes().map(|b| (b, true))) {
         let next = mantissa.checked_mul(10).and_then(|m| m.checked_add(i128::from(digit - b'0')));
         match next {
-            // room is left for a binary suffix
-            Some(next) if next < 1 << 66 || !in_fraction && next < 1 << 120 => {
+            Some(next) if next < 1 << 66 || !in_fraction && next < MAX_MANTISSA => {
                 mantissa = next;
                 exponent -= i32::from(in_fraction);
             }
@@ -335,11 +338,11 @@ impl Display for Quantity {
         }
         let excess = if exponent > largest { exponent - largest } else { exponent.rem_euclid(3) };
         match power(excess as u32).and_then(|power| number.checked_mul(power)) {
-            Some(lifted) => {
+            Some(lifted) if lifted.abs() < MAX_MANTISSA => {
                 number = lifted;
                 exponent -= excess;
             }
-            None => return write!(f, "{number}e{exponent}"),
+            _ => return write!(f, "{number}e{exponent}"),
         }
         match (self.format, exponent) {
             (_, 0) => write!(f, "{number}"),
@@ -434,6 +437,21 @@ mod tests {
                 assert_eq!(Quantity::parse(text).map(|q| q.value()), Ok(i64::MAX));
             } else {
                 check(text, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_many_digits_are_rounded_once() {
+        let digits = "1234567890".repeat(6);
+        for suffix in ["", "m", "k", "E", "e1", "e20", "e-30", "Ki", "Ei"] {
+            for length in 30..=60 {
+                for text in
+                    [format!("{}{suffix}", &digits[..length]), format!("{}.5{suffix}", &digits[..length])]
+                {
+                    let written = canonical(&text).expect("a quantity").into_owned();
+                    assert_eq!(canonical(&written).as_deref(), Ok(written.as_str()), "{text}");
+                }
             }
         }
     }

@@ -8,6 +8,8 @@ mod defaults;
 mod structure;
 mod words;
 
+use std::borrow::Cow;
+
 use ferry_api::FieldErrors;
 use serde_json::{Map, Value};
 
@@ -30,14 +32,16 @@ pub struct CheckContext<'a> {
 
 /// Every error of a version's `openAPIV3Schema` at `path`, such as `spec.versions[0].schema.openAPIV3Schema`.
 pub fn schema(value: &Value, path: &str, context: &CheckContext<'_>, errors: &mut FieldErrors) {
-    let Some(root) = value.as_object() else {
-        errors.invalid(path, value.clone(), "must be an object");
-        return;
-    };
     if depth(value) > MAX_DEPTH {
         errors.invalid(path, "", &format!("must not nest more than {MAX_DEPTH} levels deep"));
         return;
     }
+    if let Some((way, wrong)) = no_schema(value) {
+        errors.invalid(format!("{path}{way}"), wrong.clone(), "must be an object");
+        return;
+    }
+    let value = &*without_nulls(value);
+    let Some(root) = value.as_object() else { return };
     let options = Options::of(context, value);
     let mut found = FieldErrors::default();
     at_the_root(root, path, context, &mut found);
@@ -205,6 +209,74 @@ pub(crate) fn children(schema: &Map<String, Value>) -> Vec<(String, &Value)> {
         }
     }
     found
+}
+
+/// The first value in the place of a schema that cannot be one, with the way there. Null stands for a schema that says
+/// nothing.
+fn no_schema(schema: &Value) -> Option<(String, &Value)> {
+    let fields = match schema {
+        Value::Object(fields) => fields,
+        Value::Null => return None,
+        other => return Some((String::new(), other)),
+    };
+    let lists = ["items", "allOf", "anyOf", "oneOf"];
+    let flags = ["additionalProperties", "additionalItems"];
+    let maps = ["properties", "patternProperties", "definitions", "dependencies"];
+    let fits = |word: &str, value: &Value| match value {
+        Value::Null => true,
+        Value::Object(_) => !lists[1..].contains(&word),
+        Value::Array(_) => lists.contains(&word),
+        Value::Bool(_) => flags.contains(&word),
+        _ => false,
+    };
+    let mut words = maps.into_iter().chain(lists).chain(flags).chain(["not"]);
+    let wrong = words.find_map(|word| Some((word, fields.get(word).filter(|value| !fits(word, value))?)));
+    if let Some((word, value)) = wrong {
+        return Some((format!(".{word}"), value));
+    }
+    children(fields).into_iter().find_map(|(way, below)| {
+        // A dependency may be a list of names.
+        if way.starts_with(".dependencies[") && below.is_array() {
+            return None;
+        }
+        no_schema(below).map(|(further, wrong)| (way + &further, wrong))
+    })
+}
+
+/// The schema with an empty one wherever null stands in the place of one, as upstream's reader has it.
+fn without_nulls(schema: &Value) -> Cow<'_, Value> {
+    fn has_null(schema: &Value) -> bool {
+        let Some(fields) = schema.as_object() else { return schema.is_null() };
+        children(fields).into_iter().any(|(_, below)| has_null(below))
+    }
+    fn fill(schema: &mut Value) {
+        let Some(fields) = schema.as_object_mut() else {
+            if schema.is_null() {
+                *schema = Value::Object(Map::new());
+            }
+            return;
+        };
+        for word in ["properties", "patternProperties", "definitions", "dependencies"] {
+            fields
+                .get_mut(word)
+                .and_then(Value::as_object_mut)
+                .into_iter()
+                .flat_map(Map::values_mut)
+                .for_each(fill);
+        }
+        for word in ["items", "allOf", "anyOf", "oneOf"] {
+            fields.get_mut(word).and_then(Value::as_array_mut).into_iter().flatten().for_each(fill);
+        }
+        for word in ["items", "additionalProperties", "additionalItems", "not"] {
+            fields.get_mut(word).filter(|below| below.is_object()).into_iter().for_each(fill);
+        }
+    }
+    if !has_null(schema) {
+        return Cow::Borrowed(schema);
+    }
+    let mut filled = schema.clone();
+    fill(&mut filled);
+    Cow::Owned(filled)
 }
 
 /// Levels of schemas; it does not go deeper than is allowed by far.

@@ -38,10 +38,7 @@ fn one(text: &str) {
     if let Ok(quantity) = Quantity::parse(text) {
         let printed = quantity.to_string();
         let again = Quantity::parse(&printed).unwrap_or_else(|why| panic!("{why}: {printed:?}"));
-        // Numbers of more digits than an i128 holds are rounded each time they are read.
-        if text.len() <= 36 {
-            assert_eq!(again.to_string(), printed, "{text:?}");
-        }
+        assert_eq!(again.to_string(), printed, "{text:?}");
         let _ = (quantity.value(), quantity.milli(), quantity.is_zero());
     }
     if let Some(nanoseconds) = duration::parse(text) {

@@ -48,6 +48,18 @@ fn types_have_to_be_said() {
 }
 
 #[test]
+fn null_in_the_place_of_a_schema_says_nothing() {
+    check(json!(null), &["x.type: Required value: must not be empty for specified object fields"]);
+    check(json!({"type": "string", "anyOf": [null]}), &[]);
+    check(json!({"type": "string", "not": null}), &[]);
+    check(
+        json!({"type": "object", "properties": {"a": 1}}),
+        &["x.properties[a]: Invalid value: 1: must be an object"],
+    );
+    check(json!({"type": "array", "items": "b"}), &[r#"x.items: Invalid value: "b": must be an object"#]);
+}
+
+#[test]
 fn combinations_only_narrow_down() {
     check(
         json!({"type": "string", "anyOf": [{"type": "string"}]}),

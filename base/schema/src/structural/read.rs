@@ -28,7 +28,11 @@ impl Reader {
         if depth > MAX_DEPTH {
             return Err(format!("the schema nests more than {MAX_DEPTH} levels deep"));
         }
-        let schema = schema.as_object().ok_or("a schema must be an object")?;
+        let nothing = Map::new();
+        let schema = match schema {
+            Value::Null => &nothing,
+            schema => schema.as_object().ok_or("a schema must be an object")?,
+        };
         if schema.contains_key("$ref") {
             return Err("the schema refers to another ($ref)".to_string());
         }
