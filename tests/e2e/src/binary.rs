@@ -116,6 +116,10 @@ impl Process {
         self.port
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the server, without a chance to tidy up; its directory stays.
     pub fn kill(&mut self) {
         // It may have ended by itself.

@@ -8,6 +8,7 @@ use ferry_api::{Object, Schema, Status};
 use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
+use super::list::Freshness;
 use super::{Answer, Call, Operation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::change;
@@ -65,8 +66,13 @@ impl Registry {
 
     async fn write_new(&self, call: &Call<'_>, object: &mut Object) -> Result<Answer, WriteFailure> {
         // The name comes before addresses and ports: what exists must not be refused for holding them.
-        if call.resource.cache.get(&call.resource.key(object.namespace(), object.name())).is_some() {
-            return Err(WriteFailure::Exists);
+        let key = call.resource.key(object.namespace(), object.name());
+        if call.resource.cache.get(&key).is_some() {
+            // Another server may have deleted it.
+            self.wait_until_fresh(Freshness::Current).await?;
+            if call.resource.cache.get(&key).is_some() {
+                return Err(WriteFailure::Exists);
+            }
         }
         // What is reserved now is not asked for when another draw is needed.
         let asked = call.resource.strategy.traits().reserves.then(|| object.clone());
@@ -131,16 +137,15 @@ impl Registry {
         Ok(committed)
     }
 
-    /// The answer to a write that was committed at `revision`: the newest state, which others may have changed already,
-    /// or the object as it was written when it is gone again.
+    /// The answer to a write that was committed at `revision`: the object as it was written, whatever others made of it since.
     pub(super) fn written(&self, call: &Call<'_>, mut object: Object, revision: Revision) -> Answer {
         let key = call.resource.key(object.namespace(), object.name());
         match call.resource.cache.get(&key) {
-            Some(entry) => {
+            Some(entry) if entry.revision == revision => {
                 self.keep(call, &entry, object, revision);
                 Answer::Entry(entry)
             }
-            None => {
+            _ => {
                 object.set_meta("resourceVersion", revision.to_string());
                 Answer::Object(Box::new(object))
             }

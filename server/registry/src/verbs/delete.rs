@@ -54,6 +54,15 @@ pub enum Deleted {
     Terminating(Answer),
 }
 
+/// How one try of a delete ended.
+enum Attempt {
+    Done(Deleted),
+    /// It is terminating already, or the request is a dry run.
+    NothingToWrite(Deleted),
+    /// The object changed in the meantime.
+    Overtaken,
+}
+
 const TRIES: usize = 32;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -62,9 +71,25 @@ impl Registry {
     pub async fn delete(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         validate_options(options)?;
         for _ in 0..TRIES {
-            let entry = call.current().ok_or_else(|| call.not_found())?;
-            if let Some(deleted) = self.try_delete(call, options, &entry).await? {
-                return Ok(deleted);
+            let entry = call.current();
+            let attempt = match &entry {
+                Some(entry) => self.try_delete(call, options, entry).await,
+                None => Err(call.not_found()),
+            };
+            match attempt {
+                Ok(Attempt::Done(deleted)) => return Ok(deleted),
+                // Someone was faster: look again.
+                Ok(Attempt::Overtaken) => {}
+                Ok(Attempt::NothingToWrite(deleted)) => {
+                    if self.is_newest(call, entry.as_ref()).await? {
+                        return Ok(deleted);
+                    }
+                }
+                Err(status) => {
+                    if self.is_newest(call, entry.as_ref()).await? {
+                        return Err(status);
+                    }
+                }
             }
         }
         Err(Status::modified(&call.group_resource(), call.name))
@@ -98,37 +123,37 @@ impl Registry {
         call: &Call<'_>,
         options: &DeleteOptions,
         entry: &Arc<Entry>,
-    ) -> Result<Option<Deleted>, Status> {
+    ) -> Result<Attempt, Status> {
         let old = self.object_of(call, entry).await?;
         check_preconditions(call, options, &old)?;
         call.admission.validate(call, Operation::Delete, None, Some(&old)).await?;
         let strategy = &call.resource.strategy;
         match plan(&old, options, call, |object| strategy.grace_period(object, options.grace_period_seconds))
         {
-            Plan::Pending => Ok(Some(Deleted::Terminating(Answer::Entry(entry.clone())))),
+            Plan::Pending => Ok(Attempt::NothingToWrite(Deleted::Terminating(Answer::Entry(entry.clone())))),
             Plan::Mark(mut marked) => {
                 strategy.begin_deletion(&mut marked);
                 if let Some(disruption) = options.disruption {
                     disruption.tell(&mut marked, &metadata::timestamp(call.now.as_second()));
                 }
                 if call.dry_run {
-                    return Ok(Some(Deleted::Terminating(Answer::Object(marked))));
+                    return Ok(Attempt::NothingToWrite(Deleted::Terminating(Answer::Object(marked))));
                 }
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
                 let txn = transaction(call, compare, put(call, &key, &marked), Vec::new());
                 match self.commit(call, call.namespace, call.name, txn, Some(&old), Some(&marked)).await {
-                    Ok(_) => {
-                        let answer = call.current().map_or(Answer::Object(marked), Answer::Entry);
-                        Ok(Some(Deleted::Terminating(answer)))
+                    Ok(committed) => {
+                        let answer = self.written(call, *marked, committed.revision);
+                        Ok(Attempt::Done(Deleted::Terminating(answer)))
                     }
-                    Err(Error::Conflict { .. }) => Ok(None),
+                    Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
                     Err(error) => Err(store_failure(error)),
                 }
             }
             Plan::Remove => {
                 if call.dry_run {
-                    return Ok(Some(Deleted::Gone(Answer::Entry(entry.clone()))));
+                    return Ok(Attempt::NothingToWrite(Deleted::Gone(Answer::Entry(entry.clone()))));
                 }
                 let txn_parts = strategy.txn_parts(self, None, Some(&old))?;
                 let key = call.resource.store_key(call.namespace, call.name);
@@ -137,9 +162,9 @@ impl Registry {
                 match self.commit(call, call.namespace, call.name, txn, Some(&old), None).await {
                     Ok(committed) => {
                         let gone = Arc::new(entry.deleted_at(committed.revision));
-                        Ok(Some(Deleted::Gone(Answer::Entry(gone))))
+                        Ok(Attempt::Done(Deleted::Gone(Answer::Entry(gone))))
                     }
-                    Err(Error::Conflict { .. }) => Ok(None),
+                    Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
                     Err(error) => Err(store_failure(error)),
                 }
             }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::cache::Entry;
-use crate::registry::Resource;
+use crate::registry::{Registry, Resource};
 use crate::strategy::TxnPart;
 
 /// The facts of one request. The verbs and admission read them here; nothing copies them.
@@ -136,6 +136,15 @@ impl Call<'_> {
 
     fn current(&self) -> Option<Arc<Entry>> {
         self.resource.cache.get(&self.resource.key(self.namespace, self.name))
+    }
+}
+
+impl Registry {
+    /// Whether a decision that was made by `entry`, the object as this server knew it, still stands. A commit says so
+    /// itself; a refusal, or a write that changes nothing, has to ask: another server's write may not have come here yet.
+    async fn is_newest(&self, call: &Call<'_>, entry: Option<&Arc<Entry>>) -> Result<bool, Status> {
+        self.wait_until_fresh(list::Freshness::Current).await?;
+        Ok(call.current().map(|now| now.revision) == entry.map(|known| known.revision))
     }
 }
 

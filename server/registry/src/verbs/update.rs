@@ -30,44 +30,70 @@ pub struct Change<'a> {
     pub uid: Option<&'a str>,
 }
 
+/// How one try of an update ended.
+enum Attempt {
+    Written(Answer),
+    /// The object is already as it should be, or the request is a dry run.
+    NothingToWrite(Answer),
+    /// The object changed in the meantime.
+    Overtaken,
+}
+
 impl Registry {
     /// Answers with the object, and whether it was created.
     pub async fn update(&self, call: &Call<'_>, change: Change<'_>) -> Result<(Answer, bool), Status> {
         for _ in 0..TRIES {
-            let Some(entry) = call.current() else {
-                if !change.may_create {
-                    return Err(call.not_found());
-                }
-                let object = (change.transform)(None)?;
-                if !object.resource_version().is_empty() {
-                    return Err(call.not_found());
-                }
-                call.admission.authorize_create(call).await?;
-                match self.create(call, object, change.tracked).await {
-                    // Someone created it in between: then it is to be changed.
-                    Err(status) if status.is_already_exists() && call.current().is_some() => continue,
-                    created => return Ok((created?, true)),
-                }
+            let entry = call.current();
+            let attempt = match &entry {
+                Some(entry) => self.try_update(call, &change, entry).await,
+                None => self.try_create(call, &change).await,
             };
-            match self.try_update(call, &change, &entry).await? {
-                Some(answer) => {
-                    self.remove_failed(call, &answer).await?;
-                    return Ok((answer, false));
+            match attempt {
+                Ok(Attempt::Written(answer)) => {
+                    if entry.is_some() {
+                        self.remove_failed(call, &answer).await?;
+                    }
+                    return Ok((answer, entry.is_none()));
                 }
                 // Someone was faster: look again.
-                None => continue,
+                Ok(Attempt::Overtaken) => {}
+                Ok(Attempt::NothingToWrite(answer)) => {
+                    if self.is_newest(call, entry.as_ref()).await? {
+                        return Ok((answer, entry.is_none()));
+                    }
+                }
+                Err(status) => {
+                    if self.is_newest(call, entry.as_ref()).await? {
+                        return Err(status);
+                    }
+                }
             }
         }
         Err(Status::modified(&call.group_resource(), call.name))
     }
 
-    /// `None`: the object changed under us and the client did not insist on a revision.
+    async fn try_create(&self, call: &Call<'_>, change: &Change<'_>) -> Result<Attempt, Status> {
+        if !change.may_create {
+            return Err(call.not_found());
+        }
+        let object = (change.transform)(None)?;
+        if !object.resource_version().is_empty() {
+            return Err(call.not_found());
+        }
+        call.admission.authorize_create(call).await?;
+        match self.create(call, object, change.tracked).await {
+            // Someone created it in between: then it is to be changed.
+            Err(status) if status.is_already_exists() && call.current().is_some() => Ok(Attempt::Overtaken),
+            created => Ok(Attempt::Written(created?)),
+        }
+    }
+
     async fn try_update(
         &self,
         call: &Call<'_>,
         change: &Change<'_>,
         entry: &Arc<Entry>,
-    ) -> Result<Option<Answer>, Status> {
+    ) -> Result<Attempt, Status> {
         let old = self.object_of(call, entry).await?;
         // What the client sees of it, and what the client makes of that.
         let live = call.resource.seen_in(&old, call.kind).await?;
@@ -126,7 +152,7 @@ impl Registry {
         entry: &Arc<Entry>,
         old: &Object,
         mut new: Object,
-    ) -> Result<Option<Answer>, Status> {
+    ) -> Result<Attempt, Status> {
         let strategy = &call.resource.strategy;
         let gone = new.is_deleting() && metadata::may_vanish(&new) && !strategy.is_retained(&new);
         let mut txn_parts = match gone {
@@ -137,7 +163,7 @@ impl Registry {
         // A write that changes nothing is none, but for a value that lies there in an older way: that is how keys
         // are replaced.
         if new == *old && !gone && !self.store.is_outdated(&key).await.map_err(store_failure)? {
-            return Ok(Some(Answer::Entry(entry.clone())));
+            return Ok(Attempt::NothingToWrite(Answer::Entry(entry.clone())));
         }
         let mut reservation = Reservation::default();
         if !gone {
@@ -145,7 +171,7 @@ impl Registry {
             txn_parts.append(&mut reservation.txn_parts);
         }
         if call.dry_run {
-            return Ok(Some(Answer::Object(Box::new(new))));
+            return Ok(Attempt::NothingToWrite(Answer::Object(Box::new(new))));
         }
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
         // The last finalizer of a deleted object is gone: so is the object.
@@ -158,9 +184,9 @@ impl Registry {
         let committed = self.commit(call, call.namespace, call.name, txn, Some(old), Some(&new)).await;
         drop(reservation.lock);
         match committed {
-            Ok(_) if gone => Ok(Some(Answer::Object(Box::new(new)))),
-            Ok(committed) => Ok(Some(self.written(call, new, committed.revision))),
-            Err(Error::Conflict { .. }) => Ok(None),
+            Ok(_) if gone => Ok(Attempt::Written(Answer::Object(Box::new(new)))),
+            Ok(committed) => Ok(Attempt::Written(self.written(call, new, committed.revision))),
+            Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
             Err(error) => Err(store_failure(error)),
         }
     }

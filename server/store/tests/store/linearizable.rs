@@ -1,98 +1,39 @@
-//! What concurrent clients of the embedded engine saw can be put in one order in which each saw what the one before
-//! left, and nobody's turn comes before it asked or after it was answered: the engine is linearizable.
-//!
-//! Wing and Gong's search, with a memory of where it has been, for each key alone: a history is linearizable if it is so
-//! for each of its keys. FERRY_STORE_HISTORIES: how many histories are recorded (4 if not set).
+//! What concurrent clients of an engine saw has one order, [`ferry_linearizable`] says which: of the embedded engine, and of
+//! the one over etcd while its server is killed. FERRY_STORE_HISTORIES: how many histories are recorded of each (4 if not set,
+//! one over etcd).
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use ferry_linearizable::{Action, Call, Outcome, Seen, is_linearizable};
 use ferry_store::embedded::Config;
-use ferry_store::{Durability, Error, KeyValue, Revision, Txn};
+use ferry_store::{Durability, Error, Etcd, KeyValue, Revision, Txn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::contract::Subject;
 use crate::embedded::open_with;
+use crate::etcd_server::EtcdServer;
 
 const CLIENTS: u64 = 6;
 const CALLS: usize = 120;
 const KEYS: usize = 3;
+/// What a client waits after a call that got no answer.
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// A key as one client saw it: its value and the revision of that.
-type State = Option<(Bytes, Revision)>;
-
-#[derive(Debug, Clone)]
-enum Action {
-    Read {
-        saw: State,
-    },
-    /// Puts, or deletes where there is no value, if the key was last changed at `expected`; zero for an absent key.
-    Write {
-        expected: Revision,
-        value: Option<Bytes>,
-        outcome: Outcome,
-    },
+fn number(revision: Revision) -> u64 {
+    revision.0.try_into().expect("no revision is negative")
 }
 
-#[derive(Debug, Clone)]
-enum Outcome {
-    Done(Revision),
-    Conflict(State),
+fn seen(kv: Option<KeyValue>) -> Seen {
+    kv.map(|kv| (String::from_utf8_lossy(&kv.value).into_owned(), number(kv.mod_revision)))
 }
 
-#[derive(Debug, Clone)]
-struct Call {
-    begin: u64,
-    end: u64,
-    action: Action,
-}
-
-/// What the call leaves, if it can have seen `state`.
-fn apply(state: &State, action: &Action) -> Option<State> {
-    let revision = state.as_ref().map_or(Revision(0), |(_, revision)| *revision);
-    match action {
-        Action::Read { saw } => (saw == state).then(|| state.clone()),
-        Action::Write { expected, value, outcome: Outcome::Done(at) } => {
-            (*expected == revision && *at > revision).then(|| value.clone().map(|value| (value, *at)))
-        }
-        Action::Write { expected, outcome: Outcome::Conflict(saw), .. } => {
-            (*expected != revision && saw == state).then(|| state.clone())
-        }
-    }
-}
-
-/// Whether the calls of one key, which did not exist before, have an order.
-fn is_linearizable(calls: &[Call]) -> bool {
-    let mut seen = HashSet::new();
-    let mut open = vec![(vec![false; calls.len()], None)];
-    while let Some((done, state)) = open.pop() {
-        // The next in order began before any that is still to come had ended.
-        let Some(first_end) = (0..calls.len()).filter(|at| !done[*at]).map(|at| calls[at].end).min() else {
-            return true;
-        };
-        for at in (0..calls.len()).filter(|at| !done[*at] && calls[*at].begin < first_end) {
-            if let Some(state) = apply(&state, &calls[at].action) {
-                let mut done = done.clone();
-                done[at] = true;
-                if seen.insert((done.clone(), state.clone())) {
-                    open.push((done, state));
-                }
-            }
-        }
-    }
-    false
-}
-
-fn state_of(kv: Option<KeyValue>) -> State {
-    kv.map(|kv| (kv.value, kv.mod_revision))
-}
-
-async fn client(store: Subject, number: u64, seed: u64, clock: Arc<AtomicU64>) -> Vec<(usize, Call)> {
-    let mut random = StdRng::seed_from_u64(seed * CLIENTS + number);
-    let mut known: [Revision; KEYS] = Default::default();
+async fn client(store: Subject, name: u64, seed: u64, clock: Arc<AtomicU64>) -> Vec<(usize, Call)> {
+    let mut random = StdRng::seed_from_u64(seed * CLIENTS + name);
+    let mut known = [0; KEYS];
     let mut calls = Vec::new();
     for step in 0..CALLS {
         let at = random.random_range(0..KEYS);
@@ -100,82 +41,105 @@ async fn client(store: Subject, number: u64, seed: u64, clock: Arc<AtomicU64>) -
         let kind = random.random_range(0..10);
         let begin = clock.fetch_add(1, Ordering::SeqCst);
         let action = if kind < 4 {
-            let saw = state_of(store.get(&key, None).await.unwrap().kv);
-            known[at] = saw.as_ref().map_or(Revision(0), |(_, revision)| *revision);
-            Action::Read { saw }
+            match store.get(&key, None).await {
+                Ok(got) => Some(Action::Read { saw: seen(got.kv) }),
+                // A read that told nothing has no place in the history.
+                Err(Error::Unavailable { .. }) => None,
+                Err(other) => panic!("{other}"),
+            }
         } else {
             let expected = known[at];
-            let value = (kind < 9 || expected.0 == 0).then(|| Bytes::from(format!("{number} {step}")));
-            let mut txn = match &value {
-                Some(value) if expected.0 == 0 => Txn::create(key.as_str(), value.clone()),
-                Some(value) => Txn::update(key.as_str(), expected, value.clone()),
-                None => Txn::delete(key.as_str(), expected),
-            };
-            txn.durability = if random.random() { Durability::Sync } else { Durability::Relaxed };
-            let outcome = match store.commit(txn).await {
-                Ok(committed) => Outcome::Done(committed.revision),
-                Err(Error::Conflict { current, .. }) => Outcome::Conflict(state_of(current)),
-                Err(other) => panic!("{other}"),
-            };
-            known[at] = match (&outcome, &value) {
-                (Outcome::Done(revision), Some(_)) => *revision,
-                (Outcome::Conflict(Some((_, revision))), _) => *revision,
-                _ => Revision(0),
-            };
-            Action::Write { expected, value, outcome }
+            let value = (kind < 9 || expected == 0).then(|| format!("{name} {step}"));
+            let durability = if random.random() { Durability::Sync } else { Durability::Relaxed };
+            let outcome = write(&store, &key, expected, value.clone(), durability).await;
+            Some(Action::Write { expected, value, outcome })
         };
-        calls.push((at, Call { begin, end: clock.fetch_add(1, Ordering::SeqCst), action }));
+        let end = clock.fetch_add(1, Ordering::SeqCst);
+        known[at] = match &action {
+            Some(Action::Read { saw: Some((_, revision)) })
+            | Some(Action::Write { outcome: Outcome::Conflict(Some(Some((_, revision)))), .. })
+            | Some(Action::Write { value: Some(_), outcome: Outcome::Done(Some(revision)), .. }) => *revision,
+            _ => 0,
+        };
+        if matches!(action, None | Some(Action::Write { outcome: Outcome::Unknown, .. })) {
+            tokio::time::sleep(PAUSE).await;
+        }
+        calls.extend(action.map(|action| (at, Call { begin, end, action })));
     }
     calls
 }
 
+async fn write(
+    store: &Subject,
+    key: &str,
+    expected: u64,
+    value: Option<String>,
+    durability: Durability,
+) -> Outcome {
+    let revision = Revision(expected.try_into().expect("a revision"));
+    let mut txn = match value.map(Bytes::from) {
+        Some(value) if expected == 0 => Txn::create(key, value),
+        Some(value) => Txn::update(key, revision, value),
+        None => Txn::delete(key, revision),
+    };
+    txn.durability = durability;
+    match store.commit(txn).await {
+        Ok(committed) => Outcome::Done(Some(number(committed.revision))),
+        Err(Error::Conflict { current, .. }) => Outcome::Conflict(Some(seen(current))),
+        Err(Error::Unavailable { .. }) => Outcome::Unknown,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Records a history of all clients and judges it; how many calls it had.
+async fn judge(store: Subject, seed: u64) -> usize {
+    let clock = Arc::new(AtomicU64::new(0));
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|name| tokio::spawn(client(store.clone(), name, seed, clock.clone()))).collect();
+    let mut keys: [Vec<Call>; KEYS] = Default::default();
+    for client in clients {
+        for (at, call) in client.await.unwrap() {
+            keys[at].push(call);
+        }
+    }
+    for (at, calls) in keys.iter_mut().enumerate() {
+        calls.sort_by_key(|call| call.begin);
+        assert!(is_linearizable(calls), "history {seed}: the calls of key {at} have no order: {calls:#?}");
+    }
+    keys.iter().map(Vec::len).sum()
+}
+
+fn histories(otherwise: u64) -> u64 {
+    std::env::var("FERRY_STORE_HISTORIES").map_or(otherwise, |histories| histories.parse().expect("a number"))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_concurrent_clients_see_has_one_order() {
-    let histories =
-        std::env::var("FERRY_STORE_HISTORIES").map_or(4, |histories| histories.parse().expect("a number"));
-    let mut calls_in_all = 0;
+    let (histories, mut calls) = (histories(4), 0);
     for seed in 0..histories {
         let directory = tempfile::tempdir().unwrap();
         let store = open_with(Config { segment: 64 << 10, ..Config::new(directory.path()) });
-        let clock = Arc::new(AtomicU64::new(0));
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| tokio::spawn(client(store.clone(), number, seed, clock.clone())))
-            .collect();
-        let mut keys: [Vec<Call>; KEYS] = Default::default();
-        for client in clients {
-            for (at, call) in client.await.unwrap() {
-                keys[at].push(call);
-            }
-        }
-        for (at, calls) in keys.iter_mut().enumerate() {
-            calls.sort_by_key(|call| call.begin);
-            calls_in_all += calls.len();
-            assert!(
-                is_linearizable(calls),
-                "history {seed}: the calls of key {at} have no order: {calls:#?}"
-            );
-        }
+        calls += judge(store, seed).await;
     }
-    println!("{histories} histories of {calls_in_all} calls are linearizable");
+    println!("{histories} histories of {calls} calls are linearizable");
 }
 
-#[test]
-fn the_search_tells_a_stale_read_and_a_lost_write_from_an_order() {
-    let value = |revision: i64| Some((Bytes::from(revision.to_string()), Revision(revision)));
-    let put = |expected: i64, at: i64| Action::Write {
-        expected: Revision(expected),
-        value: Some(Bytes::from(at.to_string())),
-        outcome: Outcome::Done(Revision(at)),
-    };
-    let call = |begin, end, action| Call { begin, end, action };
-    let check = |calls: &[Call], expected: bool| assert_eq!(is_linearizable(calls), expected, "{calls:?}");
-    let read = |revision| Action::Read { saw: value(revision) };
-    check(&[call(0, 1, put(0, 2)), call(2, 3, put(2, 3)), call(4, 5, read(3))], true);
-    check(&[call(0, 1, put(0, 2)), call(2, 3, put(2, 3)), call(4, 5, read(2))], false);
-    // The read and the second write overlap: either may be first.
-    check(&[call(0, 1, put(0, 2)), call(2, 5, put(2, 3)), call(3, 4, read(2))], true);
-    check(&[call(0, 1, put(0, 2)), call(2, 5, put(2, 3)), call(3, 4, read(3))], true);
-    // But not one after the other.
-    check(&[call(0, 1, put(0, 2)), call(2, 9, put(2, 3)), call(3, 4, read(3)), call(5, 6, read(2))], false);
-    check(&[call(0, 1, put(0, 2)), call(2, 3, put(0, 3))], false);
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn so_has_what_clients_of_an_etcd_see_that_is_killed() {
+    /// Killed so often while the clients work.
+    const KILLS: u32 = 3;
+    let (histories, mut calls) = (histories(1), 0);
+    for seed in 0..histories {
+        let Some(mut server) = EtcdServer::start(None, &[]).await else { return };
+        let store: Subject =
+            Arc::new(Etcd::connect(ferry_store::etcd::Config::new([&server.endpoint])).await.unwrap());
+        let history = tokio::spawn(judge(store, seed));
+        for _ in 0..KILLS {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            server.kill();
+            server.restart().await;
+        }
+        calls += history.await.unwrap();
+    }
+    println!("{histories} histories of {calls} calls are linearizable");
 }
