@@ -102,7 +102,7 @@ impl Runner {
     }
 
     fn doctests(&self) -> Result<()> {
-        let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+        let mut command = step::command(&step::cargo_program());
         command.args(["test", "--doc", "--workspace", "--no-fail-fast", "--quiet"]);
         let outcome = self.attempt("doctests", command, BINARY_LIMIT)?;
         self.add("doctests", outcome);

@@ -13,7 +13,7 @@ pub fn run(program: &str, words: &[&str]) -> Result<()> {
 pub fn run_with(program: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("==> {program} {}", words.join(" "));
     let started = Instant::now();
-    let status = Command::new(program)
+    let status = command(program)
         .args(words)
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
@@ -26,16 +26,36 @@ pub fn run_with(program: &str, words: &[&str], environment: &[(&str, &str)]) -> 
     Ok(())
 }
 
+/// A command without what cargo told this program of its own package: build scripts read the same variables, and would run
+/// again (with all that depends on them) whenever `cargo xtask` and plain cargo take turns.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let own = std::env::vars_os().map(|(name, _)| name);
+    let own = own.filter(|name| {
+        name.to_str()
+            .is_some_and(|name| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_"))
+    });
+    own.for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
 pub fn cargo(words: &[&str]) -> Result<()> {
     cargo_with(words, &[])
 }
 
 pub fn cargo_with(words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    run_with(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), words, environment)
+    run_with(&cargo_program(), words, environment)
+}
+
+/// The cargo that runs this program.
+pub fn cargo_program() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }
 
 pub fn output(program: &str, words: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(words).output().with_context(|| format!("start {program}"))?;
+    let output = command(program).args(words).output().with_context(|| format!("start {program}"))?;
     if !output.status.success() {
         bail!("{program} {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
     }

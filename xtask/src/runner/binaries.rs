@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::step;
+
 /// The tests that start whole clusters.
 const CLUSTER: (&str, &str) = ("ferry-e2e", "cluster");
 
@@ -33,7 +35,7 @@ pub struct Binary {
 pub fn build() -> Result<Vec<Binary>> {
     let words = ["build", "--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"];
     println!("==> cargo {}", words.join(" "));
-    let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+    let output = step::command(&step::cargo_program())
         .args(words)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
