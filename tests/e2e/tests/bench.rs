@@ -42,6 +42,14 @@ fn a_deployment_is_made_and_collected() {
 }
 
 #[test]
+fn nodes_run_pods_and_remove_them() {
+    let words = ["cluster", "--nodes", "5", "--pods", "20", "--seconds", "1"];
+    let Some(rows) = bench(&words) else { return };
+    assert_eq!(column(&rows, "phase"), ["nodes", "start", "steady", "end"]);
+    assert_eq!(column(&rows[2]["requests"], "request"), ["create", "get", "list of 500 pods"]);
+}
+
+#[test]
 fn pods_are_bound() {
     let words = ["scheduler", "--nodes", "20", "--pods", "40", "--workload", "plain"];
     let Some(row) = bench(&words) else { return };

@@ -31,7 +31,7 @@ pub mod options;
 pub mod output;
 pub mod own_metrics;
 pub mod parts;
-mod ports;
+pub mod ports;
 pub mod ranges;
 pub mod rights;
 pub mod rotation;

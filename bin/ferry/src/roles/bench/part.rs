@@ -41,8 +41,23 @@ impl Part {
         usage::of(self.process.id())
     }
 
-    /// In order, as an operator would.
+    /// Open descriptors, and threads.
+    pub fn held(&self) -> anyhow::Result<(usize, usize)> {
+        let count = |what: &str| {
+            let path = format!("/proc/{}/{what}", self.process.id());
+            Ok::<usize, anyhow::Error>(
+                std::fs::read_dir(&path).with_context(|| format!("read {path}"))?.count(),
+            )
+        };
+        Ok((count("fd")?, count("task")?))
+    }
+
     pub fn stop(mut self) -> anyhow::Result<()> {
+        self.end()
+    }
+
+    /// In order, as an operator would.
+    pub fn end(&mut self) -> anyhow::Result<()> {
         let pid = i32::try_from(self.process.id()).context("a process has a number")?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("stop ferry {}", self.role))?;
         let status = self.process.wait().with_context(|| format!("wait for ferry {}", self.role))?;
@@ -77,7 +92,13 @@ impl Server {
     const STEP: Duration = Duration::from_millis(10);
 
     pub async fn start(directory: &Path) -> anyhow::Result<Server> {
-        let words = [OsStr::new("--bind-address=127.0.0.1"), OsStr::new("--secure-port=0")];
+        Server::start_on(directory, 0).await
+    }
+
+    /// On a port that clients know from before; 0 for any that is free.
+    pub async fn start_on(directory: &Path, port: u16) -> anyhow::Result<Server> {
+        let port = format!("--secure-port={port}");
+        let words = [OsStr::new("--bind-address=127.0.0.1"), OsStr::new(&port)];
         let words = words.into_iter().chain([OsStr::new("--data-dir"), directory.as_os_str()]);
         let part = Part::start("apiserver", words)?;
         let mut server = Server { part, kubeconfig: directory.join("admin.kubeconfig") };
