@@ -89,6 +89,13 @@ impl Process {
         self.try_admin().await.expect("the administrator's kubeconfig")
     }
 
+    /// A client that sends each request once: another would send a write again that may have been carried out.
+    pub async fn admin_without_retries(&self) -> Client {
+        let mut config = self.config().await.expect("the administrator's kubeconfig");
+        config.default_retry = false;
+        Client::try_from(config).expect("a client")
+    }
+
     /// A client with nothing but this token.
     pub async fn with_token(&self, token: &str) -> Client {
         let mut config = self.config().await.expect("the administrator's kubeconfig");
