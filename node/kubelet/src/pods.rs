@@ -68,49 +68,11 @@ impl Pods {
     pub fn apply(&self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_string();
         let mut entries = self.shared.entries.lock();
-        if let Some(entry) = entries.get(&uid) {
-            let before = entry.orders.borrow().clone();
-            let (granted, pending) = self.shared.grant(&pod, &before, &entries);
-            let makes_room = !resize::is_same(&granted, &before.pod)
-                || pod::is_terminal(pod::status(&pod).phase.as_deref());
-            entry.orders.send_if_modified(|orders| {
-                let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
-                orders.grant(granted);
-                orders.wanted = pending.is_some().then(|| pod.clone());
-                orders.pending_resize = pending;
-                orders.wakes += u64::from(is_news);
-                is_news
-            });
-            if makes_room {
-                self.shared.grant_deferred(&entries);
-                self.shared.weigh(&entries);
-            }
+        if let Some(running) = entries.get(&uid) {
+            self.shared.update(&pod, running, &entries);
             return;
         }
-        // what a former kubelet granted holds until something else is
-        let mut orders = Orders::new(resize::as_shown(&pod));
-        let (granted, pending) = self.shared.grant(&pod, &orders, &entries);
-        orders.grant(granted);
-        orders.pending_resize = pending;
-        orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
-        orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
-        // On the informer's task, whose own span is about reading and not recorded.
-        let mut span = ferry_trace::Span::root("kubelet.admit", None);
-        span.object("pods", pod::namespace(&pod), pod::name(&pod));
-        if let Some(revision) = ferry_client::name::revision(&*pod) {
-            span.caused_by(revision);
-        }
-        let mut doubted = None;
-        match self.shared.check(&pod, &orders.asks, &entries) {
-            Err(ending) if ending.reason == NODE_AFFINITY => doubted = Some(ending),
-            Err(ending) => {
-                span.fail(&ending.message);
-                self.shared.tell_rejected(&pod, &ending);
-                orders.ending = Some(ending);
-            }
-            Ok(()) => {}
-        }
-        drop(span);
+        let (orders, doubted) = self.shared.admit(&pod, &entries);
         // a static pod that changed is a new pod of the old name
         let before = entries
             .values()
@@ -252,6 +214,54 @@ impl Pods {
 }
 
 impl Shared {
+    /// Hands a pod that runs its new definition.
+    fn update(&self, pod: &Arc<Pod>, running: &Entry, entries: &HashMap<String, Entry>) {
+        let before = running.orders.borrow().clone();
+        let (granted, pending) = self.grant(pod, &before, entries);
+        let makes_room =
+            !resize::is_same(&granted, &before.pod) || pod::is_terminal(pod::status(pod).phase.as_deref());
+        running.orders.send_if_modified(|orders| {
+            let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
+            orders.grant(granted);
+            orders.wanted = pending.is_some().then(|| pod.clone());
+            orders.pending_resize = pending;
+            orders.wakes += u64::from(is_news);
+            is_news
+        });
+        if makes_room {
+            self.grant_deferred(entries);
+            self.weigh(entries);
+        }
+    }
+
+    /// What a new pod's worker is told first, and the refusal that has to be looked at again: the node may have got the
+    /// label since.
+    fn admit(&self, pod: &Arc<Pod>, entries: &HashMap<String, Entry>) -> (Orders, Option<Ending>) {
+        // what a former kubelet granted holds until something else is
+        let mut orders = Orders::new(resize::as_shown(pod));
+        let (granted, pending) = self.grant(pod, &orders, entries);
+        orders.grant(granted);
+        orders.pending_resize = pending;
+        orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
+        orders.mirror = self.mirrors.lock().get(&pod::key(pod)).cloned();
+        // On the informer's task, whose own span is about reading and not recorded.
+        let mut span = ferry_trace::Span::root("kubelet.admit", None);
+        span.object("pods", pod::namespace(pod), pod::name(pod));
+        if let Some(revision) = ferry_client::name::revision(&**pod) {
+            span.caused_by(revision);
+        }
+        match self.check(pod, &orders.asks, entries) {
+            Err(ending) if ending.reason == NODE_AFFINITY => return (orders, Some(ending)),
+            Err(ending) => {
+                span.fail(&ending.message);
+                self.tell_rejected(pod, &ending);
+                orders.ending = Some(ending);
+            }
+            Ok(()) => {}
+        }
+        (orders, None)
+    }
+
     /// A pod that runs already stays, whatever the node now thinks of it.
     fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
         let phase = pod::status(pod).phase.as_deref();
