@@ -36,14 +36,14 @@ struct Shared {
     node: Arc<NodeStatusSource>,
     has_apparmor: bool,
     /// By uid.
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<String, RunningPod>>,
     /// The API's copies of static pods, by name.
     mirrors: Mutex<HashMap<NamespacedName, Arc<Pod>>>,
     workers: TaskTracker,
     stop: CancellationToken,
 }
 
-struct Entry {
+struct RunningPod {
     orders: watch::Sender<Orders>,
     done: CancellationToken,
 }
@@ -83,7 +83,7 @@ impl Pods {
         let done = CancellationToken::new();
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
         let begun = worker.work();
-        entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
+        entries.insert(uid.clone(), RunningPod { orders: orders.clone(), done });
         self.shared.weigh(&entries);
         drop(entries);
         let shared = self.shared.clone();
@@ -215,7 +215,7 @@ impl Pods {
 
 impl Shared {
     /// Hands a pod that runs its new definition.
-    fn update(&self, pod: &Arc<Pod>, running: &Entry, entries: &HashMap<String, Entry>) {
+    fn update(&self, pod: &Arc<Pod>, running: &RunningPod, entries: &HashMap<String, RunningPod>) {
         let before = running.orders.borrow().clone();
         let (granted, pending) = self.grant(pod, &before, entries);
         let makes_room =
@@ -236,7 +236,7 @@ impl Shared {
 
     /// What a new pod's worker is told first, and the refusal that has to be looked at again: the node may have got the
     /// label since.
-    fn admit(&self, pod: &Arc<Pod>, entries: &HashMap<String, Entry>) -> (Orders, Option<Ending>) {
+    fn admit(&self, pod: &Arc<Pod>, entries: &HashMap<String, RunningPod>) -> (Orders, Option<Ending>) {
         // what a former kubelet granted holds until something else is
         let mut orders = Orders::new(resize::as_shown(pod));
         let (granted, pending) = self.grant(pod, &orders, entries);
@@ -263,7 +263,7 @@ impl Shared {
     }
 
     /// A pod that runs already stays, whatever the node now thinks of it.
-    fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
+    fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, RunningPod>) -> Result<(), Ending> {
         let phase = pod::status(pod).phase.as_deref();
         let has_run = phase == Some("Running") || pod::is_terminal(phase);
         if has_run || pod.metadata.deletion_timestamp.is_some() {
@@ -310,7 +310,7 @@ impl Shared {
         &self,
         pod: &Arc<Pod>,
         before: &Orders,
-        entries: &HashMap<String, Entry>,
+        entries: &HashMap<String, RunningPod>,
     ) -> (Arc<Pod>, Option<Pending>) {
         if resize::is_same(pod, &before.pod) {
             return (pod.clone(), None);
@@ -334,7 +334,7 @@ impl Shared {
     }
 
     /// Room was made: those who wait for it are looked at again.
-    fn grant_deferred(&self, entries: &HashMap<String, Entry>) {
+    fn grant_deferred(&self, entries: &HashMap<String, RunningPod>) {
         for entry in entries.values() {
             let before = entry.orders.borrow().clone();
             let Some(wanted) = &before.wanted else { continue };
@@ -351,7 +351,7 @@ impl Shared {
     }
 
     /// A pod came, went or changed: what burstable pods weigh together follows.
-    fn weigh(&self, entries: &HashMap<String, Entry>) {
+    fn weigh(&self, entries: &HashMap<String, RunningPod>) {
         let placed = entries.values().filter_map(|entry| active(&entry.orders.borrow()));
         let burstable = placed.filter(|placed| placed.asks.class == QosClass::Burstable);
         self.context.cgroups.weigh_burstable(burstable.map(|placed| placed.asks.request("cpu")).sum());
@@ -381,7 +381,7 @@ fn is_news(before: &Pod, after: &Pod) -> bool {
 }
 
 /// Pods that use the node's resources, without the one of this uid.
-fn beside(uid: &str, entries: &HashMap<String, Entry>) -> Vec<Placed> {
+fn beside(uid: &str, entries: &HashMap<String, RunningPod>) -> Vec<Placed> {
     let others = entries.iter().filter(|(other, _)| *other != uid);
     others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect()
 }
