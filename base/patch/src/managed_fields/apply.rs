@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::entry::{self, ManagerEntry, Operation};
 use super::field_set::FieldSet;
 use super::rows::same_fields;
-use super::update::{OtherVersions, note, settle_all, take_from_others, taken};
+use super::update::{OtherVersions, note, reconcile_all, take_from_others, taken};
 use super::{Write, claims, compare, csa, merge, pick};
 
 /// Conflicts beyond this number are not told.
@@ -62,7 +62,7 @@ pub fn apply(
     let rows = live.map_or(&[][..], Object::managers);
     let mut entries = entry::decode(rows.to_vec(), true)
         .map_err(|why| ApplyError::Invalid(format!("failed to decode managed fields: {why}")))?;
-    settle_all(&mut entries, write);
+    reconcile_all(&mut entries, write);
     let request = Request { live, applied, write };
     if write.manager != csa::KUBECTL {
         return request.run(entries, force);

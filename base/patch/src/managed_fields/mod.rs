@@ -26,8 +26,8 @@ mod in_text;
 mod merge;
 mod overlay;
 mod pick;
+mod reconcile;
 mod rows;
-mod settle;
 mod update;
 
 use ferry_api::{Object, Schema};

@@ -8,7 +8,7 @@ use super::compare::{self, Changes};
 use super::entry::{self, ManagerEntry, Operation};
 use super::field_set::FieldSet;
 use super::fresh;
-use super::settle::settle;
+use super::reconcile::reconcile_with_schema;
 use crate::strategic;
 
 /// Writes the managers of `new` into it: fields that differ from `live` belong to the writer now, and
@@ -42,7 +42,7 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
     }
     // Built-in kinds do not change their rows within a version; custom ones may at any time.
     if !strategic::is_supported(write.schema) {
-        settle_all(&mut entries, write);
+        reconcile_all(&mut entries, write);
     }
     note(&mut entries, old, new, changes, write.manager(), write);
     entry::cap(&mut entries);
@@ -50,9 +50,9 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
 }
 
 /// Brings sets that were written by older rows up to date.
-pub(super) fn settle_all(entries: &mut [ManagerEntry], write: &Write<'_>) {
+pub(super) fn reconcile_all(entries: &mut [ManagerEntry], write: &Write<'_>) {
     for entry in entries.iter_mut().filter(|entry| entry.api_version() == write.api_version) {
-        settle(entry.fields_mut(), write.schema);
+        reconcile_with_schema(entry.fields_mut(), write.schema);
     }
 }
 

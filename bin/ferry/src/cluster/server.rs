@@ -215,7 +215,7 @@ async fn agree(options: &ServerOptions, layout: &Layout, store: &dyn Store) -> a
     if !options.api.shares_store() {
         return Ok(proposed);
     }
-    let facts = founding::settle(layout, store, options.server_token.as_deref(), proposed).await?;
+    let facts = founding::agree(layout, store, options.server_token.as_deref(), proposed).await?;
     let Ranges { cluster_cidr: pods, service_cidr: services } = &facts.ranges;
     for (flag, wanted, agreed) in
         [("--cluster-cidr", cluster_cidr, pods), ("--service-cluster-ip-range", service_cidr, services)]
