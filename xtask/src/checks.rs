@@ -2,15 +2,22 @@
 
 use anyhow::Result;
 
-use crate::{links, packages, planes, runner, step};
+use crate::{architecture, links, packages, planes, runner, step, toolchain, unused};
 
 /// Whether all tests passed; what else fails ends it.
 pub fn everything() -> Result<bool> {
     packages::install(packages::FOR_TESTS)?;
     planes::check()?;
     links::check()?;
+    architecture::check()?;
+    unused::check()?;
+    toolchain::check()?;
     step::cargo(&["fmt", "--all", "--check"])?;
     step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
+    step::cargo_with(
+        &["doc", "--workspace", "--no-deps", "--quiet"],
+        &[("RUSTDOCFLAGS", "--deny warnings")],
+    )?;
     licences()?;
     runner::run(None)
 }

@@ -1,6 +1,7 @@
 //! The project's own chores: `cargo xtask up` runs a cluster, `cargo xtask test` passes everything that CI
 //! passes. Each step prints what it does, so that a log without a terminal can be read.
 
+mod architecture;
 mod checks;
 mod dist;
 mod fuzz;
@@ -8,9 +9,13 @@ mod lines;
 mod links;
 mod packages;
 mod planes;
+mod proto;
 mod release;
 mod runner;
 mod step;
+mod table;
+mod toolchain;
+mod unused;
 
 use std::process::ExitCode;
 
@@ -28,11 +33,17 @@ fn main() -> Result<ExitCode> {
         ["test", name] => return Ok(code(runner::run(Some(name))?)),
         ["fuzz", flags @ ..] => return Ok(code(fuzz::run(flags)?)),
         ["planes"] => planes::check()?,
-        ["links"] => links::check()?,
+        ["links"] => {
+            links::check()?;
+            architecture::check()?;
+        }
+        ["unused"] => unused::check()?,
         ["lines"] => lines::print()?,
+        ["proto", files @ ..] => proto::run(files)?,
+        ["table", flags @ ..] => table::run(flags)?,
         ["packages"] => packages::install(packages::FOR_TESTS)?,
         _ => bail!(
-            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | fuzz [target] [--seconds N] | planes | links | lines | packages"
+            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | fuzz [target] [--seconds N] | planes | links | unused | lines | proto PUBLISHED CHECKED_IN | table --from DIR | packages"
         ),
     }
     Ok(ExitCode::SUCCESS)

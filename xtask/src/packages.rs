@@ -10,12 +10,6 @@ pub struct Needed {
     pub package: &'static str,
 }
 
-/// To build: etcd-client makes its messages from etcd's own protocol files.
-const TO_BUILD: &[Needed] = &[
-    Needed { program: "protoc", package: "protobuf-compiler" },
-    Needed { program: "/usr/include/google/protobuf/descriptor.proto", package: "libprotobuf-dev" },
-];
-
 /// To run a cluster.
 pub const TO_RUN: &[Needed] = &[
     Needed { program: "containerd", package: "containerd" },
@@ -49,12 +43,11 @@ pub const FOR_TESTS: &[Needed] = &[
     },
 ];
 
-/// Installs these, and what any build needs.
+/// Installs those of them that are missing.
 pub fn install(needed: &[Needed]) -> Result<()> {
     // Root's PATH may lack the directories where system programs live.
-    let missing: Vec<&str> = TO_BUILD
+    let missing: Vec<&str> = needed
         .iter()
-        .chain(needed)
         .filter(|needed| {
             !step::has(needed.program)
                 && !["/usr/sbin", "/sbin", "/bin", "/usr/bin"]

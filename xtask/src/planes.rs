@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 const PLANES: &[(&str, &[&str])] = &[
     ("base", &["api", "patch", "cel", "schema", "trace", "metrics"]),
     ("client", &["client", "serving"]),
-    ("server", &["store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
+    ("server", &["etcd-api", "store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
-    ("node", &["linux", "cni", "kubelet", "containerd", "proxy", "dns"]),
+    ("node", &["linux", "cni", "cri-api", "kubelet", "containerd", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),
 ];
 

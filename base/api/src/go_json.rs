@@ -3,6 +3,18 @@
 use serde_json::Value;
 use std::fmt::Write;
 
+/// What Go's decoder calls a JSON value that it cannot use.
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// Indented, with the newline a printer ends with.
 pub fn pretty(value: &Value) -> String {
     pretty_in_order(value, &|_| Vec::new())

@@ -60,7 +60,7 @@ pub struct Kind {
     /// A delete answers with the object itself, not with a Status.
     pub returns_deleted: bool,
     /// Made when somebody asks, from what the nodes measure; nothing is stored.
-    pub measured: bool,
+    pub is_resource_metrics: bool,
     /// What clients of a deprecated version are told.
     pub deprecation: Option<Text>,
     /// Names the state of the definition that made the row; a built-in row never changes.
@@ -122,7 +122,7 @@ fn kind(
         storage_version: gvk,
         hash_version: None,
         returns_deleted: false,
-        measured: false,
+        is_resource_metrics: false,
         deprecation: None,
         generation: None,
         terminating: false,
@@ -207,8 +207,8 @@ impl Kind {
         self
     }
 
-    fn measured(mut self) -> Kind {
-        self.measured = true;
+    fn resource_metrics(mut self) -> Kind {
+        self.is_resource_metrics = true;
         self.verbs(&["get", "list"])
     }
 
@@ -247,7 +247,7 @@ impl Kind {
     }
 
     pub fn is_stored(&self) -> bool {
-        !self.is_virtual() && !self.measured
+        !self.is_virtual() && !self.is_resource_metrics
     }
 
     /// A kind that only answers (reviews, bindings): nothing is stored.

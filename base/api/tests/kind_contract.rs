@@ -1,10 +1,13 @@
 //! What must hold for every row of the table: each kind has a type that can be read, written in every
 //! format and read again, has defaults that fit it, and stands in discovery and OpenAPI.
 
+#[path = "../../../tests/fuzz/src/full_value.rs"]
+mod full_value;
+
 use std::sync::Arc;
 
 use ferry_api::openapi::{operations, schemas};
-use ferry_api::types::{Field, Shape, Type, Types};
+use ferry_api::types::{Shape, Types};
 use ferry_api::{
     FieldValidation, Kind, Object, Schema, convert, defaulting, discovery, json, kinds, protobuf, yaml,
 };
@@ -14,45 +17,8 @@ fn schema(kind: &Kind) -> &Schema {
     kind.codec.typed().unwrap_or_else(|| panic!("{} has no type", kind.gvk()))
 }
 
-/// An object with every field set, lists and maps with one element, some levels deep.
 fn full(kind: &Kind) -> Value {
-    let schema = schema(kind);
-    let mut value = structure(schema.root(), &schema.types, 6);
-    value["apiVersion"] = kind.api_version().into();
-    value["kind"] = json!(kind.kind);
-    value
-}
-
-fn structure(ty: &Type, types: &Types, depth: usize) -> Value {
-    if ty.either.is_some() {
-        return json!({"type": "string"});
-    }
-    // the type of an object inside another has no place in protobuf
-    let is_type = |field: &&Field| ty.has_type_meta && matches!(field.name.as_ref(), "kind" | "apiVersion");
-    let given = ty.fields.iter().filter(|field| depth > 0 && !is_type(field));
-    given
-        .map(|field| (field.name.to_string(), sample(field, &field.shape, types, depth)))
-        .collect::<Map<_, _>>()
-        .into()
-}
-
-fn sample(field: &Field, shape: &Shape, types: &Types, depth: usize) -> Value {
-    match shape {
-        Shape::String => field.values.first().map_or_else(|| json!("text"), |value| json!(value)),
-        Shape::Duration => json!("1s"),
-        Shape::Bytes => json!("AAE="),
-        Shape::Bool => json!(true),
-        Shape::Int32 | Shape::Int64 | Shape::IntOrString => json!(-7),
-        Shape::Double => json!(1.5),
-        Shape::Quantity => json!("1536Mi"),
-        Shape::Time => json!("2026-01-02T03:04:05Z"),
-        Shape::MicroTime => json!("2026-01-02T03:04:05.000006Z"),
-        Shape::Raw | Shape::Json | Shape::FieldsV1 => json!({"a": [1, null, {"b": 2.5}]}),
-        Shape::ExtraValue => json!(["text"]),
-        Shape::Struct(id) => structure(types.get(*id), types, depth.saturating_sub(1)),
-        Shape::List(element) => json!([sample(field, element, types, depth)]),
-        Shape::Map(element) => json!({"key": sample(field, element, types, depth)}),
-    }
+    full_value::full_value(kind, schema(kind))
 }
 
 fn read(value: Value, kind: &Kind) -> Object {

@@ -21,7 +21,7 @@ fn served(path: &str) -> Option<Value> {
 
 /// Upstream leaves what is measured to a server of its own, metrics-server.
 fn by_default() -> Vec<Arc<Kind>> {
-    kinds::builtin().iter().filter(|kind| kind.by_default && !kind.measured).cloned().collect()
+    kinds::builtin().iter().filter(|kind| kind.by_default && !kind.is_resource_metrics).cloned().collect()
 }
 
 /// Panics with the places where two documents differ.

@@ -53,7 +53,7 @@ impl Budget {
     }
 
     /// Takes off what the evaluation used.
-    pub(crate) fn settle(&mut self, meter: &Meter) {
+    pub(crate) fn deduct(&mut self, meter: &Meter) {
         let given = self.left.min(PER_CALL_LIMIT);
         self.left -= given - meter.left();
     }

@@ -101,7 +101,7 @@ impl Program {
     pub fn evaluate<'v>(&self, bindings: &Bindings<'v>, budget: &mut Budget) -> Result<Outcome<'v>, Failure> {
         let meter = budget.meter();
         let outcome = nesting::on_stack_for(self.levels, || self.run(bindings, &meter));
-        budget.settle(&meter);
+        budget.deduct(&meter);
         if budget.is_exhausted() {
             return Err(Failure::TooExpensive { whole: true });
         }

@@ -64,15 +64,3 @@ pub fn type_name(value: &Value) -> &'static str {
         Value::Object(_) => "map[string]interface {}",
     }
 }
-
-/// What the decoder calls a JSON value it cannot use.
-pub fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}

@@ -6,11 +6,10 @@
 
 use std::io;
 
-use ferry_api::MAX_DEPTH;
+use ferry_api::{MAX_DEPTH, go_json};
 use serde_json::Value;
 
 use crate::error::PatchError;
-use crate::go_words;
 
 const MAX_OPERATIONS: usize = 10_000;
 /// Copies may double an object with every operation; together they may add this much.
@@ -50,7 +49,7 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
         Ok(other) => {
             return Err(bad(format!(
                 "json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
-                go_words::json_type(&other)
+                go_json::json_type(&other)
             )));
         }
         Err(error) => return Err(bad(error.to_string())),
@@ -70,7 +69,7 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
                     Some(Value::String(text)) => Ok(Some(text)),
                     Some(other) => Err(bad(format!(
                         "json: cannot unmarshal {} into Go struct field jsonPatchOp.{name} of type string",
-                        go_words::json_type(&other)
+                        go_json::json_type(&other)
                     ))),
                 };
                 let (op, path, from) = (text("op")?, text("path")?, text("from")?);
@@ -79,7 +78,7 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
             }
             other => Err(bad(format!(
                 "json: cannot unmarshal {} into Go value of type handlers.jsonPatchOp",
-                go_words::json_type(&other)
+                go_json::json_type(&other)
             ))),
         })
         .collect()

@@ -2,7 +2,7 @@
 //! the schema says of them.
 
 use ferry_api::field_error::FieldErrors;
-use ferry_api::{Shape, Type, Types, names};
+use ferry_api::{Shape, Type, Types, go_json, names};
 use serde_json::{Map, Value};
 
 use crate::Structural;
@@ -162,7 +162,7 @@ pub fn resource(object: &Map<String, Value>, look: Look, path: &Path, errors: &m
         Some(other) => {
             let why = format!(
                 "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
-                crate::words::json_type(other)
+                go_json::json_type(other)
             );
             errors.invalid(path.with("metadata"), other.clone(), &why);
         }
@@ -173,7 +173,7 @@ fn metadata(fields: &Map<String, Value>, look: Look, path: &str, errors: &mut Fi
     if let Some((name, value, wanted)) = unreadable(fields) {
         let why = format!(
             "json: cannot unmarshal {} into Go struct field ObjectMeta.{name} of type {wanted}",
-            crate::words::json_type(value)
+            go_json::json_type(value)
         );
         errors.invalid(path, Value::Object(fields.clone()), &why);
     } else if look == Look::All {

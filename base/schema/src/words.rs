@@ -1,7 +1,5 @@
 //! Values as upstream's messages print them.
 
-use serde_json::Value;
-
 /// As Go's `%v` prints a floating point number.
 pub fn float(number: f64) -> String {
     if number == 0.0 || (1e-4..1e21).contains(&number.abs()) {
@@ -14,18 +12,6 @@ pub fn float(number: f64) -> String {
             format!("{digits}e{sign}{exponent:0>2}")
         }
         None => text,
-    }
-}
-
-/// As Go's decoder names what it found.
-pub fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

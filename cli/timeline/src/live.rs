@@ -36,26 +36,26 @@ pub async fn follow(client: &Client, command: Command) -> Result<Vec<Record>, Er
     let context = Context::generate();
     let mut stream = fetch::follow(client).await?;
     let mut child = start(&command, context)?;
-    let mut telling = Telling::new(context, command.is_shown);
+    let mut printer = LivePrinter::new(context, command.is_shown);
     // Gathered while the command runs: the stream has an end, and must not fill up.
     let status = loop {
         tokio::select! {
             status = child.wait() => break status,
-            record = stream.next() => telling.take(record)?,
+            record = stream.next() => printer.take(record)?,
         }
     };
     let status = status.map_err(|source| Error::Run { program: command.words[0].clone().into(), source })?;
     let deadline = Instant::now() + command.patience;
-    while !telling.gather(&mut stream, deadline).await? {
-        if is_over(client, &telling).await? {
+    while !printer.gather(&mut stream, deadline).await? {
+        if is_over(client, &printer).await? {
             break;
         }
     }
-    if !telling.has_own_records() && status.success() {
+    if !printer.has_own_records() && status.success() {
         // A program that hands no trace on; the server knows who wrote last.
         return fetch::records(client, &Selection::Last).await;
     }
-    Ok(telling.chain())
+    Ok(printer.chain())
 }
 
 fn start(command: &Command, context: Context) -> Result<tokio::process::Child, Error> {
@@ -76,14 +76,14 @@ fn start(command: &Command, context: Context) -> Result<tokio::process::Child, E
 }
 
 /// All pods are well, or will not be as far as can be seen, or there are none.
-async fn is_over(client: &Client, telling: &Telling) -> Result<bool, Error> {
-    if telling.last_step.elapsed() < QUIET {
+async fn is_over(client: &Client, printer: &LivePrinter) -> Result<bool, Error> {
+    if printer.last_step.elapsed() < QUIET {
         return Ok(false);
     }
-    for (namespace, name) in telling.story().pods() {
+    for (namespace, name) in printer.story().pods() {
         if let Some((pod, _)) = fetch::pod(client, &namespace, &name).await?
             && !reason::is_well(&pod)
-            && !(reason::is_stuck(&pod) && telling.last_step.elapsed() > DOUBT)
+            && !(reason::is_stuck(&pod) && printer.last_step.elapsed() > DOUBT)
         {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ async fn is_over(client: &Client, telling: &Telling) -> Result<bool, Error> {
 }
 
 /// What was heard so far, and which of it was told.
-struct Telling {
+struct LivePrinter {
     context: Context,
     records: Vec<Record>,
     told: HashSet<SpanId>,
@@ -100,9 +100,15 @@ struct Telling {
     last_step: Instant,
 }
 
-impl Telling {
+impl LivePrinter {
     fn new(context: Context, is_shown: bool) -> Self {
-        Telling { context, records: Vec::new(), told: HashSet::new(), is_shown, last_step: Instant::now() }
+        LivePrinter {
+            context,
+            records: Vec::new(),
+            told: HashSet::new(),
+            is_shown,
+            last_step: Instant::now(),
+        }
     }
 
     fn take(&mut self, record: Option<Result<Record, Error>>) -> Result<(), Error> {
@@ -122,7 +128,7 @@ impl Telling {
         let quiet = Instant::now() + QUIET;
         while let Ok(record) = tokio::time::timeout_at(quiet.min(deadline), stream.next()).await {
             self.take(record)?;
-            // Whatever else ended in the same moment belongs to the same telling.
+            // Whatever else ended in the same moment belongs to the same printer.
             while let Ok(record) = tokio::time::timeout(Duration::from_millis(20), stream.next()).await {
                 self.take(record)?;
             }

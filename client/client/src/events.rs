@@ -32,7 +32,7 @@ pub enum EventType {
 
 /// The process' events. Recorders are made from it.
 pub struct Events {
-    sender: mpsc::Sender<Entry>,
+    sender: mpsc::Sender<PendingEvent>,
     instance: String,
     tasks: TaskTracker,
 }
@@ -40,7 +40,7 @@ pub struct Events {
 /// Says what one component has to say. Cloning shares.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    sender: mpsc::Sender<Entry>,
+    sender: mpsc::Sender<PendingEvent>,
     controller: &'static str,
     instance: String,
     form: Form,
@@ -48,7 +48,7 @@ pub struct Recorder {
 
 /// Something worth telling, before anything is decided about it.
 #[derive(Clone, Debug)]
-struct Entry {
+struct PendingEvent {
     regarding: ObjectReference,
     related: Option<ObjectReference>,
     kind: EventType,
@@ -132,7 +132,7 @@ impl Recorder {
         action: &str,
         note: impl Into<String>,
     ) {
-        let entry = Entry {
+        let entry = PendingEvent {
             regarding,
             related,
             kind,
@@ -182,7 +182,7 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
 struct Write {
     decision: Decision,
     /// To be made anew, should the event to be counted have expired.
-    entry: Entry,
+    entry: PendingEvent,
 }
 
 /// Namespace and name of an event.
@@ -212,7 +212,7 @@ impl Writer {
     /// How many requests may be under way: enough for a scheduler that binds thousands a second.
     const AT_A_TIME: usize = 32;
 
-    async fn run(mut self, mut receiver: mpsc::Receiver<Entry>, shutdown: CancellationToken) {
+    async fn run(mut self, mut receiver: mpsc::Receiver<PendingEvent>, shutdown: CancellationToken) {
         let writing = async {
             let mut open = true;
             while open || !self.writes.is_empty() {
@@ -236,7 +236,7 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, entry: Entry) {
+    fn take(&mut self, entry: PendingEvent) {
         let write = Write { decision: self.correlator.decide(&entry), entry };
         let Some(target) = write.target() else { return };
         match self.under_way.get_mut(&target) {

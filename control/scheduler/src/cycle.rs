@@ -116,7 +116,7 @@ impl Search {
 
     /// Looks for nodes that fit, at most as many as are worth comparing.
     pub fn feasible(&mut self, cycle: &mut Cycle, snapshot: &mut Snapshot, nominated: &Nominated) -> Found {
-        snapshot.settle();
+        snapshot.refresh_node_order();
         let mut error = FitError { nodes: snapshot.len(), ..FitError::default() };
         let began = Instant::now();
         let prepared = prepare(cycle, snapshot);

@@ -31,7 +31,7 @@ type Order = (Reverse<i32>, u64);
 
 pub struct Queue {
     backoff: Backoff,
-    entries: HashMap<NamespacedName, Entry>,
+    entries: HashMap<NamespacedName, QueuedPodInfo>,
     active: BTreeMap<Order, NamespacedName>,
     waiting: BTreeMap<(Instant, u64), NamespacedName>,
     /// Apart from the others, since every event in the cluster asks for these alone.
@@ -71,7 +71,7 @@ pub struct Backoff {
     pub max_unschedulable: Duration,
 }
 
-struct Entry {
+struct QueuedPodInfo {
     pod: Arc<PodInfo>,
     place: Place,
     attempts: u32,
@@ -142,7 +142,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(&key) else {
             self.sequence += 1;
             let place = Place::Gated;
-            let entry = Entry {
+            let entry = QueuedPodInfo {
                 pod,
                 place,
                 attempts: 0,

@@ -141,7 +141,7 @@ impl Scheduler {
                 self.take_in(changed);
             }
             while let Ok(done) = finished.try_recv() {
-                self.settle(done);
+                self.finish(done);
             }
             while self.writes.try_join_next().is_some() {}
             let now = Instant::now();
@@ -173,7 +173,7 @@ impl Scheduler {
                 () = stop.cancelled() => break,
                 () = inbox.arrived() => {}
                 () = due => {}
-                Some(done) = finished.recv() => self.settle(done),
+                Some(done) = finished.recv() => self.finish(done),
                 Some(_) = self.writes.join_next(), if full => {}
             }
         }
@@ -289,7 +289,7 @@ impl Scheduler {
         if !self.queue.has_unschedulable() {
             return;
         }
-        self.snapshot.settle();
+        self.snapshot.refresh_node_order();
         let changed = match change {
             Change::Node { index, .. } | Change::PodLeft { index: Some(index), .. } => Some(*index),
             _ => None,
@@ -496,7 +496,7 @@ impl Scheduler {
         }
     }
 
-    fn settle(&mut self, done: Finished) {
+    fn finish(&mut self, done: Finished) {
         let Finished { pod, node, step, result, began } = done;
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         match (step, result) {

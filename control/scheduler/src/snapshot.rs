@@ -229,7 +229,7 @@ impl Snapshot {
     }
 
     /// Brings the order of nodes up to date; once per cycle, and free when nothing changed.
-    pub fn settle(&mut self) {
+    pub fn refresh_node_order(&mut self) {
         if !std::mem::take(&mut self.order_is_old) {
             return;
         }

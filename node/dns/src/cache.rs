@@ -26,10 +26,10 @@ pub struct Key {
 
 #[derive(Default)]
 pub struct Cache {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, CachedMessage>,
 }
 
-struct Entry {
+struct CachedMessage {
     message: Message,
     stored: Instant,
     expires: Instant,
@@ -63,7 +63,7 @@ impl Cache {
             }
         }
         let expires = now + Duration::from_secs(ttl.into()).min(LONGEST);
-        self.entries.insert(key, Entry { message: message.clone(), stored: now, expires });
+        self.entries.insert(key, CachedMessage { message: message.clone(), stored: now, expires });
     }
 }
 

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 pub struct Backoff<K> {
     first: Duration,
     max: Duration,
-    entries: HashMap<K, Entry>,
+    entries: HashMap<K, CurrentDelay>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct CurrentDelay {
     delay: Duration,
     since: Instant,
 }
@@ -48,7 +48,7 @@ impl<K: Eq + Hash> Backoff<K> {
                 entry.delay = if quiet { first } else { (entry.delay * 2).min(max) };
                 entry.since = at;
             })
-            .or_insert(Entry { delay: first, since: at });
+            .or_insert(CurrentDelay { delay: first, since: at });
         entry.delay
     }
 
@@ -67,7 +67,7 @@ impl<K: Eq + Hash> Backoff<K> {
 pub struct CrashBackoff {
     first: Duration,
     max: Duration,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, CurrentDelay>,
 }
 
 impl CrashBackoff {
@@ -94,7 +94,7 @@ impl CrashBackoff {
             return Err((entry.delay, entry.delay - age));
         }
         let delay = known.map_or(self.first, |entry| (entry.delay * 2).min(self.max));
-        self.entries.insert(container.into(), Entry { delay, since: now });
+        self.entries.insert(container.into(), CurrentDelay { delay, since: now });
         Ok(())
     }
 }

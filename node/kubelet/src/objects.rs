@@ -37,10 +37,10 @@ pub struct Watched<K> {
     client: Option<kube::Client>,
     shutdown: CancellationToken,
     wake: Wake,
-    entries: Mutex<HashMap<NamespacedName, Entry<K>>>,
+    entries: Mutex<HashMap<NamespacedName, WatchedObject<K>>>,
 }
 
-struct Entry<K> {
+struct WatchedObject<K> {
     users: Arc<Mutex<HashSet<String>>>,
     /// Whether anybody was told of the object, or that it did not come. Until then its users wait, and need no
     /// waking when it does.
@@ -84,7 +84,7 @@ where
         }
     }
 
-    fn start(&self, client: &kube::Client, key: &NamespacedName) -> Entry<K> {
+    fn start(&self, client: &kube::Client, key: &NamespacedName) -> WatchedObject<K> {
         let stop = self.shutdown.child_token();
         let informers = Informers::new(client.clone(), stop.clone());
         let fields = Some(format!("metadata.name={}", key.name));
@@ -97,7 +97,7 @@ where
                 wake(&woken.lock());
             }
         });
-        Entry { users, told, informer, stop }
+        WatchedObject { users, told, informer, stop }
     }
 
     /// The object, or `None` if it does not exist.

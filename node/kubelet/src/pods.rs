@@ -36,14 +36,14 @@ struct Shared {
     node: Arc<NodeStatusSource>,
     has_apparmor: bool,
     /// By uid.
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<String, RunningPod>>,
     /// The API's copies of static pods, by name.
     mirrors: Mutex<HashMap<NamespacedName, Arc<Pod>>>,
     workers: TaskTracker,
     stop: CancellationToken,
 }
 
-struct Entry {
+struct RunningPod {
     orders: watch::Sender<Orders>,
     done: CancellationToken,
 }
@@ -68,49 +68,11 @@ impl Pods {
     pub fn apply(&self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_string();
         let mut entries = self.shared.entries.lock();
-        if let Some(entry) = entries.get(&uid) {
-            let before = entry.orders.borrow().clone();
-            let (granted, pending) = self.shared.grant(&pod, &before, &entries);
-            let makes_room = !resize::is_same(&granted, &before.pod)
-                || pod::is_terminal(pod::status(&pod).phase.as_deref());
-            entry.orders.send_if_modified(|orders| {
-                let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
-                orders.grant(granted);
-                orders.wanted = pending.is_some().then(|| pod.clone());
-                orders.pending_resize = pending;
-                orders.wakes += u64::from(is_news);
-                is_news
-            });
-            if makes_room {
-                self.shared.grant_deferred(&entries);
-                self.shared.weigh(&entries);
-            }
+        if let Some(running) = entries.get(&uid) {
+            self.shared.update(&pod, running, &entries);
             return;
         }
-        // what a former kubelet granted holds until something else is
-        let mut orders = Orders::new(resize::as_shown(&pod));
-        let (granted, pending) = self.shared.grant(&pod, &orders, &entries);
-        orders.grant(granted);
-        orders.pending_resize = pending;
-        orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
-        orders.mirror = self.shared.mirrors.lock().get(&pod::key(&pod)).cloned();
-        // On the informer's task, whose own span is about reading and not recorded.
-        let mut span = ferry_trace::Span::root("kubelet.admit", None);
-        span.object("pods", pod::namespace(&pod), pod::name(&pod));
-        if let Some(revision) = ferry_client::name::revision(&*pod) {
-            span.caused_by(revision);
-        }
-        let mut doubted = None;
-        match self.shared.check(&pod, &orders.asks, &entries) {
-            Err(ending) if ending.reason == NODE_AFFINITY => doubted = Some(ending),
-            Err(ending) => {
-                span.fail(&ending.message);
-                self.shared.tell_rejected(&pod, &ending);
-                orders.ending = Some(ending);
-            }
-            Ok(()) => {}
-        }
-        drop(span);
+        let (orders, doubted) = self.shared.admit(&pod, &entries);
         // a static pod that changed is a new pod of the old name
         let before = entries
             .values()
@@ -121,7 +83,7 @@ impl Pods {
         let done = CancellationToken::new();
         let worker = Worker::new(self.shared.context.clone(), orders.clone(), done.clone());
         let begun = worker.work();
-        entries.insert(uid.clone(), Entry { orders: orders.clone(), done });
+        entries.insert(uid.clone(), RunningPod { orders: orders.clone(), done });
         self.shared.weigh(&entries);
         drop(entries);
         let shared = self.shared.clone();
@@ -252,8 +214,56 @@ impl Pods {
 }
 
 impl Shared {
+    /// Hands a pod that runs its new definition.
+    fn update(&self, pod: &Arc<Pod>, running: &RunningPod, entries: &HashMap<String, RunningPod>) {
+        let before = running.orders.borrow().clone();
+        let (granted, pending) = self.grant(pod, &before, entries);
+        let makes_room =
+            !resize::is_same(&granted, &before.pod) || pod::is_terminal(pod::status(pod).phase.as_deref());
+        running.orders.send_if_modified(|orders| {
+            let is_news = is_news(&orders.pod, &granted) || orders.pending_resize != pending;
+            orders.grant(granted);
+            orders.wanted = pending.is_some().then(|| pod.clone());
+            orders.pending_resize = pending;
+            orders.wakes += u64::from(is_news);
+            is_news
+        });
+        if makes_room {
+            self.grant_deferred(entries);
+            self.weigh(entries);
+        }
+    }
+
+    /// What a new pod's worker is told first, and the refusal that has to be looked at again: the node may have got the
+    /// label since.
+    fn admit(&self, pod: &Arc<Pod>, entries: &HashMap<String, RunningPod>) -> (Orders, Option<Ending>) {
+        // what a former kubelet granted holds until something else is
+        let mut orders = Orders::new(resize::as_shown(pod));
+        let (granted, pending) = self.grant(pod, &orders, entries);
+        orders.grant(granted);
+        orders.pending_resize = pending;
+        orders.wanted = orders.pending_resize.is_some().then(|| pod.clone());
+        orders.mirror = self.mirrors.lock().get(&pod::key(pod)).cloned();
+        // On the informer's task, whose own span is about reading and not recorded.
+        let mut span = ferry_trace::Span::root("kubelet.admit", None);
+        span.object("pods", pod::namespace(pod), pod::name(pod));
+        if let Some(revision) = ferry_client::name::revision(&**pod) {
+            span.caused_by(revision);
+        }
+        match self.check(pod, &orders.asks, entries) {
+            Err(ending) if ending.reason == NODE_AFFINITY => return (orders, Some(ending)),
+            Err(ending) => {
+                span.fail(&ending.message);
+                self.tell_rejected(pod, &ending);
+                orders.ending = Some(ending);
+            }
+            Ok(()) => {}
+        }
+        (orders, None)
+    }
+
     /// A pod that runs already stays, whatever the node now thinks of it.
-    fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, Entry>) -> Result<(), Ending> {
+    fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, RunningPod>) -> Result<(), Ending> {
         let phase = pod::status(pod).phase.as_deref();
         let has_run = phase == Some("Running") || pod::is_terminal(phase);
         if has_run || pod.metadata.deletion_timestamp.is_some() {
@@ -300,7 +310,7 @@ impl Shared {
         &self,
         pod: &Arc<Pod>,
         before: &Orders,
-        entries: &HashMap<String, Entry>,
+        entries: &HashMap<String, RunningPod>,
     ) -> (Arc<Pod>, Option<Pending>) {
         if resize::is_same(pod, &before.pod) {
             return (pod.clone(), None);
@@ -324,7 +334,7 @@ impl Shared {
     }
 
     /// Room was made: those who wait for it are looked at again.
-    fn grant_deferred(&self, entries: &HashMap<String, Entry>) {
+    fn grant_deferred(&self, entries: &HashMap<String, RunningPod>) {
         for entry in entries.values() {
             let before = entry.orders.borrow().clone();
             let Some(wanted) = &before.wanted else { continue };
@@ -341,7 +351,7 @@ impl Shared {
     }
 
     /// A pod came, went or changed: what burstable pods weigh together follows.
-    fn weigh(&self, entries: &HashMap<String, Entry>) {
+    fn weigh(&self, entries: &HashMap<String, RunningPod>) {
         let placed = entries.values().filter_map(|entry| active(&entry.orders.borrow()));
         let burstable = placed.filter(|placed| placed.asks.class == QosClass::Burstable);
         self.context.cgroups.weigh_burstable(burstable.map(|placed| placed.asks.request("cpu")).sum());
@@ -371,7 +381,7 @@ fn is_news(before: &Pod, after: &Pod) -> bool {
 }
 
 /// Pods that use the node's resources, without the one of this uid.
-fn beside(uid: &str, entries: &HashMap<String, Entry>) -> Vec<Placed> {
+fn beside(uid: &str, entries: &HashMap<String, RunningPod>) -> Vec<Placed> {
     let others = entries.iter().filter(|(other, _)| *other != uid);
     others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect()
 }

@@ -25,9 +25,10 @@ use crate::images::pause;
 use crate::images::pull::Images;
 use crate::images::records::Records;
 use crate::logs;
+use crate::node;
 use crate::node::capacity::{Capacity, allocatable, memory_of_pods};
+use crate::node::machine::{self, Machine};
 use crate::node::status::{NodeStatusSource, Pressure};
-use crate::node::{self, machine};
 use crate::objects::Objects;
 use crate::orphans;
 use crate::pods::Pods;
@@ -173,12 +174,7 @@ impl Parts {
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
         let machine = machine::read();
-        let capacity = Capacity {
-            milli_cpu: machine.cpus.len() as i64 * 1000,
-            memory: machine.memory_bytes,
-            ephemeral_storage: machine::disk_bytes(&config.root_dir),
-            pods: i64::from(config.max_pods),
-        };
+        let capacity = capacity(&machine, &config);
         let allocatable = allocatable(&capacity, &config);
         let addresses = node_addresses(&config);
         let listener = server::bind(&config, &addresses)?;
@@ -198,22 +194,8 @@ impl Parts {
             }
         });
         let objects = Arc::new(Objects::new(client.clone(), shutdown.clone(), wake));
-        let cgroups = PodCgroups::new(
-            config.cgroup_driver,
-            &config.cgroup_root,
-            config.pod_pids_limit,
-            config.enable_cfs_quota,
-        );
-        if let Err(error) = cgroups.set_up(allocatable.milli_cpu, memory_of_pods(&capacity, &config)) {
-            tracing::warn!(%error, "pods run without cgroups of their own");
-        }
-        let reserved = config.reserved_cpus.as_deref().map(cpu_manager::parse_list).transpose()?;
-        let cpus = CpuManager::new(
-            config.cpu_manager_policy,
-            config.root_dir.join("cpu_manager_state"),
-            machine.cpus.clone(),
-            reserved.unwrap_or_else(|| machine.cpus.iter().take(1).copied().collect()),
-        );
+        let cgroups = cgroups(&config, &capacity, allocatable.milli_cpu);
+        let cpus = cpu_manager(&config, &machine)?;
         let (health, runtime_health) = watch::channel(Ok(()));
         let (pressure, pressure_seen) = watch::channel(Pressure::default());
         let network_problem: Arc<RwLock<Option<String>>> = Arc::default();
@@ -268,25 +250,17 @@ impl Parts {
 
     async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let tasks = TaskTracker::new();
-        let config = &self.context.config;
-        let until = |stop: CancellationToken, work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = work => {}
-            }
-        };
-
+        let synced = self.spawn_sources(&tasks, &shutdown)?;
+        self.spawn_upkeep(synced, &tasks, &shutdown);
         let pods = self.pods.clone();
         tasks.spawn(runtime::watch::run(
             self.context.runtime.clone(),
-            config.container_runtime_endpoint.clone(),
+            self.context.config.container_runtime_endpoint.clone(),
             self.context.seen.clone(),
             move |uid: &str| pods.wake(uid),
             self.health,
             shutdown.clone(),
         ));
-        let writer = self.context.writer.clone();
-        tasks.spawn(until(shutdown.clone(), Box::pin(async move { writer.run().await })));
         tasks.spawn(server::run(
             self.listener,
             self.context.clone(),
@@ -294,23 +268,47 @@ impl Parts {
             self.pods.clone(),
             shutdown.clone(),
         ));
+        let (context, pods, node, pressure) =
+            (self.context.clone(), self.pods.clone(), self.node.clone(), self.pressure);
+        let eviction = async move { crate::eviction::run(&context, &pods, &node, pressure).await };
+        spawn_until(&tasks, &shutdown, eviction);
 
+        shutdown.cancelled().await;
+        tasks.close();
+        tasks.wait().await;
+        self.pods.stopped().await;
+        if let Some(informers) = &self.informers {
+            informers.stopped().await;
+        }
+        if let Some(events) = &self.events {
+            events.stopped().await;
+        }
+        Ok(())
+    }
+
+    /// Where pods come from: a directory of manifests, and the API. The future ends when every source has spoken.
+    fn spawn_sources(
+        &self,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+        let config = &self.context.config;
         let manifests_changed = Arc::new(tokio::sync::Notify::new());
         let manifests_read = CancellationToken::new();
-        if config.static_pod_path.is_none() {
-            manifests_read.cancel();
-        }
-        if let Some(directory) = &config.static_pod_path {
-            make_directory(directory)?;
-            tasks.spawn(static_pods::run(
-                directory.clone(),
-                config.node_name.clone(),
-                config.file_check_frequency,
-                self.pods.clone(),
-                manifests_changed.clone(),
-                manifests_read.clone(),
-                shutdown.clone(),
-            ));
+        match &config.static_pod_path {
+            None => manifests_read.cancel(),
+            Some(directory) => {
+                make_directory(directory)?;
+                tasks.spawn(static_pods::run(
+                    directory.clone(),
+                    config.node_name.clone(),
+                    config.file_check_frequency,
+                    self.pods.clone(),
+                    manifests_changed.clone(),
+                    manifests_read.clone(),
+                    shutdown.clone(),
+                ));
+            }
         }
         let mut known = None;
         if let (Some(informers), Some(client)) = (&self.informers, &self.context.client) {
@@ -327,46 +325,85 @@ impl Parts {
                 shutdown.clone(),
             ));
         }
+        Ok(async move {
+            if let Some(known) = known {
+                known.synced().await;
+            }
+            manifests_read.cancelled().await;
+        })
+    }
+
+    /// What goes on beside the pods' workers: status writes, orphans, shared CPUs, logs.
+    fn spawn_upkeep(
+        &self,
+        synced: impl Future<Output = ()> + Send + 'static,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) {
+        let writer = self.context.writer.clone();
+        spawn_until(tasks, shutdown, async move { writer.run().await });
         let (context, pods) = (self.context.clone(), self.pods.clone());
-        tasks.spawn(until(
-            shutdown.clone(),
-            Box::pin(async move {
-                // only when every source has spoken is an unknown pod an orphan
-                if let Some(known) = known {
-                    known.synced().await;
-                }
-                manifests_read.cancelled().await;
-                orphans::run(&context, &pods, ORPHAN_PERIOD).await;
-            }),
-        ));
+        spawn_until(tasks, shutdown, async move {
+            // only when every source has spoken is an unknown pod an orphan
+            synced.await;
+            orphans::run(&context, &pods, ORPHAN_PERIOD).await;
+        });
         let (mut changes, pods) = (self.context.cpus.changes(), self.pods.clone());
-        let shared_cpus = async move {
+        spawn_until(tasks, shutdown, async move {
             while changes.changed().await.is_ok() {
                 pods.wake_all();
             }
-        };
-        tasks.spawn(until(shutdown.clone(), Box::pin(shared_cpus)));
+        });
         let context = self.context.clone();
-        tasks.spawn(until(shutdown.clone(), Box::pin(async move { rotate_logs(&context).await })));
-        let (context, pods, node, pressure) =
-            (self.context.clone(), self.pods.clone(), self.node.clone(), self.pressure);
-        tasks.spawn(until(
-            shutdown.clone(),
-            Box::pin(async move { crate::eviction::run(&context, &pods, &node, pressure).await }),
-        ));
-
-        shutdown.cancelled().await;
-        tasks.close();
-        tasks.wait().await;
-        self.pods.stopped().await;
-        if let Some(informers) = &self.informers {
-            informers.stopped().await;
-        }
-        if let Some(events) = &self.events {
-            events.stopped().await;
-        }
-        Ok(())
+        spawn_until(tasks, shutdown, async move { rotate_logs(&context).await });
     }
+}
+
+/// Spawns work that may end anywhere when the kubelet stops.
+fn spawn_until(
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    });
+}
+
+fn capacity(machine: &Machine, config: &Config) -> Capacity {
+    Capacity {
+        milli_cpu: machine.cpus.len() as i64 * 1000,
+        memory: machine.memory_bytes,
+        ephemeral_storage: machine::disk_bytes(&config.root_dir),
+        pods: i64::from(config.max_pods),
+    }
+}
+
+fn cgroups(config: &Config, capacity: &Capacity, allocatable_milli_cpu: i64) -> PodCgroups {
+    let cgroups = PodCgroups::new(
+        config.cgroup_driver,
+        &config.cgroup_root,
+        config.pod_pids_limit,
+        config.enable_cfs_quota,
+    );
+    if let Err(error) = cgroups.set_up(allocatable_milli_cpu, memory_of_pods(capacity, config)) {
+        tracing::warn!(%error, "pods run without cgroups of their own");
+    }
+    cgroups
+}
+
+fn cpu_manager(config: &Config, machine: &Machine) -> Result<CpuManager, Error> {
+    let reserved = config.reserved_cpus.as_deref().map(cpu_manager::parse_list).transpose()?;
+    Ok(CpuManager::new(
+        config.cpu_manager_policy,
+        config.root_dir.join("cpu_manager_state"),
+        machine.cpus.clone(),
+        reserved.unwrap_or_else(|| machine.cpus.iter().take(1).copied().collect()),
+    ))
 }
 
 fn images(config: &Config, runtime: &cri::Client, client: Option<&Client>) -> Images {

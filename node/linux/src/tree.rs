@@ -58,16 +58,16 @@ pub fn remove_directories(path: &Path) -> io::Result<()> {
 
 /// Shows `visit` every file and directory of the tree at `path`, a directory after what is in it. Links are shown and
 /// not followed; what is mounted below is passed by, and so is what goes away meanwhile.
-pub fn each(path: &Path, visit: &mut dyn FnMut(&Entry) -> io::Result<()>) -> io::Result<()> {
+pub fn each(path: &Path, visit: &mut dyn FnMut(&OpenFile) -> io::Result<()>) -> io::Result<()> {
     let top = open(path, DIRECTORY, Mode::empty())?;
     Walk::of(path, &mut Each { visit: &mut *visit }).run(top.try_clone()?)?;
-    visit(&Entry(top))
+    visit(&OpenFile(top))
 }
 
 /// A file, directory or link that is open, so that nothing can be put in its place.
-pub struct Entry(OwnedFd);
+pub struct OpenFile(OwnedFd);
 
-impl Entry {
+impl OpenFile {
     pub fn metadata(&self) -> io::Result<Metadata> {
         File::from(self.0.try_clone()?).metadata()
     }
@@ -114,20 +114,20 @@ impl Visitor for Remove {
 }
 
 struct Each<'a> {
-    visit: &'a mut dyn FnMut(&Entry) -> io::Result<()>,
+    visit: &'a mut dyn FnMut(&OpenFile) -> io::Result<()>,
 }
 
 impl Visitor for Each<'_> {
     fn file(&mut self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
         match open_within(parent, name, OFlag::O_PATH | OFlag::O_NOFOLLOW) {
-            Ok(file) => (self.visit)(&Entry(file)),
+            Ok(file) => (self.visit)(&OpenFile(file)),
             Err(Errno::ENOENT | Errno::EXDEV) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     fn directory(&mut self, _parent: &OwnedFd, _name: &OsStr, directory: OwnedFd) -> io::Result<()> {
-        (self.visit)(&Entry(directory))
+        (self.visit)(&OpenFile(directory))
     }
 
     fn mount_point(&mut self, _path: &Path) -> io::Result<()> {

@@ -207,7 +207,7 @@ struct Proxy {
 impl Proxy {
     async fn sync(
         &mut self,
-        keys: BTreeMap<NamespacedName, Option<i64>>,
+        mut keys: BTreeMap<NamespacedName, Option<i64>>,
     ) -> Result<(), ferry_linux::net::ToolError> {
         let began = Instant::now();
         let mut span = ferry_trace::span("proxy.sync");
@@ -215,7 +215,25 @@ impl Proxy {
         for revision in keys.values().copied().flatten() {
             span.caused_by(revision);
         }
-        let mut keys = keys;
+        self.refresh_node(&mut keys).await;
+        let mut changes = Changes { services: Vec::with_capacity(keys.len()), ..Changes::default() };
+        for key in keys.into_keys() {
+            self.compare(&key, &mut changes).await;
+        }
+        self.programmed.retain(|service, _| self.known.contains_key(service));
+        if changes.services.is_empty() && !self.whole {
+            return Ok(());
+        }
+        let applied = self.write(changes, began).await;
+        if let Err(error) = &applied {
+            span.fail(error);
+        }
+        applied
+    }
+
+    /// Looks at the node and the host again. Where the rules rest on other addresses than before, all services count as
+    /// changed.
+    async fn refresh_node(&mut self, keys: &mut BTreeMap<NamespacedName, Option<i64>>) {
         let mut host_ports = self.node.host_ports.clone();
         if keys.keys().any(|key| self.services.get(key).is_some_and(|service| is_balanced(&service))) {
             host_ports = read_host_ports().await;
@@ -228,7 +246,6 @@ impl Proxy {
         // The load balancer waits for what a new node has to say.
         self.look_soon |= node.all_addresses != self.node.all_addresses;
         if node.addresses != self.node.addresses {
-            // What the rules rest on is another: they are made from the beginning.
             self.backend = Some(Backend::new(&self.config, &node));
             self.whole = true;
             for service in self.services.list() {
@@ -236,54 +253,54 @@ impl Proxy {
             }
         }
         self.node = node;
-        let mut changes = Vec::with_capacity(keys.len());
-        let mut triggers: Vec<(String, Timestamp)> = Vec::new();
-        let mut stale = BTreeSet::new();
-        for key in keys.into_keys() {
-            let name = key.to_string();
-            let service = self.services.get(&key);
-            let slices = self.by_service.get(&name);
-            triggers.extend(slices.iter().filter_map(|slice| self.news(slice)));
-            let ports = |family| match &service {
-                Some(service) => service::ports(service, &slices, &self.node, family),
-                None => Vec::new(),
-            };
-            let now = [ports(Family::V4), ports(Family::V6)];
-            let check = service.as_ref().and_then(|service| health_check_port(service));
-            self.checks
-                .set(&key, check.map(|port| (port, now.iter().map(|p| service::local_endpoints(p)).sum())))
-                .await;
-            let before = self.known.get(&name);
-            let owner = match (&service, before) {
-                (Some(service), _) => owner(service, &name),
-                (None, Some((owner, _))) => owner.clone(),
-                (None, None) => continue,
-            };
-            if !self.whole && before.is_some_and(|(known, ports)| *known == owner && *ports == now) {
-                continue;
-            }
-            let none = [Vec::new(), Vec::new()];
-            let old = before.map_or(&none, |(_, ports)| ports);
-            stale.extend(stale_flows(&old[0], &now[0], Family::V4));
-            stale.extend(stale_flows(&old[1], &now[1], Family::V6));
-            let [ipv4, ipv6] = now.clone();
-            changes.push(Changed { owner: owner.clone(), ipv4, ipv6 });
-            match service {
-                Some(_) => drop(self.known.insert(name, (owner, now))),
-                None => drop(self.known.remove(&name)),
-            }
+    }
+
+    /// What a service asks for now, beside what the kernel has of it.
+    async fn compare(&mut self, key: &NamespacedName, changes: &mut Changes) {
+        let name = key.to_string();
+        let service = self.services.get(key);
+        let slices = self.by_service.get(&name);
+        changes.triggers.extend(slices.iter().filter_map(|slice| self.news(slice)));
+        let ports = |family| match &service {
+            Some(service) => service::ports(service, &slices, &self.node, family),
+            None => Vec::new(),
+        };
+        let now = [ports(Family::V4), ports(Family::V6)];
+        let check = service.as_ref().and_then(|service| health_check_port(service));
+        self.checks
+            .set(key, check.map(|port| (port, now.iter().map(|p| service::local_endpoints(p)).sum())))
+            .await;
+        let before = self.known.get(&name);
+        let owner = match (&service, before) {
+            (Some(service), _) => owner(service, &name),
+            (None, Some((owner, _))) => owner.clone(),
+            (None, None) => return,
+        };
+        if !self.whole && before.is_some_and(|(known, ports)| *known == owner && *ports == now) {
+            return;
         }
-        self.programmed.retain(|service, _| self.known.contains_key(service));
-        if changes.is_empty() && !self.whole {
-            return Ok(());
+        let none = [Vec::new(), Vec::new()];
+        let old = before.map_or(&none, |(_, ports)| ports);
+        changes.stale_flows.extend(stale_flows(&old[0], &now[0], Family::V4));
+        changes.stale_flows.extend(stale_flows(&old[1], &now[1], Family::V6));
+        let [ipv4, ipv6] = now.clone();
+        changes.services.push(Changed { owner: owner.clone(), ipv4, ipv6 });
+        match service {
+            Some(_) => drop(self.known.insert(name, (owner, now))),
+            None => drop(self.known.remove(&name)),
         }
+    }
+
+    /// Brings changes to the kernel.
+    async fn write(&mut self, changes: Changes, began: Instant) -> Result<(), ferry_linux::net::ToolError> {
+        let Changes { services, triggers, stale_flows } = changes;
         let mut backend = self.backend.take().expect("the backend is back after every sync");
         let whole = self.whole;
         let at: Vec<Timestamp> = triggers.iter().map(|(_, at)| *at).collect();
         let (backend, applied) = tokio::task::spawn_blocking(move || {
-            let applied = backend.apply(&changes, whole);
+            let applied = backend.apply(&services, whole);
             if applied.is_ok() {
-                forget(&stale);
+                forget(&stale_flows);
             }
             (backend, applied)
         })
@@ -296,11 +313,18 @@ impl Proxy {
         }
         // The tables know what is wanted; after a refusal all of it is written again.
         self.whole = applied.is_err();
-        if let Err(error) = &applied {
-            span.fail(error);
-        }
         applied
     }
+}
+
+/// What differs from what the kernel has.
+#[derive(Default)]
+struct Changes {
+    services: Vec<Changed>,
+    /// Slices, and when their endpoints changed.
+    triggers: Vec<(String, Timestamp)>,
+    /// Connections to endpoints that are gone.
+    stale_flows: BTreeSet<conntrack::Flows>,
 }
 
 impl Proxy {

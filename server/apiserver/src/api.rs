@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::AdmissionChain;
+use crate::fair_limit::FairLimit;
 use crate::flow_control::FlowControl;
 use crate::metrics::Metrics;
 use crate::served::Served;
-use crate::shares::Shares;
 
 pub struct Api {
     pub registry: Arc<Registry>,
@@ -59,9 +59,9 @@ pub struct Api {
 pub struct Limits {
     pub body_bytes: usize,
     /// What all bodies of requests that are not answered yet may hold.
-    pub unfinished_body_bytes: Arc<Shares>,
+    pub unfinished_body_bytes: Arc<FairLimit>,
     /// What all answers may hold that are written as a whole and not read yet.
-    pub unread_answer_bytes: Arc<Shares>,
+    pub unread_answer_bytes: Arc<FairLimit>,
     pub request_timeout: Duration,
     /// A watch ends by itself after this time and up to as much again, so that clients spread out.
     pub min_watch: Duration,
@@ -71,8 +71,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             body_bytes: 3 << 20,
-            unfinished_body_bytes: Shares::new(256 << 20),
-            unread_answer_bytes: Shares::new(256 << 20),
+            unfinished_body_bytes: FairLimit::new(256 << 20),
+            unread_answer_bytes: FairLimit::new(256 << 20),
             request_timeout: Duration::from_secs(60),
             min_watch: Duration::from_secs(1800),
         }

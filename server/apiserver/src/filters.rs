@@ -23,6 +23,7 @@ use crate::api::Api;
 use crate::auditing::Auditing;
 use crate::body::{Body, PIECE, Response};
 use crate::compress::FiniteStream;
+use crate::fair_limit::FairLimit;
 use crate::flow_control::{Class, Stored};
 use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
 use crate::negotiate::{View, Wanted, wanted};
@@ -31,7 +32,6 @@ use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
 use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
-use crate::shares::Shares;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
 use crate::{compress, indent, metrics, paths, respond, ui, verbs};
 
@@ -52,8 +52,8 @@ pub struct Connection {
 
 /// What the requests of one connection may hold together.
 pub struct ConnectionMemory {
-    bodies: Arc<Shares>,
-    answers: Arc<Shares>,
+    bodies: Arc<FairLimit>,
+    answers: Arc<FairLimit>,
 }
 
 impl Default for ConnectionMemory {

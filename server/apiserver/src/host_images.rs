@@ -23,11 +23,11 @@ pub struct ImageRequest {
     pub range: Option<String>,
 }
 
-type Answer = dyn Fn(ImageRequest) -> BoxFuture<'static, Response> + Send + Sync;
+type ImageHandler = dyn Fn(ImageRequest) -> BoxFuture<'static, Response> + Send + Sync;
 
 /// Empty until the host's node is there, and on servers without one.
 #[derive(Default)]
-pub struct HostImages(OnceLock<Arc<Answer>>);
+pub struct HostImages(OnceLock<Arc<ImageHandler>>);
 
 impl HostImages {
     /// Answers with this from now on. Once: a server has one host.

@@ -10,8 +10,8 @@ use http::Method;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
+use crate::fair_limit::{FairLimit, FairPermit};
 use crate::request_info::RequestInfo;
-use crate::shares::{Share, Shares};
 use crate::{chunked_copy, trace, ui};
 
 /// What the bodies of one connection may hold; of that, one user gets half.
@@ -23,13 +23,13 @@ const IN_VAIN_FOR: Duration = Duration::from_secs(2);
 /// The memory that bodies may take: of one connection, and of all.
 #[derive(Clone)]
 pub struct Memory {
-    pub connection: Arc<Shares>,
-    pub all: Arc<Shares>,
+    pub connection: Arc<FairLimit>,
+    pub all: Arc<FairLimit>,
 }
 
 /// For a new connection.
-pub fn of_connection() -> Arc<Shares> {
-    Shares::new(OF_CONNECTION)
+pub fn of_connection() -> Arc<FairLimit> {
+    FairLimit::new(OF_CONNECTION)
 }
 
 pub trait RequestBody:
@@ -56,7 +56,7 @@ pub struct Unread<B: RequestBody> {
 #[derive(Default)]
 pub struct Whole {
     pub bytes: Bytes,
-    _memory: Option<[Share; 2]>,
+    _memory: Option<[FairPermit; 2]>,
 }
 
 impl<B: RequestBody> Unread<B> {
@@ -86,7 +86,8 @@ impl<B: RequestBody> Unread<B> {
             if whole.len() + data.len() > limit {
                 return Err(Status::too_large(limit));
             }
-            let has_room = |shares: &mut [Share; 2]| shares.iter_mut().all(|share| share.grow(data.len()));
+            let has_room =
+                |shares: &mut [FairPermit; 2]| shares.iter_mut().all(|share| share.grow(data.len()));
             if !shares.as_mut().is_none_or(has_room) {
                 return Err(Status::too_many_requests("Too many large requests, please try again later.", 1));
             }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     fn memory(connection: usize, all: usize) -> Memory {
-        Memory { connection: Shares::new(connection), all: Shares::new(all) }
+        Memory { connection: FairLimit::new(connection), all: FairLimit::new(all) }
     }
 
     #[tokio::test]

@@ -7,22 +7,22 @@ use ferry_api::Status;
 use ferry_auth::User;
 use parking_lot::Mutex;
 
-use crate::shares::{Share, Shares};
+use crate::fair_limit::{FairLimit, FairPermit};
 
 /// Of one connection; of that, one user gets half.
 const OF_CONNECTION: usize = 32 << 20;
 
-pub fn of_connection() -> Arc<Shares> {
-    Shares::new(OF_CONNECTION)
+pub fn of_connection() -> Arc<FairLimit> {
+    FairLimit::new(OF_CONNECTION)
 }
 
 /// What one answer holds; a component's is its own.
 #[derive(Default)]
-pub struct ResponseMemory(Mutex<Option<[Share; 2]>>);
+pub struct ResponseMemory(Mutex<Option<[FairPermit; 2]>>);
 
 impl ResponseMemory {
     /// Nothing is held yet, but there has to be room.
-    pub fn new(limits: [&Arc<Shares>; 2], user: &User) -> Result<ResponseMemory, Status> {
+    pub fn new(limits: [&Arc<FairLimit>; 2], user: &User) -> Result<ResponseMemory, Status> {
         match limits.iter().all(|shares| shares.has_room(user)) {
             true => Ok(ResponseMemory(Mutex::new(Some(limits.map(|shares| shares.nothing(user)))))),
             false => Err(refusal()),
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn who_does_not_read_gets_no_more() {
-        let (connection, all, user) = (Shares::new(100), Shares::new(1000), User::new("a"));
+        let (connection, all, user) = (FairLimit::new(100), FairLimit::new(1000), User::new("a"));
         let answer = || ResponseMemory::new([&connection, &all], &user);
         let (first, second) = (answer().expect("room"), answer().expect("room"));
         first.take(60).expect("nothing is held");

@@ -52,7 +52,7 @@ const FOLLOW: Duration = Duration::from_secs(3600);
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct TraceResponse {
     /// What `after` may continue from.
     sequence: u64,
     records: Vec<Record>,
@@ -124,7 +124,7 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     let answer =
         answer.map_err(|error| Status::internal(format!("the trace cannot be put together: {error}")))?;
     let answer = answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))?;
-    let body = serde_json::to_vec(&Answer { sequence, ..answer })
+    let body = serde_json::to_vec(&TraceResponse { sequence, ..answer })
         .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))?;
     Ok(respond::json_bytes(200, body.into()))
 }
@@ -167,17 +167,24 @@ fn question(api: &Api, request: &Request) -> Result<Question, Status> {
 }
 
 impl Question {
-    fn answer(self, history: Option<&History>) -> io::Result<Answer> {
+    fn answer(self, history: Option<&History>) -> io::Result<TraceResponse> {
         let find = |wanted: &Wanted| match history {
             Some(history) => history.find(wanted),
             None => Ok(Found { records: ring().matching(|record| wanted.takes(record)), ..Found::default() }),
         };
-        let chained = |seeds: &Wanted, focus: &Focus| -> io::Result<Answer> {
+        let chained = |seeds: &Wanted, focus: &Focus| -> io::Result<TraceResponse> {
             let found = gather(seeds, Direction::Both, find)?;
-            Ok(Answer { records: chain(found.records, focus), is_cut: found.is_cut, ..Answer::default() })
+            Ok(TraceResponse {
+                records: chain(found.records, focus),
+                is_cut: found.is_cut,
+                ..TraceResponse::default()
+            })
         };
-        let plain =
-            |found: Found| Answer { records: found.records, is_cut: found.is_cut, ..Answer::default() };
+        let plain = |found: Found| TraceResponse {
+            records: found.records,
+            is_cut: found.is_cut,
+            ..TraceResponse::default()
+        };
         let answer = match self {
             Question::Object { key, uid, all_lives, direction } => {
                 let about = find(&Wanted::object(key.clone()))?.records;
@@ -202,7 +209,7 @@ impl Question {
                     Direction::Back => found.records,
                     Direction::Both => chain(found.records, &focus),
                 };
-                Answer { records, object: Some(key), lives, uid, is_cut, ..Answer::default() }
+                TraceResponse { records, object: Some(key), lives, uid, is_cut, ..TraceResponse::default() }
             }
             Question::Trace(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
             Question::Revision(revision) => {
@@ -218,14 +225,16 @@ impl Question {
                 };
                 match command {
                     Some(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
-                    None => Answer::default(),
+                    None => TraceResponse::default(),
                 }
             }
             Question::Time { from, to } => plain(find(&Wanted { from, to, ..Wanted::default() })?),
-            Question::After(after) => Answer { records: ring().after(after), ..Answer::default() },
+            Question::After(after) => {
+                TraceResponse { records: ring().after(after), ..TraceResponse::default() }
+            }
         };
         let dropped = history.map_or(0, History::dropped);
-        Ok(Answer { dropped, failure: history.and_then(History::failure), ..answer })
+        Ok(TraceResponse { dropped, failure: history.and_then(History::failure), ..answer })
     }
 }
 

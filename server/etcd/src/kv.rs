@@ -6,17 +6,21 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ferry_etcd_api::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use ferry_etcd_api::etcdserverpb::range_request::{SortOrder, SortTarget};
+use ferry_etcd_api::etcdserverpb::request_op::Request;
+use ferry_etcd_api::etcdserverpb::response_op::Response;
+use ferry_etcd_api::etcdserverpb::{
+    CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
+    PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+};
+use ferry_etcd_api::mvccpb;
 use ferry_store::embedded::{Budget, Located, Transaction};
 use ferry_store::{KeyValue, Revision, Span, Store};
 use prost::Message;
 
 use crate::failure::{Failure, Result};
 use crate::lease::Leases;
-use crate::messages::{
-    self, CompactionRequest, Compare, CompareResult, CompareTarget, DeleteRangeRequest, DeleteRangeResponse,
-    HeaderResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, Request, RequestOp, Response,
-    ResponseHeader, ResponseOp, SortOrder, SortTarget, TargetUnion, TxnRequest, TxnResponse,
-};
 use crate::service::Service;
 
 impl Service {
@@ -56,9 +60,9 @@ impl Service {
         self.write(budget, move |step| step.txn(&request), |header, response| response.header = header).await
     }
 
-    pub async fn compact(&self, request: CompactionRequest) -> Result<HeaderResponse> {
+    pub async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse> {
         self.store.compact(Revision(request.revision)).await?;
-        self.header_response().await
+        Ok(CompactionResponse { header: self.current_header().await? })
     }
 
     /// Runs one step in the store's writer, then lets leases know what it did to their keys.
@@ -105,12 +109,12 @@ impl Service {
         while let Some(txn) = txns.pop() {
             for operation in txn.success.iter().chain(&txn.failure) {
                 match &operation.request {
-                    Some(Request::Put(put)) => self.budget_put(budget, put).await?,
-                    Some(Request::DeleteRange(deletion)) => {
+                    Some(Request::RequestPut(put)) => self.budget_put(budget, put).await?,
+                    Some(Request::RequestDeleteRange(deletion)) => {
                         budget.delete(span_of(&deletion.key, &deletion.range_end));
                     }
-                    Some(Request::Txn(txn)) => txns.push(txn),
-                    Some(Request::Range(_)) | None => {}
+                    Some(Request::RequestTxn(txn)) => txns.push(txn),
+                    Some(Request::RequestRange(_)) | None => {}
                 }
             }
         }
@@ -185,7 +189,7 @@ impl Query {
             kvs.truncate(request.limit as usize);
             more = true;
         }
-        let mut kvs: Vec<messages::KeyValue> = kvs.into_iter().map(Into::into).collect();
+        let mut kvs: Vec<_> = kvs.into_iter().map(key_value).collect();
         if request.keys_only {
             kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
         }
@@ -222,10 +226,12 @@ impl Step<'_, '_> {
 
     fn operation(&mut self, operation: &RequestOp) -> Result<ResponseOp> {
         let response = match &operation.request {
-            Some(Request::Range(range)) => Some(Response::Range(self.range(range)?)),
-            Some(Request::Put(put)) => Some(Response::Put(self.put(put)?)),
-            Some(Request::DeleteRange(deletion)) => Some(Response::DeleteRange(self.delete(deletion)?)),
-            Some(Request::Txn(txn)) => Some(Response::Txn(self.txn(txn)?)),
+            Some(Request::RequestRange(range)) => Some(Response::ResponseRange(self.range(range)?)),
+            Some(Request::RequestPut(put)) => Some(Response::ResponsePut(self.put(put)?)),
+            Some(Request::RequestDeleteRange(deletion)) => {
+                Some(Response::ResponseDeleteRange(self.delete(deletion)?))
+            }
+            Some(Request::RequestTxn(txn)) => Some(Response::ResponseTxn(self.txn(txn)?)),
             None => None,
         };
         Ok(ResponseOp { response })
@@ -264,7 +270,7 @@ impl Step<'_, '_> {
         }
         self.transaction.put(&key, &value, lease)?;
         self.attached.push((key, lease));
-        let prev_kv = previous.filter(|_| put.prev_kv).map(Into::into);
+        let prev_kv = previous.filter(|_| put.prev_kv).map(key_value);
         Ok(PutResponse { header: self.header(), prev_kv })
     }
 
@@ -274,7 +280,7 @@ impl Step<'_, '_> {
         let mut prev_kvs = Vec::new();
         for entry in &entries {
             if request.prev_kv {
-                prev_kvs.push(self.transaction.read(entry)?.into());
+                prev_kvs.push(key_value(self.transaction.read(entry)?));
             }
             self.transaction.delete(entry.key())?;
             self.attached.push((entry.key().clone(), 0));
@@ -382,10 +388,10 @@ fn check_txn(txn: &TxnRequest, most: usize) -> Result<()> {
         let mut put = HashSet::new();
         for operation in operations {
             match &operation.request {
-                Some(Request::Range(range)) => check_range(range)?,
-                Some(Request::DeleteRange(deletion)) => check_delete(deletion)?,
-                Some(Request::Txn(txn)) => check_txn(txn, most)?,
-                Some(Request::Put(request)) => {
+                Some(Request::RequestRange(range)) => check_range(range)?,
+                Some(Request::RequestDeleteRange(deletion)) => check_delete(deletion)?,
+                Some(Request::RequestTxn(txn)) => check_txn(txn, most)?,
+                Some(Request::RequestPut(request)) => {
                     check_put(request)?;
                     if !put.insert(&request.key) {
                         return Err(Failure::duplicate_key());
@@ -396,6 +402,17 @@ fn check_txn(txn: &TxnRequest, most: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+pub fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
+    mvccpb::KeyValue {
+        key: Bytes::copy_from_slice(kv.key.as_bytes()),
+        create_revision: kv.create_revision.0,
+        mod_revision: kv.mod_revision.0,
+        version: kv.version,
+        value: kv.value,
+        lease: kv.lease,
+    }
 }
 
 pub fn span_of(key: &[u8], range_end: &[u8]) -> Span {

@@ -9,6 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ferry_etcd_api::etcdserverpb::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+};
 use ferry_store::embedded::{Budget, Transaction};
 use ferry_store::{Embedded, Span};
 use parking_lot::Mutex;
@@ -18,11 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
 use crate::lease_file::LeaseFile;
-use crate::messages::{
-    EmptyRequest, HeaderResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeRequest, LeaseStatus, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
-};
 use crate::service::Service;
 
 /// etcd's own bound, some 285 years.
@@ -242,9 +242,9 @@ impl Service {
         })
     }
 
-    pub async fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<HeaderResponse> {
+    pub async fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<LeaseRevokeResponse> {
         self.leases.end(&self.store, request.id).await?;
-        self.header_response().await
+        Ok(LeaseRevokeResponse { header: self.current_header().await? })
     }
 
     /// A lease that does not exist has no time left.
@@ -280,7 +280,7 @@ impl Service {
         Ok(response)
     }
 
-    pub async fn lease_leases(&self, _: EmptyRequest) -> Result<LeaseLeasesResponse> {
+    pub async fn lease_leases(&self, _: LeaseLeasesRequest) -> Result<LeaseLeasesResponse> {
         let header = self.current_header().await?;
         let table = self.leases.table.lock();
         let mut leases: Vec<_> = table.leases.iter().filter(|(_, lease)| !lease.ending).collect();

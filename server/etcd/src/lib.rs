@@ -12,7 +12,6 @@ mod kv;
 mod lease;
 mod lease_file;
 mod maintenance;
-pub mod messages;
 mod pages;
 pub mod server;
 mod service;

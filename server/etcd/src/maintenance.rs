@@ -5,6 +5,11 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom};
 use std::pin::Pin;
 
 use bytes::Bytes;
+use ferry_etcd_api::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, AuthStatusRequest, AuthStatusResponse,
+    DefragmentRequest, DefragmentResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, Member,
+    MemberListRequest, MemberListResponse, SnapshotResponse, StatusRequest, StatusResponse,
+};
 use ferry_store::embedded::Located;
 use ferry_store::{Revision, Span, Store};
 use futures::Stream;
@@ -16,11 +21,7 @@ use tonic::Status;
 
 use crate::bolt::Bolt;
 use crate::failure::{Failure, Result};
-use crate::messages::{
-    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, AuthStatusResponse, EmptyRequest, HashKvRequest,
-    HashKvResponse, HashResponse, HeaderResponse, KeyValue, Member, MemberListResponse, SnapshotResponse,
-    StatusResponse,
-};
+use crate::kv::key_value;
 use crate::service::{RAFT_TERM, Service};
 
 /// The version of etcd whose API this is.
@@ -35,7 +36,7 @@ const EMPTY_BUCKETS: [&str; 7] =
 pub type Blobs = Pin<Box<dyn Stream<Item = std::result::Result<SnapshotResponse, Status>> + Send>>;
 
 impl Service {
-    pub async fn status(&self, _: EmptyRequest) -> Result<StatusResponse> {
+    pub async fn status(&self, _: StatusRequest) -> Result<StatusResponse> {
         let (header, usage) = (self.current_header().await?, self.store.usage().await?);
         let revision = header.map_or(0, |header| header.revision.unsigned_abs());
         Ok(StatusResponse {
@@ -49,39 +50,39 @@ impl Service {
             raft_applied_index: revision,
             errors: if usage.no_space { vec!["NOSPACE".into()] } else { Vec::new() },
             db_size_in_use: usage.in_use as i64,
-            is_learner: false,
+            ..Default::default()
         })
     }
 
     /// An alarm ends by itself when there is space again, so none can be set or cleared.
     pub async fn alarm(&self, _: AlarmRequest) -> Result<AlarmResponse> {
         let no_space = self.store.usage().await?.no_space;
-        let alarm = AlarmMember { member_id: self.member.id, alarm: AlarmType::NoSpace as i32 };
+        let alarm = AlarmMember { member_id: self.member.id, alarm: AlarmType::Nospace as i32 };
         let alarms = if no_space { vec![alarm] } else { Vec::new() };
         Ok(AlarmResponse { header: self.current_header().await?, alarms })
     }
 
     /// The store reclaims space by itself.
-    pub async fn defragment(&self, _: EmptyRequest) -> Result<HeaderResponse> {
-        self.header_response().await
+    pub async fn defragment(&self, _: DefragmentRequest) -> Result<DefragmentResponse> {
+        Ok(DefragmentResponse { header: self.current_header().await? })
     }
 
-    pub async fn member_list(&self) -> Result<MemberListResponse> {
+    pub async fn member_list(&self, _: MemberListRequest) -> Result<MemberListResponse> {
         let member = Member {
             id: self.member.id,
             name: self.member.name.clone(),
-            peer_urls: self.member.peer_urls.clone(),
-            client_urls: self.member.client_urls.clone(),
+            peer_ur_ls: self.member.peer_urls.clone(),
+            client_ur_ls: self.member.client_urls.clone(),
             is_learner: false,
         };
         Ok(MemberListResponse { header: self.current_header().await?, members: vec![member] })
     }
 
-    pub async fn auth_status(&self, _: EmptyRequest) -> Result<AuthStatusResponse> {
+    pub async fn auth_status(&self, _: AuthStatusRequest) -> Result<AuthStatusResponse> {
         Ok(AuthStatusResponse { header: self.current_header().await?, enabled: false, auth_revision: 1 })
     }
 
-    pub async fn hash(&self, _: EmptyRequest) -> Result<HashResponse> {
+    pub async fn hash(&self, _: HashRequest) -> Result<HashResponse> {
         let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }).await?;
         Ok(HashResponse { header, hash })
     }
@@ -92,8 +93,7 @@ impl Service {
         let hash = tokio::task::spawn_blocking(move || {
             let mut hash = crc32fast::Hasher::new();
             for entry in entries {
-                let kv: KeyValue = entry.read()?.into();
-                hash.update(&kv.encode_to_vec());
+                hash.update(&key_value(entry.read()?).encode_to_vec());
             }
             Ok::<_, ferry_store::Error>(hash.finalize())
         });
@@ -138,7 +138,7 @@ fn write_file(
     entries.sort_by_key(|entry| (entry.mod_revision(), entry.sub()));
     let mut bolt = Bolt::new(BufWriter::new(tempfile::tempfile()?))?;
     let keys = entries.iter().map(|entry| {
-        let kv: KeyValue = entry.read().map_err(io::Error::other)?.into();
+        let kv = key_value(entry.read().map_err(io::Error::other)?);
         Ok::<_, io::Error>((revision_key(entry.mod_revision(), entry.sub()), kv.encode_to_vec()))
     });
     bolt.bucket("key", keys)?;

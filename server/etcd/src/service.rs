@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferry_etcd_api::etcdserverpb::{
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader, SnapshotRequest,
+};
 use ferry_store::{Embedded, Revision, Store};
 use futures::{Stream, StreamExt};
 use prost::Message;
@@ -17,9 +20,6 @@ use tower::service_fn;
 
 use crate::failure::Result;
 use crate::lease::Leases;
-use crate::messages::{
-    EmptyRequest, HeaderResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader,
-};
 
 /// There is one member, which has led since the first term.
 pub const RAFT_TERM: u64 = 2;
@@ -77,14 +77,6 @@ impl Service {
                         })
                         .await
                     })*
-                    "/etcdserverpb.Cluster/MemberList" => {
-                        let service = self.clone();
-                        self.unary(request, move |_: EmptyRequest| {
-                            let service = service.clone();
-                            async move { service.member_list().await }
-                        })
-                        .await
-                    }
                     "/etcdserverpb.Watch/Watch" => self.watch_stream(request).await,
                     "/etcdserverpb.Lease/LeaseKeepAlive" => self.keep_alive_stream(request).await,
                     "/etcdserverpb.Maintenance/Snapshot" => self.snapshot_stream(request).await,
@@ -98,6 +90,7 @@ impl Service {
             "/etcdserverpb.KV/DeleteRange" => delete_range,
             "/etcdserverpb.KV/Txn" => txn,
             "/etcdserverpb.KV/Compact" => compact,
+            "/etcdserverpb.Cluster/MemberList" => member_list,
             "/etcdserverpb.Lease/LeaseGrant" => lease_grant,
             "/etcdserverpb.Lease/LeaseRevoke" => lease_revoke,
             "/etcdserverpb.Lease/LeaseTimeToLive" => lease_time_to_live,
@@ -149,7 +142,7 @@ impl Service {
     }
 
     async fn snapshot_stream(&self, request: Request) -> Response {
-        let answer = service_fn(|_: tonic::Request<EmptyRequest>| {
+        let answer = service_fn(|_: tonic::Request<SnapshotRequest>| {
             let blobs = self.snapshot().map(tonic::Response::new).map_err(Status::from);
             async move { blobs }
         });
@@ -175,10 +168,6 @@ impl Service {
 
     pub async fn current_header(&self) -> Result<Option<ResponseHeader>> {
         Ok(Some(self.header(self.store.current_revision().await?)))
-    }
-
-    pub async fn header_response(&self) -> Result<HeaderResponse> {
-        Ok(HeaderResponse { header: self.current_header().await? })
     }
 }
 

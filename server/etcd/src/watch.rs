@@ -6,6 +6,11 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::time::Duration;
 
+use ferry_etcd_api::etcdserverpb::watch_create_request::FilterType;
+use ferry_etcd_api::etcdserverpb::watch_request::RequestUnion;
+use ferry_etcd_api::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use ferry_etcd_api::mvccpb;
+use ferry_etcd_api::mvccpb::event::EventType;
 use ferry_store::{Batch, Error, Event, EventKind, Progress, Revision, Store};
 use futures::stream::{AbortHandle, BoxStream, SelectAll, abortable};
 use futures::{Stream, StreamExt};
@@ -15,10 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use crate::failure::Failure;
-use crate::kv::span_of;
-use crate::messages::{
-    self, EventType, FilterType, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
-};
+use crate::kv::{key_value, span_of};
 use crate::service::Service;
 
 /// Answers that wait for the client.
@@ -43,12 +45,12 @@ impl Service {
         Box::pin(ReceiverStream::new(receiver))
     }
 
-    async fn event(&self, event: Event, with_previous: bool) -> ferry_store::Result<messages::Event> {
+    async fn event(&self, event: Event, with_previous: bool) -> ferry_store::Result<mvccpb::Event> {
         let mut prev_kv = None;
         if with_previous && !event.is_create() {
             let before = Revision(event.kv.mod_revision.0 - 1);
             prev_kv = match self.store.get(&event.kv.key, Some(before)).await {
-                Ok(found) => found.kv.map(Into::into),
+                Ok(found) => found.kv.map(key_value),
                 // As in etcd, history that is gone is left out.
                 Err(Error::Compacted { .. }) => None,
                 Err(error) => return Err(error),
@@ -58,7 +60,7 @@ impl Service {
             EventKind::Put => EventType::Put,
             EventKind::Delete => EventType::Delete,
         };
-        Ok(messages::Event { r#type: r#type as i32, kv: Some(event.kv.into()), prev_kv })
+        Ok(mvccpb::Event { r#type: r#type as i32, kv: Some(key_value(event.kv)), prev_kv })
     }
 }
 
@@ -113,8 +115,8 @@ impl Watching {
 
     async fn take(&mut self, request: WatchRequest) -> Result<(), Gone> {
         match request.request_union {
-            Some(WatchRequestUnion::Create(request)) => self.create(request).await,
-            Some(WatchRequestUnion::Cancel(request)) => match self.watches.remove(&request.watch_id) {
+            Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+            Some(RequestUnion::CancelRequest(request)) => match self.watches.remove(&request.watch_id) {
                 Some(watch) => {
                     watch.handle.abort();
                     let answer = self.answer(request.watch_id).await?;
@@ -122,7 +124,7 @@ impl Watching {
                 }
                 None => Ok(()),
             },
-            Some(WatchRequestUnion::Progress(_)) => {
+            Some(RequestUnion::ProgressRequest(_)) => {
                 self.progress_wanted = true;
                 self.tell_progress().await
             }
@@ -188,8 +190,8 @@ impl Watching {
         let mut events = Vec::with_capacity(batch.events.len());
         for event in batch.events {
             let left_out = match event.kind {
-                EventKind::Put => leaves_out(FilterType::NoPut),
-                EventKind::Delete => leaves_out(FilterType::NoDelete),
+                EventKind::Put => leaves_out(FilterType::Noput),
+                EventKind::Delete => leaves_out(FilterType::Nodelete),
             };
             if !left_out {
                 match self.service.event(event, prev_kv).await {
@@ -320,8 +322,8 @@ mod tests {
 
     #[test]
     fn a_large_answer_is_cut_between_events_and_all_but_the_last_piece_say_so() {
-        let event = |size: usize| messages::Event {
-            kv: Some(messages::KeyValue { value: vec![1; size].into(), ..Default::default() }),
+        let event = |size: usize| mvccpb::Event {
+            kv: Some(mvccpb::KeyValue { value: vec![1; size].into(), ..Default::default() }),
             ..Default::default()
         };
         let answer = |sizes: &[usize]| WatchResponse {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rand::RngExt;
 use serde_json::Value;
 
-use crate::strategy::{NameRule, Traits};
+use crate::strategy::{NameRule, StrategyOptions};
 use crate::verbs::Call;
 
 /// Letters and digits that form no words and are not mistaken for each other.
@@ -53,7 +53,7 @@ pub fn check_is_new(resource_version: &str, call: &Call<'_>) -> Result<(), Statu
 }
 
 /// After admission: what only the server sets.
-pub fn finish_create(object: &mut Object, call: &Call<'_>, traits: &Traits) {
+pub fn finish_create(object: &mut Object, call: &Call<'_>, strategy_options: &StrategyOptions) {
     for field in
         ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"]
     {
@@ -61,10 +61,10 @@ pub fn finish_create(object: &mut Object, call: &Call<'_>, traits: &Traits) {
     }
     object.set_meta("uid", uuid::Uuid::new_v4().to_string());
     object.set_meta("creationTimestamp", timestamp(call.now.as_second()));
-    if traits.generation {
+    if strategy_options.generation {
         object.set_meta("generation", 1);
     }
-    if let Some(finalizer) = traits.first_finalizer
+    if let Some(finalizer) = strategy_options.first_finalizer
         && !object.finalizers().any(|name| name == finalizer)
     {
         let mut finalizers: Vec<Value> = object.finalizers().map(Value::from).collect();
@@ -172,8 +172,13 @@ pub fn drop_repeated_owners(object: &mut Object) -> bool {
     true
 }
 
-pub fn validate(object: &Object, namespaced: bool, traits: &Traits, errors: &mut FieldErrors) {
-    let rule = traits.name;
+pub fn validate(
+    object: &Object,
+    namespaced: bool,
+    strategy_options: &StrategyOptions,
+    errors: &mut FieldErrors,
+) {
+    let rule = strategy_options.name;
     let generate_name = object.meta_text("generateName");
     if !generate_name.is_empty() {
         // The name made from it ends in a letter, so a trailing dash is no fault of the prefix.
@@ -201,10 +206,15 @@ pub fn validate(object: &Object, namespaced: bool, traits: &Traits, errors: &mut
     } else if !object.namespace().is_empty() {
         errors.forbidden("metadata.namespace", "not allowed on this type");
     }
-    validate_shared(object, traits, errors);
+    validate_shared(object, strategy_options, errors);
 }
 
-pub fn validate_update(new: &Object, old: &Object, traits: &Traits, errors: &mut FieldErrors) {
+pub fn validate_update(
+    new: &Object,
+    old: &Object,
+    strategy_options: &StrategyOptions,
+    errors: &mut FieldErrors,
+) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new.meta(field) != old.meta(field) {
             errors.invalid(format!("metadata.{field}"), new.meta_text(field), "field is immutable");
@@ -224,10 +234,10 @@ pub fn validate_update(new: &Object, old: &Object, traits: &Traits, errors: &mut
             );
         }
     }
-    validate_shared(new, traits, errors);
+    validate_shared(new, strategy_options, errors);
 }
 
-fn validate_shared(object: &Object, traits: &Traits, errors: &mut FieldErrors) {
+fn validate_shared(object: &Object, strategy_options: &StrategyOptions, errors: &mut FieldErrors) {
     for (key, value) in object.labels() {
         for why in names::qualified_name(key) {
             errors.invalid("metadata.labels", key, &why);
@@ -249,7 +259,7 @@ fn validate_shared(object: &Object, traits: &Traits, errors: &mut FieldErrors) {
         }
     }
     validate_owners(object, errors);
-    validate_finalizers(object, traits.plain_finalizers, errors);
+    validate_finalizers(object, strategy_options.plain_finalizers, errors);
 }
 
 fn validate_owners(object: &Object, errors: &mut FieldErrors) {
@@ -351,7 +361,7 @@ mod tests {
     fn faults(object: Value) -> Vec<String> {
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, &Traits::PLAIN, &mut errors);
+        validate(&object, true, &StrategyOptions::PLAIN, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
@@ -382,7 +392,7 @@ mod tests {
         let object = json!({"metadata": {"namespace": "a", "name": "a", "ownerReferences": owners}});
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, &Traits::PLAIN, &mut errors);
+        validate(&object, true, &StrategyOptions::PLAIN, &mut errors);
         let status = Status::invalid("", "ConfigMap", "a", &errors);
         assert!(status.message.contains("Found \"true\" in references for a0 and a1"), "{status}");
         assert!(status.message.ends_with("more errors]"), "{status}");

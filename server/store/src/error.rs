@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{KeyValue, Revision};
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a store can answer instead of a result; the layer above maps these to a Status.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -9,6 +9,7 @@
 
 mod bodies;
 mod cel;
+mod full_value;
 mod patches;
 mod samples;
 mod schema;

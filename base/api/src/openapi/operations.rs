@@ -29,7 +29,7 @@ pub struct Operation {
     pub consumes: &'static [&'static str],
     pub produces: &'static [&'static str],
     /// Codes with what they answer.
-    pub responses: Vec<(u16, Answer)>,
+    pub responses: Vec<(u16, ResponseBody)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,7 @@ pub struct Body {
 }
 
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub enum ResponseBody {
     /// A definition, by its name.
     Definition(String),
     Text,
@@ -110,11 +110,11 @@ impl Operation {
     }
 }
 
-impl Answer {
+impl ResponseBody {
     pub fn schema(&self, version: Version) -> Value {
         match self {
-            Answer::Definition(name) => reference(name, version),
-            Answer::Text => json!({"type": "string"}),
+            ResponseBody::Definition(name) => reference(name, version),
+            ResponseBody::Text => json!({"type": "string"}),
         }
     }
 }
@@ -147,7 +147,7 @@ pub fn discovery(path: String, id: String, tag: String, answer: &str) -> Path {
             body: None,
             consumes: FORMATS,
             produces: FORMATS,
-            responses: vec![(200, Answer::Definition(format!("{META}.{answer}")))],
+            responses: vec![(200, ResponseBody::Definition(format!("{META}.{answer}")))],
         }],
     }
 }
@@ -157,7 +157,8 @@ pub fn version() -> Path {
     let operation = &mut path.operations[0];
     operation.consumes = &["application/json"];
     operation.produces = &["application/json"];
-    operation.responses = vec![(200, Answer::Definition("io.k8s.apimachinery.pkg.version.Info".into()))];
+    operation.responses =
+        vec![(200, ResponseBody::Definition("io.k8s.apimachinery.pkg.version.Info".into()))];
     path
 }
 
@@ -168,7 +169,7 @@ pub fn issuer() -> [Path; 2] {
         let operation = &mut path.operations[0];
         operation.consumes = &[];
         operation.produces = produces;
-        operation.responses = vec![(200, Answer::Text)];
+        operation.responses = vec![(200, ResponseBody::Text)];
         path
     };
     [
@@ -274,12 +275,12 @@ impl<'k> Builder<'k> {
         if self.kind.codec.has_protobuf() { PATCHES } else { CUSTOM_PATCHES }
     }
 
-    fn own(&self) -> Answer {
-        Answer::Definition(self.kind.definition_name().into_owned())
+    fn own(&self) -> ResponseBody {
+        ResponseBody::Definition(self.kind.definition_name().into_owned())
     }
 
-    fn list(&self) -> Answer {
-        Answer::Definition(self.kind.list_definition_name())
+    fn list(&self) -> ResponseBody {
+        ResponseBody::Definition(self.kind.list_definition_name())
     }
 
     /// The collection and the single object.
@@ -307,7 +308,7 @@ impl<'k> Builder<'k> {
                 .collect();
             delete.parameters = self.parameters(&query, &[]);
             delete.body = Some(Body { schema: format!("{META}.DeleteOptions"), required: false });
-            delete.responses = vec![(200, Answer::Definition(format!("{META}.Status")))];
+            delete.responses = vec![(200, ResponseBody::Definition(format!("{META}.Status")))];
             collection.operations.push(delete);
         }
         let item = Path {
@@ -330,7 +331,7 @@ impl<'k> Builder<'k> {
 
     fn create(&self, id: String, gvk: &GroupVersionKind, in_path: &[&str]) -> Operation {
         let mut create = self.operation("post", "post", id);
-        let answer = Answer::Definition(self.definition(gvk));
+        let answer = ResponseBody::Definition(self.definition(gvk));
         create.action = Some(("post", gvk.clone()));
         create.parameters = self.parameters(WRITE_PARAMETERS, in_path);
         create.body = Some(Body { schema: self.definition(gvk), required: true });
@@ -345,7 +346,7 @@ impl<'k> Builder<'k> {
         gvk: &GroupVersionKind,
         suffix: &str,
     ) -> Vec<Operation> {
-        let answer = Answer::Definition(self.definition(gvk));
+        let answer = ResponseBody::Definition(self.definition(gvk));
         let noun = format!("{}{suffix}", self.noun);
         let mut operations = Vec::new();
         for verb in verbs {
@@ -373,7 +374,7 @@ impl<'k> Builder<'k> {
                 }
                 "delete" => {
                     let mut delete = self.operation("delete", "delete", self.id("delete", &noun));
-                    let status = Answer::Definition(format!("{META}.Status"));
+                    let status = ResponseBody::Definition(format!("{META}.Status"));
                     let answer = if self.kind.returns_deleted { self.own() } else { status };
                     delete.parameters = self.parameters(DELETE_PARAMETERS, &["name"]);
                     delete.body = Some(Body { schema: format!("{META}.DeleteOptions"), required: false });
@@ -398,7 +399,7 @@ impl<'k> Builder<'k> {
         if subresource.name == "log" {
             for operation in &mut operations {
                 operation.produces = LOG_FORMATS;
-                operation.responses = vec![(200, Answer::Text)];
+                operation.responses = vec![(200, ResponseBody::Text)];
                 let options = GroupVersionKind::new("", "v1", "PodLogOptions");
                 operation.parameters.extend(options_parameters(&options));
                 operation.parameters.sort();
@@ -429,7 +430,7 @@ impl<'k> Builder<'k> {
                 connect.parameters.extend(options_parameters(&subresource.kind));
                 connect.parameters.sort();
                 connect.produces = ANYTHING;
-                connect.responses = vec![(200, Answer::Text)];
+                connect.responses = vec![(200, ResponseBody::Text)];
                 connect
             });
             Path { operations: operations.collect(), path }
@@ -453,7 +454,7 @@ impl<'k> Builder<'k> {
                 watch.parameters.retain(|parameter| parameter.name != "namespace");
             }
             watch.produces = self.streams();
-            watch.responses = vec![(200, Answer::Definition(format!("{META}.WatchEvent")))];
+            watch.responses = vec![(200, ResponseBody::Definition(format!("{META}.WatchEvent")))];
             Path { path, operations: vec![watch] }
         };
         let collection = self.collection_path("/watch");

@@ -9,7 +9,7 @@ use crate::kinds::Kind;
 use crate::types::{Field, ListType, Shape, Type, Types};
 
 use super::descriptions::Descriptions;
-use super::operations::{Answer, META, Path};
+use super::operations::{META, Path, ResponseBody};
 
 /// The two versions differ in where definitions stand and in what a property says of its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub fn definitions(paths: &[Path], kinds: &[&Kind], version: Version) -> Map<Str
     for operation in paths.iter().flat_map(|path| &path.operations) {
         wanted.extend(operation.body.iter().map(|body| body.schema.clone()));
         wanted.extend(operation.responses.iter().filter_map(|(_, answer)| match answer {
-            Answer::Definition(name) => Some(name.clone()),
-            Answer::Text => None,
+            ResponseBody::Definition(name) => Some(name.clone()),
+            ResponseBody::Text => None,
         }));
     }
     let mut definitions = Map::new();

@@ -5,10 +5,10 @@ use std::fmt::{self, Display};
 use ferry_api::{Object, Schema, excerpt};
 use serde_json::{Map, Value};
 
-use super::entry::{self, Entry, Operation};
+use super::entry::{self, ManagerEntry, Operation};
 use super::field_set::FieldSet;
 use super::rows::same_fields;
-use super::update::{OtherVersions, note, settle_all, take_from_others, taken};
+use super::update::{OtherVersions, note, reconcile_all, take_from_others, taken};
 use super::{Write, claims, compare, csa, merge, pick};
 
 /// Conflicts beyond this number are not told.
@@ -62,7 +62,7 @@ pub fn apply(
     let rows = live.map_or(&[][..], Object::managers);
     let mut entries = entry::decode(rows.to_vec(), true)
         .map_err(|why| ApplyError::Invalid(format!("failed to decode managed fields: {why}")))?;
-    settle_all(&mut entries, write);
+    reconcile_all(&mut entries, write);
     let request = Request { live, applied, write };
     if write.manager != csa::KUBECTL {
         return request.run(entries, force);
@@ -86,7 +86,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn run(&self, mut entries: Vec<Entry>, force: bool) -> Result<Object, ApplyError> {
+    fn run(&self, mut entries: Vec<ManagerEntry>, force: bool) -> Result<Object, ApplyError> {
         let write = self.write;
         let blank = match self.live {
             Some(_) => Map::new(),
@@ -109,9 +109,9 @@ impl Request<'_> {
         write.reset.filter(&mut claimed);
 
         let (manager, subresource) = (write.manager(), write.subresource);
-        let own = |entry: &Entry| entry.is(manager, Operation::Apply, "", subresource);
+        let own = |entry: &ManagerEntry| entry.is(manager, Operation::Apply, "", subresource);
         let last = entries.iter().position(own).map(|place| entries.remove(place));
-        let mut entry = Entry::new(manager, Operation::Apply, write.api_version, subresource, claimed);
+        let mut entry = ManagerEntry::new(manager, Operation::Apply, write.api_version, subresource, claimed);
         if let Some(last) = &last {
             entry.set_time_of(last);
         }
@@ -146,14 +146,14 @@ impl Request<'_> {
 
     fn refuse_conflicts(
         &self,
-        entries: &[Entry],
+        entries: &[ManagerEntry],
         live: &Map<String, Value>,
         new: &Map<String, Value>,
         changes: &compare::Changes,
-        own: impl Fn(&Entry) -> bool,
+        own: impl Fn(&ManagerEntry) -> bool,
     ) -> Result<(), ApplyError> {
         let mut elsewhere = OtherVersions::default();
-        let mut others: Vec<&Entry> = entries.iter().filter(|entry| !own(entry)).collect();
+        let mut others: Vec<&ManagerEntry> = entries.iter().filter(|entry| !own(entry)).collect();
         others.sort_by(|a, b| (a.manager(), a.operation).cmp(&(b.manager(), b.operation)));
         let mut conflicts = Vec::new();
         for entry in others {
@@ -172,7 +172,7 @@ impl Request<'_> {
 /// Removing what the manager applied before and does not apply any more.
 struct Pruning<'a> {
     /// All managers, with what the writer applies now.
-    entries: &'a [Entry],
+    entries: &'a [ManagerEntry],
     write: &'a Write<'a>,
 }
 

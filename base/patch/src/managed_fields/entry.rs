@@ -33,7 +33,7 @@ impl Operation {
 /// One row. Its fields are text until somebody looks into them, and as a rule nobody does: a write changes other fields
 /// than those of most managers.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct ManagerEntry {
     row: ManagedFieldsEntry,
     pub operation: Operation,
     fields: OnceCell<FieldSet>,
@@ -41,16 +41,16 @@ pub struct Entry {
     is_text: bool,
 }
 
-impl Entry {
+impl ManagerEntry {
     pub fn new(
         manager: &str,
         operation: Operation,
         api_version: &str,
         subresource: &str,
         fields: FieldSet,
-    ) -> Entry {
+    ) -> ManagerEntry {
         let row = row(manager, operation, api_version, subresource);
-        Entry { row, operation, fields: OnceCell::from(fields), is_text: false }
+        ManagerEntry { row, operation, fields: OnceCell::from(fields), is_text: false }
     }
 
     pub fn manager(&self) -> &str {
@@ -73,7 +73,7 @@ impl Entry {
         self.row.time = ferry_api::time::format_seconds(now);
     }
 
-    pub(super) fn set_time_of(&mut self, other: &Entry) {
+    pub(super) fn set_time_of(&mut self, other: &ManagerEntry) {
         self.row.time.clone_from(&other.row.time);
     }
 
@@ -154,7 +154,7 @@ impl Entry {
     }
 
     pub(super) fn into_row(self) -> ManagedFieldsEntry {
-        let Entry { mut row, fields, is_text, .. } = self;
+        let ManagerEntry { mut row, fields, is_text, .. } = self;
         if !is_text && let Some(fields) = fields.into_inner() {
             row.fields_v1 = fields.text();
         }
@@ -184,8 +184,8 @@ pub(super) fn row(
 }
 
 /// Reads rows. `stored` rows were checked when they were written and are taken as they are.
-pub fn decode(rows: Vec<ManagedFieldsEntry>, stored: bool) -> Result<Vec<Entry>, String> {
-    let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
+pub fn decode(rows: Vec<ManagedFieldsEntry>, stored: bool) -> Result<Vec<ManagerEntry>, String> {
+    let mut entries: Vec<ManagerEntry> = Vec::with_capacity(rows.len());
     for (index, row) in rows.into_iter().enumerate() {
         entries.push(decode_row(index, row, stored)?);
     }
@@ -199,7 +199,7 @@ pub fn decode(rows: Vec<ManagedFieldsEntry>, stored: bool) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-fn decode_row(index: usize, row: ManagedFieldsEntry, stored: bool) -> Result<Entry, String> {
+fn decode_row(index: usize, row: ManagedFieldsEntry, stored: bool) -> Result<ManagerEntry, String> {
     let operation = match row.operation.as_str() {
         "Apply" => Operation::Apply,
         "Update" => Operation::Update,
@@ -214,18 +214,18 @@ fn decode_row(index: usize, row: ManagedFieldsEntry, stored: bool) -> Result<Ent
         other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
     }
     if stored {
-        return Ok(Entry { row, operation, fields: OnceCell::new(), is_text: true });
+        return Ok(ManagerEntry { row, operation, fields: OnceCell::new(), is_text: true });
     }
     let fields = match row.fields_v1.as_str() {
         "" => Value::Null,
         text => read::document(text.as_bytes()).map_err(|error| format!("error decoding set: {error}"))?,
     };
     let fields = FieldSet::parse(&fields).map_err(|error| format!("error decoding set: {}", error.0))?;
-    Ok(Entry { row, operation, fields: OnceCell::from(fields), is_text: false })
+    Ok(ManagerEntry { row, operation, fields: OnceCell::from(fields), is_text: false })
 }
 
 /// Writes rows in their order: who applies first, then by age, then by name.
-pub fn encode(mut entries: Vec<Entry>) -> Vec<ManagedFieldsEntry> {
+pub fn encode(mut entries: Vec<ManagerEntry>) -> Vec<ManagedFieldsEntry> {
     entries.sort_by(|a, b| {
         (a.operation, a.seconds())
             .cmp(&(b.operation, b.seconds()))
@@ -233,18 +233,19 @@ pub fn encode(mut entries: Vec<Entry>) -> Vec<ManagedFieldsEntry> {
             .then_with(|| a.api_version().cmp(b.api_version()))
             .then_with(|| a.subresource().cmp(b.subresource()))
     });
-    entries.into_iter().map(Entry::into_row).collect()
+    entries.into_iter().map(ManagerEntry::into_row).collect()
 }
 
 /// Folds the oldest updating managers together until no more than ten are left, so that an object
 /// that many write to does not grow without end. Managers of one version go into one row.
-pub fn cap(entries: &mut Vec<Entry>) {
-    let updates = |entry: &Entry| entry.operation == Operation::Update;
+pub fn cap(entries: &mut Vec<ManagerEntry>) {
+    let updates = |entry: &ManagerEntry| entry.operation == Operation::Update;
     let mut count = entries.iter().filter(|entry| updates(entry)).count();
     if count <= MAX_UPDATE_MANAGERS {
         return;
     }
-    let (mut updaters, mut kept): (Vec<Entry>, Vec<Entry>) = entries.drain(..).partition(updates);
+    let (mut updaters, mut kept): (Vec<ManagerEntry>, Vec<ManagerEntry>) =
+        entries.drain(..).partition(updates);
     updaters.sort_by_cached_key(|entry| (entry.seconds(), entry.identity()));
     // Where the folded managers of a version are: at first in the oldest, which keeps its name until
     // another one joins it.
@@ -254,7 +255,7 @@ pub fn cap(entries: &mut Vec<Entry>) {
         .filter(|(_, entry)| entry.subresource().is_empty())
         .map(|(place, entry)| (entry.api_version().to_string(), place))
         .collect();
-    let mut slots: Vec<Option<Entry>> = updaters.into_iter().map(Some).collect();
+    let mut slots: Vec<Option<ManagerEntry>> = updaters.into_iter().map(Some).collect();
     for place in 0..slots.len() {
         if count <= MAX_UPDATE_MANAGERS {
             break;

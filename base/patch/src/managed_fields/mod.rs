@@ -26,8 +26,8 @@ mod in_text;
 mod merge;
 mod overlay;
 mod pick;
+mod reconcile;
 mod rows;
-mod settle;
 mod update;
 
 use ferry_api::{Object, Schema};
@@ -36,7 +36,7 @@ use serde_json::{Map, Value};
 
 pub use apply::{ApplyError, Conflict, Conflicts, apply};
 pub use claims::check as check_declared;
-pub use entry::{Entry, Operation};
+pub use entry::{ManagerEntry, Operation};
 pub use field_set::{BadFields, FieldSet};
 pub use overlay::{OverlayError, overlay};
 pub use update::{keep_times, update};
@@ -127,7 +127,7 @@ pub fn remove(object: &Object, set: &FieldSet, schema: &Schema) -> Object {
 }
 
 /// The managers of an object, read strictly.
-pub fn entries(object: &Object) -> Result<Vec<Entry>, String> {
+pub fn entries(object: &Object) -> Result<Vec<ManagerEntry>, String> {
     entry::decode(object.managers().to_vec(), false)
 }
 

@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 
 use super::Write;
 use super::compare::{self, Changes};
-use super::entry::{self, Entry, Operation};
+use super::entry::{self, ManagerEntry, Operation};
 use super::field_set::FieldSet;
 use super::fresh;
-use super::settle::settle;
+use super::reconcile::reconcile_with_schema;
 use crate::strategic;
 
 /// Writes the managers of `new` into it: fields that differ from `live` belong to the writer now, and
@@ -37,12 +37,12 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
     };
     let changes = write.changes(old, &new.0);
     if changes.is_empty() && in_order {
-        new.set_managers(entries.into_iter().map(Entry::into_row).collect());
+        new.set_managers(entries.into_iter().map(ManagerEntry::into_row).collect());
         return;
     }
     // Built-in kinds do not change their rows within a version; custom ones may at any time.
     if !strategic::is_supported(write.schema) {
-        settle_all(&mut entries, write);
+        reconcile_all(&mut entries, write);
     }
     note(&mut entries, old, new, changes, write.manager(), write);
     entry::cap(&mut entries);
@@ -50,15 +50,15 @@ pub fn update(live: Option<&Object>, new: &mut Object, write: &Write<'_>) {
 }
 
 /// Brings sets that were written by older rows up to date.
-pub(super) fn settle_all(entries: &mut [Entry], write: &Write<'_>) {
+pub(super) fn reconcile_all(entries: &mut [ManagerEntry], write: &Write<'_>) {
     for entry in entries.iter_mut().filter(|entry| entry.api_version() == write.api_version) {
-        settle(entry.fields_mut(), write.schema);
+        reconcile_with_schema(entry.fields_mut(), write.schema);
     }
 }
 
 /// Gives changed fields to `manager` and takes them from everyone else.
 pub(super) fn note(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<ManagerEntry>,
     old: &Map<String, Value>,
     new: &Object,
     changes: Changes,
@@ -66,8 +66,8 @@ pub(super) fn note(
     write: &Write<'_>,
 ) {
     let (version, subresource) = (write.api_version, write.subresource);
-    let is_own = |entry: &Entry| entry.is(manager, Operation::Update, version, subresource);
-    let has_all_already = |entry: &Entry| {
+    let is_own = |entry: &ManagerEntry| entry.is(manager, Operation::Update, version, subresource);
+    let has_all_already = |entry: &ManagerEntry| {
         let given = [&changes.modified, &changes.added];
         given.iter().all(|set| entry.has_all(set)) && !entry.may_have(&changes.removed)
     };
@@ -94,7 +94,7 @@ pub(super) fn note(
             entry.set_time(write.now);
         }
         None => {
-            let mut entry = Entry::new(manager, Operation::Update, version, subresource, modified);
+            let mut entry = ManagerEntry::new(manager, Operation::Update, version, subresource, modified);
             entry.set_time(write.now);
             entries.push(entry);
         }
@@ -104,12 +104,12 @@ pub(super) fn note(
 /// Takes changed fields from the entries that are not the writer's own, and drops entries that hold
 /// nothing any more.
 pub(super) fn take_from_others(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<ManagerEntry>,
     old: &Map<String, Value>,
     new: &Map<String, Value>,
     changes: &Changes,
     write: &Write<'_>,
-    is_other: impl Fn(&Entry) -> bool,
+    is_other: impl Fn(&ManagerEntry) -> bool,
 ) {
     let mut elsewhere = OtherVersions::default();
     entries.retain_mut(|entry| {
@@ -166,7 +166,7 @@ fn managers(
     sent: Vec<ManagedFieldsEntry>,
     stored: &[ManagedFieldsEntry],
     write: &Write<'_>,
-) -> (Vec<Entry>, bool) {
+) -> (Vec<ManagerEntry>, bool) {
     let of_stored =
         |stored: Vec<ManagedFieldsEntry>| entry::decode(stored, true).unwrap_or_else(|_| Vec::new());
     // Nearly always the object carries the managers it was read with.

@@ -14,7 +14,7 @@ mod merge;
 mod order;
 mod restore;
 
-use ferry_api::Schema;
+use ferry_api::{Schema, go_json};
 use serde_json::{Map, Value};
 
 use crate::error::PatchError;
@@ -42,7 +42,7 @@ pub fn apply(value: &mut Value, patch: Value, schema: &Schema) -> Result<(), Pat
         other => {
             return Err(PatchError::Malformed(format!(
                 "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-                go_words::json_type(&other)
+                go_json::json_type(&other)
             )));
         }
     };

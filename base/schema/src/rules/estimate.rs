@@ -65,15 +65,15 @@ impl Span {
 
 /// The sizes of what is in a list or map.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ElementSizes {
     is_list: bool,
     key: Span,
     value: Span,
 }
 
-impl Entry {
-    fn or(self, other: Entry) -> Entry {
-        Entry { key: self.key.or(other.key), value: self.value.or(other.value), ..self }
+impl ElementSizes {
+    fn or(self, other: ElementSizes) -> ElementSizes {
+        ElementSizes { key: self.key.or(other.key), value: self.value.or(other.value), ..self }
     }
 }
 
@@ -82,7 +82,7 @@ struct Local {
     name: String,
     place: Option<Arc<Decl>>,
     size: Option<Span>,
-    entry: Option<Entry>,
+    entry: Option<ElementSizes>,
     /// `[key, value]` of a loop with two variables.
     pair: Option<Box<[Local; 2]>>,
 }
@@ -93,7 +93,7 @@ struct Estimate<'a> {
     locals: Vec<Local>,
     places: HashMap<u64, Arc<Decl>>,
     sizes: HashMap<u64, Span>,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, ElementSizes>,
 }
 
 impl Estimate<'_> {
@@ -128,7 +128,8 @@ impl Estimate<'_> {
                     cost = cost.and(self.cost(element));
                     size = size.or(self.size_or_unknown(element));
                 }
-                self.entries.insert(expression.id, Entry { is_list: true, key: Span::of(1), value: size });
+                self.entries
+                    .insert(expression.id, ElementSizes { is_list: true, key: Span::of(1), value: size });
                 cost
             }
             Expr::Map(map) => {
@@ -141,7 +142,7 @@ impl Estimate<'_> {
                     key = key.or(self.size_or_unknown(&entry.key));
                     value = value.or(self.size_or_unknown(&entry.value));
                 }
-                self.entries.insert(expression.id, Entry { is_list: false, key, value });
+                self.entries.insert(expression.id, ElementSizes { is_list: false, key, value });
                 cost
             }
             Expr::Struct(object) => {
@@ -518,7 +519,7 @@ impl Estimate<'_> {
         }
     }
 
-    fn entry(&self, expression: &IdedExpr) -> Option<Entry> {
+    fn entry(&self, expression: &IdedExpr) -> Option<ElementSizes> {
         if let Some(entry) = self.entries.get(&expression.id) {
             return Some(*entry);
         }

@@ -34,7 +34,7 @@ struct Founding {
 }
 
 /// What the cluster in `store` has agreed on; where there is none yet, it is founded with `proposed`.
-pub async fn settle(
+pub async fn agree(
     layout: &Layout,
     store: &dyn Store,
     token: Option<&str>,

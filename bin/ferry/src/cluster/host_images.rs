@@ -4,7 +4,7 @@ use ferry_apiserver::Api;
 use ferry_apiserver::body::{Body, Response};
 use ferry_apiserver::host_images::ImageRequest;
 use ferry_kubelet::images::containerd;
-use ferry_kubelet::images::distribution::{Answer, Question, Registry};
+use ferry_kubelet::images::distribution::{BlobBody, Question, Registry};
 
 /// From now on the API server answers for this runtime's images.
 pub fn give_out(api: &Api, endpoint: &str) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ async fn answer(registry: &Registry, request: ImageRequest) -> Response {
     let ImageRequest { method, path, registry: meant, range } = request;
     let answer = registry.answer(&Question { method, path, registry: meant, range }).await;
     answer.map(|answer| match answer {
-        Answer::Bytes(bytes) => bytes.into(),
-        Answer::Stream(pieces) => Body::stream(pieces),
+        BlobBody::Bytes(bytes) => bytes.into(),
+        BlobBody::Stream(pieces) => Body::stream(pieces),
     })
 }

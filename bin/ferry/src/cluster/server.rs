@@ -160,10 +160,23 @@ async fn start(
         overlay: facts.overlay.mode(),
         has_server: true,
         runtime,
-        layout: layout.clone(),
+        layout,
     };
+    start_node(&node, &running, keys_of_kubelet, parts, &tasks, shutdown).await?;
+    Ok((running, tasks))
+}
+
+/// Starts the parts of this host's node, and waits until it is Ready and names are answered.
+async fn start_node(
+    node: &Node,
+    running: &Running,
+    keys_of_kubelet: impl Fn() -> anyhow::Result<Keys> + Send + Sync + 'static,
+    parts: &Parts,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
     let informers = Informers::new(node.clients.network.clone(), shutdown.clone());
-    let kubelet = node.start(&informers, parts, &tasks, shutdown)?;
+    let kubelet = node.start(&informers, parts, tasks, shutdown)?;
     tasks.spawn(rotation::keep_fresh(node.keys.clone(), keys_of_kubelet, kubelet, shutdown.clone()));
     let ready = async { tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1 };
     tokio::select! {
@@ -175,7 +188,7 @@ async fn start(
         now.metrics.insert("apiserver".into(), format!("{}/metrics", running.url));
         now.metrics.extend(kubelet.map(|url| ("kubelet".into(), url)));
     });
-    Ok((running, tasks))
+    Ok(())
 }
 
 /// Where the kubelet serves its metrics, as its Node says.
@@ -202,7 +215,7 @@ async fn agree(options: &ServerOptions, layout: &Layout, store: &dyn Store) -> a
     if !options.api.shares_store() {
         return Ok(proposed);
     }
-    let facts = founding::settle(layout, store, options.server_token.as_deref(), proposed).await?;
+    let facts = founding::agree(layout, store, options.server_token.as_deref(), proposed).await?;
     let Ranges { cluster_cidr: pods, service_cidr: services } = &facts.ranges;
     for (flag, wanted, agreed) in
         [("--cluster-cidr", cluster_cidr, pods), ("--service-cluster-ip-range", service_cidr, services)]

@@ -34,8 +34,8 @@ pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
     let mut child = spawn(&layout, words)?;
     let patience = Duration::from_secs(options.timeout);
     let failure = match follow(&mut child, began + patience)? {
-        Followed::ToTheEnd { failure } => failure,
-        Followed::GivenUp { unfinished } => bail!(given_up(&layout, patience, &unfinished)),
+        StartOutcome::Ended { failure } => failure,
+        StartOutcome::TimedOut { unfinished } => bail!(given_up(&layout, patience, &unfinished)),
     };
     // Written when all that a start waits for is there.
     if let Some(Snapshot { ready: true, url, .. }) = status::snapshot(&layout)? {
@@ -97,21 +97,21 @@ fn spawn(layout: &Layout, words: &[OsString]) -> anyhow::Result<Child> {
         .context("start the server")
 }
 
-enum Followed {
+enum StartOutcome {
     /// The server says no more.
-    ToTheEnd {
+    Ended {
         /// The part that failed last.
         failure: Option<Part>,
     },
     /// The time is up.
-    GivenUp { unfinished: Unfinished },
+    TimedOut { unfinished: Unfinished },
 }
 
 /// Parts that do not run, and why they failed when they last did.
 type Unfinished = BTreeMap<String, Option<String>>;
 
 /// Shows each part as it comes.
-fn follow(child: &mut Child, deadline: Instant) -> anyhow::Result<Followed> {
+fn follow(child: &mut Child, deadline: Instant) -> anyhow::Result<StartOutcome> {
     let progress = child.stdout.take().context("hear from the server")?;
     let live = std::io::stdout().is_terminal();
     let (lines, heard) = mpsc::channel();
@@ -127,8 +127,8 @@ fn follow(child: &mut Child, deadline: Instant) -> anyhow::Result<Followed> {
     loop {
         let text = match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(text) => text.context("hear from the server")?,
-            Err(RecvTimeoutError::Disconnected) => return Ok(Followed::ToTheEnd { failure }),
-            Err(RecvTimeoutError::Timeout) => return Ok(Followed::GivenUp { unfinished }),
+            Err(RecvTimeoutError::Disconnected) => return Ok(StartOutcome::Ended { failure }),
+            Err(RecvTimeoutError::Timeout) => return Ok(StartOutcome::TimedOut { unfinished }),
         };
         let part: Part = serde_json::from_str(&text).with_context(|| format!("understand {text:?}"))?;
         note(&mut unfinished, &part);

@@ -27,7 +27,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn settle(mut self) -> Self {
+    fn with_minimums(mut self) -> Self {
         let both = self.constraints.iter().zip(&self.domains);
         self.fewest = both
             .map(|(constraint, domains)| {
@@ -144,7 +144,7 @@ pub fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Relevance, Refu
             }
         }
     }
-    cycle.state.spread = Counts { constraints, domains, fewest: Vec::new(), affinity }.settle();
+    cycle.state.spread = Counts { constraints, domains, fewest: Vec::new(), affinity }.with_minimums();
     Ok(Relevance::Judges)
 }
 
@@ -160,7 +160,7 @@ pub fn moved(cycle: &mut Cycle, snapshot: &Snapshot, other: &PodInfo, node: Node
             }
         }
     }
-    cycle.state.spread = spread.settle();
+    cycle.state.spread = spread.with_minimums();
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {

@@ -48,7 +48,7 @@ impl World {
             let index = world.snapshot.put_node(&Arc::new(read::<Node>(node)));
             world.nodes.push(index);
         }
-        world.snapshot.settle();
+        world.snapshot.refresh_node_order();
         world
     }
 

@@ -1,15 +1,5 @@
-//! The container runtime interface, version 1: the wire messages the kubelet
-//! uses and a client over the runtime's unix socket.
-//!
-//! The messages are written out here, with the field numbers of the published
-//! interface, so that building Ferry needs no protobuf compiler. Fields the
-//! kubelet never reads or writes may be left out: protobuf skips what it does
-//! not know.
-
-pub mod container;
-pub mod image;
-pub mod runtime;
-pub mod sandbox;
+//! The container runtime interface, version 1: its messages (`ferry-cri-api`) and a client over the
+//! runtime's unix socket.
 
 use std::time::Duration;
 
@@ -24,10 +14,7 @@ use ferry_client::coalesce::CoalescedWrites;
 
 use crate::metrics;
 
-pub use container::*;
-pub use image::*;
-pub use runtime::*;
-pub use sandbox::*;
+pub use ferry_cri_api::v1::*;
 
 /// The runtime answers most calls within this; pulling and stopping have
 /// limits of their own.
@@ -217,7 +204,7 @@ impl Client {
         let request = UpdateContainerResourcesRequest {
             container_id: id.into(),
             linux: Some(linux),
-            annotations: Default::default(),
+            ..Default::default()
         };
         self.change("/runtime.v1.RuntimeService/UpdateContainerResources", request, CALL_TIMEOUT).await
     }

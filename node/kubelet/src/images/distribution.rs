@@ -37,7 +37,7 @@ pub struct Question {
 }
 
 /// What is answered: at once, or as containerd reads it.
-pub enum Answer {
+pub enum BlobBody {
     Bytes(Bytes),
     Stream(BoxStream<'static, Bytes>),
 }
@@ -52,7 +52,7 @@ impl Registry {
         Self { containerd }
     }
 
-    pub async fn answer(&self, question: &Question) -> Response<Answer> {
+    pub async fn answer(&self, question: &Question) -> Response<BlobBody> {
         let asked = match Asked::parse(&question.path) {
             Some(asked) => asked,
             None => return refusal(StatusCode::NOT_FOUND, "NAME_UNKNOWN", "there is no such path"),
@@ -66,7 +66,7 @@ impl Registry {
         }
     }
 
-    async fn find(&self, question: &Question, asked: Asked<'_>) -> Result<Response<Answer>, Error> {
+    async fn find(&self, question: &Question, asked: Asked<'_>) -> Result<Response<BlobBody>, Error> {
         let (repository, digest, is_blob) = match asked {
             Asked::Version => return Ok(json_answer(StatusCode::OK, &json!({}))),
             Asked::Manifest { repository, version } => (repository, version, false),
@@ -125,16 +125,16 @@ impl Registry {
         Ok(Some(text))
     }
 
-    async fn manifest(&self, media_type: &str, digest: &str) -> Result<Response<Answer>, Error> {
+    async fn manifest(&self, media_type: &str, digest: &str) -> Result<Response<BlobBody>, Error> {
         let Some(text) = self.whole(digest).await? else { return Ok(unknown(false)) };
         let head = Response::builder()
             .header(CONTENT_TYPE, media_type)
             .header(CONTENT_LENGTH, text.len())
             .header("docker-content-digest", digest);
-        Ok(finish(head, Answer::Bytes(text.into())))
+        Ok(finish(head, BlobBody::Bytes(text.into())))
     }
 
-    async fn blob(&self, digest: &str, question: &Question) -> Result<Response<Answer>, Error> {
+    async fn blob(&self, digest: &str, question: &Question) -> Result<Response<BlobBody>, Error> {
         let Some(size) = self.containerd.size(digest).await? else { return Ok(unknown(true)) };
         let head = Response::builder()
             .header(CONTENT_TYPE, "application/octet-stream")
@@ -150,17 +150,17 @@ impl Registry {
                 let head = Response::builder()
                     .status(StatusCode::RANGE_NOT_SATISFIABLE)
                     .header(CONTENT_RANGE, format!("bytes */{size}"));
-                return Ok(finish(head, Answer::Bytes(Bytes::new())));
+                return Ok(finish(head, BlobBody::Bytes(Bytes::new())));
             }
         };
         let head = head.header(CONTENT_LENGTH, length);
         if question.method == Method::HEAD || length == 0 {
-            return Ok(finish(head, Answer::Bytes(Bytes::new())));
+            return Ok(finish(head, BlobBody::Bytes(Bytes::new())));
         }
         let pieces = self.containerd.read(digest, from, length).await?;
         // One that ends early is shorter than its head says, which the client sees.
         let pieces = pieces.scan((), |(), piece| std::future::ready(piece.ok()));
-        Ok(finish(head, Answer::Stream(pieces.boxed())))
+        Ok(finish(head, BlobBody::Stream(pieces.boxed())))
     }
 }
 
@@ -241,30 +241,30 @@ fn span_of(range: &str, size: u64) -> Wanted {
     }
 }
 
-fn unknown(is_blob: bool) -> Response<Answer> {
+fn unknown(is_blob: bool) -> Response<BlobBody> {
     let code = if is_blob { "BLOB_UNKNOWN" } else { "MANIFEST_UNKNOWN" };
     refusal(StatusCode::NOT_FOUND, code, "no image of that name was loaded here")
 }
 
-fn refusal(status: StatusCode, code: &str, message: &str) -> Response<Answer> {
+fn refusal(status: StatusCode, code: &str, message: &str) -> Response<BlobBody> {
     json_answer(status, &json!({"errors": [{"code": code, "message": message}]}))
 }
 
-fn json_answer(status: StatusCode, value: &Value) -> Response<Answer> {
+fn json_answer(status: StatusCode, value: &Value) -> Response<BlobBody> {
     let text = Bytes::from(value.to_string());
     let head = Response::builder()
         .status(status)
         .header(CONTENT_TYPE, "application/json")
         .header(CONTENT_LENGTH, text.len())
         .header("docker-distribution-api-version", "registry/2.0");
-    finish(head, Answer::Bytes(text))
+    finish(head, BlobBody::Bytes(text))
 }
 
-fn finish(head: http::response::Builder, answer: Answer) -> Response<Answer> {
+fn finish(head: http::response::Builder, answer: BlobBody) -> Response<BlobBody> {
     // what is in an image's record may not fit into a header
     head.body(answer).unwrap_or_else(|error| {
         tracing::warn!(%error, "an image's record cannot be told");
-        let mut response = Response::new(Answer::Bytes(Bytes::new()));
+        let mut response = Response::new(BlobBody::Bytes(Bytes::new()));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         response
     })

@@ -50,6 +50,7 @@ pub fn sandbox_config(facts: Facts<'_>) -> cri::PodSandboxConfig {
             overhead: None,
             resources: Some(resources(pod)),
         }),
+        windows: None,
     }
 }
 

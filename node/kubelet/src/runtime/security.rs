@@ -5,6 +5,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, SeccompProfile, SecurityContext};
 
 use crate::cri;
+use crate::cri::security_profile::ProfileType;
 use crate::pod::{self, ContainerOf};
 
 /// Parts of `/proc` and `/sys` that show or change the host.
@@ -76,7 +77,7 @@ pub fn sandbox(pod: &Pod, root_dir: &Path, seccomp_default: bool) -> cri::LinuxS
         // a sandbox of a confined pod is confined too
         seccomp: Some(match profile {
             Some(_) => seccomp(profile, root_dir, seccomp_default),
-            None => security_profile(cri::ProfileType::RuntimeDefault, String::new()),
+            None => security_profile(ProfileType::RuntimeDefault, String::new()),
         }),
         apparmor: apparmor(context.and_then(|context| context.app_armor_profile.as_ref())),
         ..Default::default()
@@ -148,7 +149,7 @@ pub fn container(
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READ_ONLY_PATHS),
         seccomp: Some(if privileged {
-            security_profile(cri::ProfileType::Unconfined, String::new())
+            security_profile(ProfileType::Unconfined, String::new())
         } else {
             seccomp(profile, root_dir, seccomp_default)
         }),
@@ -189,26 +190,26 @@ fn supplemental_groups(pod: &Pod) -> Vec<i64> {
 
 fn seccomp(profile: Option<&SeccompProfile>, root_dir: &Path, default: bool) -> cri::SecurityProfile {
     match profile.map(|profile| (profile.type_.as_str(), profile.localhost_profile.as_deref())) {
-        Some(("RuntimeDefault", _)) => security_profile(cri::ProfileType::RuntimeDefault, String::new()),
+        Some(("RuntimeDefault", _)) => security_profile(ProfileType::RuntimeDefault, String::new()),
         Some(("Localhost", Some(file))) => {
             let path = root_dir.join("seccomp").join(file);
-            security_profile(cri::ProfileType::Localhost, path.to_string_lossy().into_owned())
+            security_profile(ProfileType::Localhost, path.to_string_lossy().into_owned())
         }
-        None if default => security_profile(cri::ProfileType::RuntimeDefault, String::new()),
-        _ => security_profile(cri::ProfileType::Unconfined, String::new()),
+        None if default => security_profile(ProfileType::RuntimeDefault, String::new()),
+        _ => security_profile(ProfileType::Unconfined, String::new()),
     }
 }
 
 fn apparmor(profile: Option<&AppArmorProfile>) -> Option<cri::SecurityProfile> {
     let profile = profile?;
     Some(match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
-        ("Localhost", Some(name)) => security_profile(cri::ProfileType::Localhost, name.into()),
-        ("Unconfined", _) => security_profile(cri::ProfileType::Unconfined, String::new()),
-        _ => security_profile(cri::ProfileType::RuntimeDefault, String::new()),
+        ("Localhost", Some(name)) => security_profile(ProfileType::Localhost, name.into()),
+        ("Unconfined", _) => security_profile(ProfileType::Unconfined, String::new()),
+        _ => security_profile(ProfileType::RuntimeDefault, String::new()),
     })
 }
 
-fn security_profile(kind: cri::ProfileType, localhost_ref: String) -> cri::SecurityProfile {
+fn security_profile(kind: ProfileType, localhost_ref: String) -> cri::SecurityProfile {
     cri::SecurityProfile { profile_type: kind as i32, localhost_ref }
 }
 
@@ -250,10 +251,7 @@ mod tests {
         let context = context(json!({}), json!({"privileged": true}), ImageUser::default())
             .expect("nothing forbids it");
         assert!(context.privileged && context.masked_paths.is_empty());
-        assert_eq!(
-            context.seccomp.map(|profile| profile.profile_type),
-            Some(cri::ProfileType::Unconfined as i32)
-        );
+        assert_eq!(context.seccomp.map(|profile| profile.profile_type), Some(ProfileType::Unconfined as i32));
     }
 
     #[test]

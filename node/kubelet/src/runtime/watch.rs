@@ -249,7 +249,7 @@ async fn listen_to_containerd(
     while let Some(id) = exits.next().await? {
         let (runtime, hints) = (runtime.clone(), hints.clone());
         tokio::spawn(async move {
-            if let Some(uid) = settled(&runtime, &id).await {
+            if let Some(uid) = wait_for_exit(&runtime, &id).await {
                 // a full channel means the list will tell
                 let _ = hints.try_send(uid);
             }
@@ -259,7 +259,7 @@ async fn listen_to_containerd(
 }
 
 /// The pod of a container, once CRI too says that the container has ended.
-async fn settled(runtime: &cri::Client, id: &str) -> Option<String> {
+async fn wait_for_exit(runtime: &cri::Client, id: &str) -> Option<String> {
     for _ in 0..SETTLE_TRIES {
         match runtime.container_status(id).await {
             Ok(Some(status)) if status.state == cri::ContainerState::ContainerRunning as i32 => {}

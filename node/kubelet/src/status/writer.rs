@@ -38,12 +38,12 @@ struct Shared {
     client: Option<kube::Client>,
     /// What the kubelet itself answers when asked, written or not.
     latest: Mutex<HashMap<String, PodStatus>>,
-    pods: Mutex<HashMap<String, Entry>>,
+    pods: Mutex<HashMap<String, PendingStatus>>,
     permits: Semaphore,
     changed: Notify,
 }
 
-struct Entry {
+struct PendingStatus {
     namespace: String,
     name: String,
     /// The API's uid, which a mirror pod does not share with its manifest.
@@ -107,7 +107,7 @@ impl Writer {
             let shown = api.status.as_ref().filter(|shown| shown.start_time.is_some());
             let shown = shown.and_then(|shown| patch::body(pod::uid(api), shown).ok());
             let shown = shown.is_some_and(|shown| shown == wanted);
-            let entry = Entry {
+            let entry = PendingStatus {
                 namespace: pod::namespace(api).into(),
                 name: pod::name(api).into(),
                 api_uid: pod::uid(api).into(),

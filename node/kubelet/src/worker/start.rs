@@ -1,6 +1,6 @@
 //! Starting one container: image, environment, mounts, create, start, hook.
 
-use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use ferry_client::{EventType, NamespacedName};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use tokio::fs;
 use tokio::time::Instant;
 
 use super::image_volumes::{self, ImageVolumes};
@@ -85,37 +86,38 @@ impl Worker {
         self.given.insert(id.clone(), given);
         self.event(pod, name, EventType::Normal, "Started", format!("Started container {name}"));
         self.collect_ended(name, runtime).await;
-        self.link_log(pod, name, &id, restart_count);
+        self.link_log(pod, name, &id, restart_count).await;
 
-        let hook = each.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
-        if let Some(hook) = hook {
-            let pod_ip = self.pod_ip(pod, runtime);
-            let ran =
-                hooks::run(&self.runtime, &id, &each.container, hook, pod_ip, Duration::from_secs(3600));
-            let mut step = span.enter(|| ferry_trace::span("kubelet.hook"));
-            step.set("hook", "postStart");
-            if let Err(problem) = step.in_scope(ran).await {
-                // What a hook printed is the container's own business and no part of a trace.
-                step.fail(&"the hook failed");
-                drop(step);
-                self.event(
-                    pod,
-                    name,
-                    EventType::Warning,
-                    "FailedPostStartHook",
-                    format!("PostStartHook failed: {problem}"),
-                );
-                let stopped = self.runtime.stop_container(&id, pod::grace_period(pod)).await;
-                if let Err(error) = stopped {
-                    tracing::warn!(container = id, %error, "container with a failed hook not stopped");
-                }
-                return Err((
-                    StartFailure { reason: "PostStartHookError".into(), message: problem },
-                    Duration::ZERO,
-                ));
-            }
-        }
+        let step = || span.enter(|| ferry_trace::span("kubelet.hook"));
+        self.run_post_start(pod, each, &id, runtime, step).await?;
         Ok(id)
+    }
+
+    /// Runs the container's postStart hook, if it has one; a container whose hook fails is stopped.
+    async fn run_post_start(
+        &self,
+        pod: &Pod,
+        each: &ContainerOf<'_>,
+        id: &str,
+        runtime: &PodRuntime,
+        step: impl FnOnce() -> ferry_trace::Span,
+    ) -> Result<(), Held> {
+        let hook = each.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+        let Some(hook) = hook else { return Ok(()) };
+        let pod_ip = self.pod_ip(pod, runtime);
+        let ran = hooks::run(&self.runtime, id, &each.container, hook, pod_ip, Duration::from_secs(3600));
+        let mut step = step();
+        step.set("hook", "postStart");
+        let Err(problem) = step.in_scope(ran).await else { return Ok(()) };
+        // What a hook printed is the container's own business and no part of a trace.
+        step.fail(&"the hook failed");
+        drop(step);
+        let note = format!("PostStartHook failed: {problem}");
+        self.event(pod, &each.container.name, EventType::Warning, "FailedPostStartHook", note);
+        if let Err(error) = self.runtime.stop_container(id, pod::grace_period(pod)).await {
+            tracing::warn!(container = id, %error, "container with a failed hook not stopped");
+        }
+        Err((StartFailure { reason: "PostStartHookError".into(), message: problem }, Duration::ZERO))
     }
 
     /// A container that ended may have to wait.
@@ -265,10 +267,8 @@ impl Worker {
         .await
         .map_err(|error| error.to_string())?;
         let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment)?;
-        mounts.extend(
-            self.own_mounts(pod, each, &pod_ips, restart_count, &mounts)
-                .map_err(|error| error.to_string())?,
-        );
+        let own = self.own_mounts(pod, each, &pod_ips, restart_count, &mounts).await;
+        mounts.extend(own.map_err(|error| error.to_string())?);
         let target_id = each
             .target
             .as_ref()
@@ -349,7 +349,7 @@ impl Worker {
     }
 
     /// The hosts file, and the file for last words.
-    fn own_mounts(
+    async fn own_mounts(
         &self,
         pod: &Pod,
         each: &ContainerOf<'_>,
@@ -363,19 +363,20 @@ impl Worker {
         if !is_taken("/etc/hosts") {
             let config = &self.context.config;
             let (name, domain) = dns::host_name(pod, &config.cluster_domain, &self.context.host_name);
-            let node_file = fs::read_to_string("/etc/hosts").unwrap_or_else(|_| String::new());
+            let node_file = fs::read_to_string("/etc/hosts").await.unwrap_or_else(|_| String::new());
             let file = directory.join("etc-hosts");
-            fs::write(&file, dns::hosts_file(pod, pod_ips, &name, domain.as_deref(), &node_file))?;
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+            let text = dns::hosts_file(pod, pod_ips, &name, domain.as_deref(), &node_file);
+            fs::write(&file, text).await?;
+            fs::set_permissions(&file, Permissions::from_mode(0o644)).await?;
             mounts.push(mount("/etc/hosts", file));
         }
         let path = each.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
         if !path.is_empty() {
             let own = directory.join("containers").join(&each.container.name);
-            fs::create_dir_all(&own)?;
+            fs::create_dir_all(&own).await?;
             let file = own.join(format!("termination-{restart_count}"));
-            fs::write(&file, "")?;
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+            fs::write(&file, "").await?;
+            fs::set_permissions(&file, Permissions::from_mode(0o666)).await?;
             mounts.push(mount(path, file));
         }
         Ok(mounts)
@@ -395,14 +396,17 @@ impl Worker {
 
     /// The flat directory of links that log collectors read:
     /// `/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`.
-    fn link_log(&self, pod: &Pod, name: &str, id: &str, restart_count: u32) {
+    async fn link_log(&self, pod: &Pod, name: &str, id: &str, restart_count: u32) {
         let logs = &self.context.config.pod_logs_dir;
         let Some(parent) = logs.parent() else { return };
         let links = parent.join("containers");
         let target = log_directory(logs, pod).join(log_file(name, restart_count));
         let link = links.join(format!("{}_{}_{name}-{id}.log", pod::name(pod), pod::namespace(pod)));
-        let linked = fs::create_dir_all(&links).and_then(|()| std::os::unix::fs::symlink(target, link));
-        if let Err(error) = linked {
+        let linked = async {
+            fs::create_dir_all(&links).await?;
+            fs::symlink(target, link).await
+        };
+        if let Err(error) = linked.await {
             tracing::debug!(%error, "log not linked");
         }
     }

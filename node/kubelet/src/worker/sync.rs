@@ -178,7 +178,7 @@ impl Worker {
         };
         let as_it_runs = self.as_given(pod, runtime);
         step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod, as_it_runs.as_ref()))?;
-        step("kubelet.directories").enter(|| self.make_directories(pod))?;
+        step("kubelet.directories").instrument(self.make_directories(pod)).await?;
         self.context.objects.register(pod);
         let mut span = step("kubelet.volumes");
         span.set("volumes", pod::spec(pod).volumes.as_ref().map_or(0, Vec::len));
@@ -189,14 +189,15 @@ impl Worker {
         })?)
     }
 
-    fn make_directories(&self, pod: &Pod) -> Result<(), Error> {
+    async fn make_directories(&self, pod: &Pod) -> Result<(), Error> {
         let directory = self.context.pod_dir(&self.uid);
         for name in ["volumes", "plugins", "containers"] {
-            std::fs::create_dir_all(directory.join(name))
+            tokio::fs::create_dir_all(directory.join(name))
+                .await
                 .map_err(io_error("making the pod's directories"))?;
         }
         let logs = log_directory(&self.context.config.pod_logs_dir, pod);
-        std::fs::create_dir_all(logs).map_err(io_error("making the pod's log directory"))
+        tokio::fs::create_dir_all(logs).await.map_err(io_error("making the pod's log directory"))
     }
 
     /// Acts on a plan.

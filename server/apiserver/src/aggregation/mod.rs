@@ -128,14 +128,14 @@ pub struct Aggregation {
     cache: Arc<Cache>,
     front_proxy: Arc<FrontProxy>,
     known: BTreeMap<Arc<str>, (Revision, Registration)>,
-    backends: BTreeMap<Arc<str>, Followed>,
+    backends: BTreeMap<Arc<str>, RunningBackend>,
     /// A backend says something else of itself.
     heard: Arc<Notify>,
     stop: CancellationToken,
 }
 
 /// A backend and the task that asks after it, which ends with this.
-struct Followed {
+struct RunningBackend {
     registration: Registration,
     backend: Arc<Backend>,
     fetched: Arc<RwLock<Arc<Fetched>>>,
@@ -303,8 +303,12 @@ impl Aggregation {
             };
             let running = task.clone();
             tokio::spawn(async move { running.run_until_cancelled(follower.run()).await });
-            let followed =
-                Followed { registration: registration.clone(), backend, fetched, _task: task.drop_guard() };
+            let followed = RunningBackend {
+                registration: registration.clone(),
+                backend,
+                fetched,
+                _task: task.drop_guard(),
+            };
             self.backends.insert(name.clone(), followed);
         }
     }

@@ -135,7 +135,7 @@ impl Registration {
 /// The APIServices of what this server answers for itself, by name. What it measures has none: whoever brings a server
 /// for that, as metrics-server is one, registers it and finds the name free. Registrations themselves have none either.
 pub fn local<'k>(rows: impl IntoIterator<Item = &'k Kind>) -> BTreeMap<String, Registration> {
-    let rows = rows.into_iter().filter(|row| !row.measured && row.group != GROUP);
+    let rows = rows.into_iter().filter(|row| !row.is_resource_metrics && row.group != GROUP);
     let registrations = rows.map(|row| Registration {
         uid: String::new(),
         group: row.group.to_string(),

@@ -1,7 +1,8 @@
-//! A served store as clients of etcd see it: through `etcd-client`, and through the laws that every engine of
+//! A served store as clients of etcd see it: through the stubs of its published API, and through the laws that every engine of
 //! `ferry-store` keeps.
 
 mod api;
+mod client;
 #[path = "../../../store/tests/store/contract.rs"]
 mod contract;
 mod leases;

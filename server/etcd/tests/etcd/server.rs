@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::Client;
 use ferry_etcd::server::Limits;
 use ferry_etcd::{Config, Listen, Member, Running};
 use ferry_store::{Embedded, embedded};
+
+use crate::client::Client;
 
 pub struct Server {
     running: Running,
@@ -46,7 +47,7 @@ impl Server {
     }
 
     pub async fn client(&self) -> Client {
-        Client::connect([self.endpoint()], None).await.expect("a connection")
+        Client::connect(self.endpoint()).await
     }
 
     pub async fn stop(self) {

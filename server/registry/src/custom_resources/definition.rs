@@ -215,7 +215,7 @@ impl Definition {
             hash_version: None,
             codec,
             returns_deleted: false,
-            measured: false,
+            is_resource_metrics: false,
             deprecation: version.deprecation.clone().map(Into::into),
             terminating: self.terminating,
             generation: Some(format!("{}/{}", self.uid, self.generation).into()),

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Traits, Typed};
+use crate::strategy::{Rules, ScalePaths, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, DeploymentRules> = Typed::new(DeploymentRules);
 
@@ -36,7 +36,7 @@ impl Rules<IgnoredAny> for DeploymentRules {
         Some(&workload::SCALE)
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, status_keeps_labels: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, status_keeps_labels: true, ..StrategyOptions::default() }
     }
 }

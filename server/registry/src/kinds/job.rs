@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::checks::{self, Path};
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, Selectable, Traits, Typed};
+use crate::strategy::{Rules, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Job, JobRules> = Typed::new(JobRules);
 
@@ -92,8 +92,8 @@ impl Rules<Job> for JobRules {
         super::tables::workloads::JOB
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, orphans_by_default: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, orphans_by_default: true, ..StrategyOptions::default() }
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::pod;
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
-use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, Traits, Typed};
+use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, StrategyOptions, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -25,7 +25,7 @@ struct Row {
 /// The switches, the fields that selectors may name, what `kubectl get` shows, and defaults that follow from other fields.
 struct Switches {
     default: fn(&mut Object),
-    traits: Traits,
+    strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
 }
@@ -35,8 +35,8 @@ impl Rules<IgnoredAny> for Switches {
         (self.default)(object);
     }
 
-    fn traits(&self) -> Traits {
-        self.traits
+    fn options(&self) -> StrategyOptions {
+        self.strategy_options
     }
 
     fn selectable(&self) -> &[Selectable] {
@@ -55,22 +55,22 @@ impl Rules<IgnoredAny> for Switches {
 const fn row(
     group: &'static str,
     kind: &'static str,
-    traits: Traits,
+    strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
 ) -> Row {
-    row_with(group, kind, traits, selectable, columns, |_| {})
+    row_with(group, kind, strategy_options, selectable, columns, |_| {})
 }
 
 const fn row_with(
     group: &'static str,
     kind: &'static str,
-    traits: Traits,
+    strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
     default: fn(&mut Object),
 ) -> Row {
-    Row { group, kind, strategy: Typed::new(Switches { default, traits, selectable, columns }) }
+    Row { group, kind, strategy: Typed::new(Switches { default, strategy_options, selectable, columns }) }
 }
 
 fn default_template(object: &mut Object) {
@@ -113,16 +113,16 @@ fn default_count(request: &mut Value) {
     }
 }
 
-const NONE: Traits = Traits::PLAIN;
-const COUNTED: Traits = Traits { generation: true, ..NONE };
-const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
-const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
-const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
-const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
-const LEASE_CANDIDATE: Traits = Traits { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
+const NONE: StrategyOptions = StrategyOptions::PLAIN;
+const COUNTED: StrategyOptions = StrategyOptions { generation: true, ..NONE };
+const CONDITIONAL: StrategyOptions = StrategyOptions { unconditional_update: false, ..NONE };
+const ADDRESS: StrategyOptions = StrategyOptions { name: NameRule::IpAddress, ..NONE };
+const UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..NONE };
+const CONDITIONAL_UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..CONDITIONAL };
+const LEASE_CANDIDATE: StrategyOptions = StrategyOptions { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
-const EVENT: Traits = Traits {
+const EVENT: StrategyOptions = StrategyOptions {
     ttl: Some(Duration::from_secs(3600)),
     relaxed: Relaxed::Always,
     create_on_update: true,

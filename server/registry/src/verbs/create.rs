@@ -15,7 +15,7 @@ use crate::change;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::{Relaxed, Traits, TxnPart};
+use crate::strategy::{Relaxed, StrategyOptions, TxnPart};
 
 /// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
@@ -75,7 +75,7 @@ impl Registry {
             }
         }
         // What is reserved now is not asked for when another draw is needed.
-        let asked = call.resource.strategy.traits().reserves.then(|| object.clone());
+        let asked = call.resource.strategy.options().reserves.then(|| object.clone());
         let mut txn_parts = call.resource.strategy.txn_parts(self, Some(object), None)?;
         let reservation = call.admission.reserve(call, Operation::Create, object, None).await?;
         txn_parts.extend(reservation.txn_parts);
@@ -169,7 +169,7 @@ impl Registry {
 
     /// Keeps what was just written for its next writer. Leases and events come and go by the thousand and have none.
     pub(super) fn keep(&self, call: &Call<'_>, entry: &Arc<Entry>, written: Object, revision: Revision) {
-        if call.resource.strategy.traits().relaxed == Relaxed::Never {
+        if call.resource.strategy.options().relaxed == Relaxed::Never {
             self.recent.keep(entry, written, revision);
         }
     }
@@ -244,11 +244,11 @@ pub fn managed_write<'a>(
 async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
-    let traits = strategy.traits();
+    let strategy_options = strategy.options();
     // Admission may change much, but not where the object belongs.
     metadata::match_place(object, call)?;
-    metadata::finish_create(object, call, &traits);
-    if call.kind.subresource("status").is_some() && !traits.created_with_status {
+    metadata::finish_create(object, call, &strategy_options);
+    if call.kind.subresource("status").is_some() && !strategy_options.created_with_status {
         object.0.remove("status");
         // Patches of the status find it there, if empty.
         if let Some(schema) = call.resource.stored.codec.typed() {
@@ -258,7 +258,7 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     strategy.prepare_create(object);
     strategy.stamp_requester(object, call.user);
     let mut errors = ferry_api::FieldErrors::default();
-    metadata::validate(object, call.resource.stored.is_namespaced(), &traits, &mut errors);
+    metadata::validate(object, call.resource.stored.is_namespaced(), &strategy_options, &mut errors);
     let shown = judged(call, object).await?;
     let warnings = span.enter(|| strategy.validate(&shown, &call.kind.version, &mut errors))?;
     if !errors.is_empty() {
@@ -269,8 +269,8 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
 }
 
 pub(super) fn put(call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
-    let traits: Traits = call.resource.strategy.traits();
-    StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: traits.ttl }
+    let strategy_options: StrategyOptions = call.resource.strategy.options();
+    StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: strategy_options.ttl }
 }
 
 pub(super) fn transaction(
@@ -282,7 +282,7 @@ pub(super) fn transaction(
     let mut txn = Txn {
         compare: vec![compare],
         operations: vec![operation],
-        durability: match call.resource.strategy.traits().relaxed {
+        durability: match call.resource.strategy.options().relaxed {
             Relaxed::Always => Durability::Relaxed,
             Relaxed::Never | Relaxed::Renewals => Durability::Sync,
         },

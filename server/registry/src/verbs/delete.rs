@@ -188,7 +188,7 @@ fn plan(
     grace_of: impl Fn(&Object) -> Option<i64>,
 ) -> Plan {
     let mut object = old.clone();
-    set_dependents_finalizer(&mut object, options, call.resource.strategy.traits().orphans_by_default);
+    set_dependents_finalizer(&mut object, options, call.resource.strategy.options().orphans_by_default);
     let held = object.finalizers().next().is_some() || call.resource.strategy.is_retained(&object);
     let asked = options.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let now = call.now.as_second();

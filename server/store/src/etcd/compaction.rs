@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
+use ferry_etcd_api::etcdserverpb::response_op::Response;
+use ferry_etcd_api::etcdserverpb::{CompactionRequest, TxnRequest};
 use tokio_util::sync::CancellationToken;
 
 use super::members::{Members, Repeatable};
-use super::revision_of;
+use super::{requests, revision_of};
 use crate::{Error, Result, Revision};
 
 pub const KEY: &str = "compact_rev_key";
@@ -38,30 +39,30 @@ struct Seen {
 }
 
 async fn turn(members: &Members, seen: Seen) -> Result<Seen> {
-    let unchanged = Compare::version(KEY, CompareOp::Equal, seen.version);
-    let txn = Txn::new()
-        .when([unchanged])
-        .and_then([TxnOp::put(KEY, seen.revision.to_string(), None)])
-        .or_else([TxnOp::get(KEY, None)]);
+    let txn = TxnRequest {
+        compare: vec![requests::version_is(KEY, seen.version)],
+        success: vec![requests::put(KEY, seen.revision.to_string().into(), 0)],
+        failure: vec![requests::get(KEY)],
+    };
     let answer = members.ask("compact etcd", Repeatable::No, |mut member| {
         let txn = txn.clone();
         async move { member.kv.txn(txn).await }
     });
     let answer = answer.await?;
-    let revision = revision_of(answer.header())?;
-    if !answer.succeeded() {
+    let revision = revision_of(answer.header.as_ref())?;
+    if !answer.succeeded {
         let mut version = 0;
-        for response in answer.op_responses() {
-            if let TxnOpResponse::Get(read) = response {
-                version = read.kvs().first().map_or(0, |kv| kv.version());
+        for operation in answer.responses {
+            if let Some(Response::ResponseRange(read)) = operation.response {
+                version = read.kvs.first().map_or(0, |kv| kv.version);
             }
         }
         return Ok(Seen { version, revision });
     }
     if seen.revision > Revision(0) {
-        let at = seen.revision.0;
+        let request = CompactionRequest { revision: seen.revision.0, physical: false };
         let compacted = members.ask("compact etcd", Repeatable::No, |mut member| async move {
-            member.kv.compact(at, None).await
+            member.kv.compact(request).await
         });
         match compacted.await {
             // Someone else was faster.

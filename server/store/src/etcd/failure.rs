@@ -1,12 +1,11 @@
 //! What etcd's errors mean.
 
+use tonic::{Code, Status};
+
 use crate::{Error, Revision};
 
 /// etcd tells its errors apart by their text alone; these texts are part of its API.
-pub fn translate(what: &str, error: etcd_client::Error) -> Error {
-    let etcd_client::Error::GRpcStatus(status) = &error else {
-        return Error::unavailable(what, error);
-    };
+pub fn translate(what: &str, status: Status) -> Error {
     let message = status.message();
     let says = |text: &str| message.contains(text);
     if says("required revision has been compacted") {
@@ -24,16 +23,12 @@ pub fn translate(what: &str, error: etcd_client::Error) -> Error {
     if says("duplicate key given in txn") || says("too many operations in txn") {
         return Error::InvalidTransaction { what: message.to_owned() };
     }
-    Error::unavailable(what, error)
+    Error::unavailable(what, status)
 }
 
 /// Nothing will change by asking again.
-pub fn is_final(error: &etcd_client::Error) -> bool {
-    let etcd_client::Error::GRpcStatus(status) = error else {
-        return false;
-    };
-    // The numbers are gRPC's: invalid argument, permission denied, unauthenticated.
-    matches!(status.code() as i32, 3 | 7 | 16)
+pub fn is_final(status: &Status) -> bool {
+    matches!(status.code(), Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated)
 }
 
 impl Error {

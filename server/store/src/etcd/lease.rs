@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use ferry_etcd_api::etcdserverpb::LeaseGrantRequest;
 use tokio::sync::Mutex;
 
 use super::members::{Members, Repeatable};
@@ -40,14 +41,14 @@ impl Leases {
             return Ok(lease.id);
         }
         let shared = sharing(ttl);
-        let seconds = seconds(ttl + shared);
+        let request = LeaseGrantRequest { ttl: seconds(ttl + shared), id: 0 };
         let granted = self.members.ask("grant a lease", Repeatable::Yes, |mut member| async move {
-            member.lease.grant(seconds, None).await
+            member.lease.lease_grant(request).await
         });
         let granted = granted.await?;
-        let lease = Lease { id: granted.id(), until: now + shared, keys: 1 };
+        let lease = Lease { id: granted.id, until: now + shared, keys: 1 };
         open.insert(ttl, lease);
-        Ok(granted.id())
+        Ok(granted.id)
     }
 }
 

@@ -6,7 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, WatchClient};
+use ferry_etcd_api::etcdserverpb::kv_client::KvClient;
+use ferry_etcd_api::etcdserverpb::lease_client::LeaseClient;
+use ferry_etcd_api::etcdserverpb::maintenance_client::MaintenanceClient;
+use ferry_etcd_api::etcdserverpb::watch_client::WatchClient;
+use tonic::metadata::MetadataValue;
+use tonic::service::interceptor::{InterceptedService, Interceptor};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Response, Status};
 
 use super::failure::translate;
 use crate::{Error, Result};
@@ -15,6 +22,8 @@ use crate::{Error, Result};
 const MESSAGE_LIMIT: usize = i32::MAX as usize;
 /// Before a request is tried once more.
 const PAUSE: Duration = Duration::from_millis(20);
+/// A connection is probed this often, and given up when the probe is not answered in time.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
 #[derive(Clone)]
 pub struct Members(Arc<Inner>);
@@ -29,10 +38,23 @@ struct Inner {
 /// The clients of one member; clones share its connection.
 #[derive(Clone)]
 pub struct Member {
-    pub kv: KvClient,
-    pub watch: WatchClient,
-    pub lease: LeaseClient,
-    pub maintenance: MaintenanceClient,
+    pub kv: KvClient<Connection>,
+    pub watch: WatchClient<Connection>,
+    pub lease: LeaseClient<Connection>,
+    pub maintenance: MaintenanceClient<Connection>,
+}
+
+type Connection = InterceptedService<Channel, RequireLeader>;
+
+/// A member that has lost its leader refuses a request marked so, instead of answering from its own past.
+#[derive(Clone, Copy)]
+pub struct RequireLeader;
+
+impl Interceptor for RequireLeader {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        Ok(request)
+    }
 }
 
 /// Whether a request may be sent again when it is not known whether it was carried out.
@@ -44,17 +66,17 @@ pub enum Repeatable {
 
 impl Members {
     /// Prepares connections; they are made when first needed.
-    pub async fn new(endpoints: &[String], options: &ConnectOptions, timeout: Duration) -> Result<Self> {
+    pub fn new(endpoints: &[String], tls: Option<&ClientTlsConfig>, timeout: Duration) -> Result<Self> {
         let mut members = Vec::with_capacity(endpoints.len());
         for endpoint in endpoints {
-            let client = Client::connect([endpoint], Some(options.clone()))
-                .await
-                .map_err(|error| translate(&format!("use {endpoint}"), error))?;
+            let channel = channel(endpoint, tls, timeout)
+                .map_err(|error| Error::unavailable(format!("use {endpoint}"), error))?;
+            let connection = InterceptedService::new(channel, RequireLeader);
             members.push(Member {
-                kv: client.kv_client().max_decoding_message_size(MESSAGE_LIMIT),
-                watch: client.watch_client().max_decoding_message_size(MESSAGE_LIMIT),
-                lease: client.lease_client(),
-                maintenance: client.maintenance_client(),
+                kv: KvClient::new(connection.clone()).max_decoding_message_size(MESSAGE_LIMIT),
+                watch: WatchClient::new(connection.clone()).max_decoding_message_size(MESSAGE_LIMIT),
+                lease: LeaseClient::new(connection.clone()),
+                maintenance: MaintenanceClient::new(connection),
             });
         }
         if members.is_empty() {
@@ -83,13 +105,13 @@ impl Members {
         request: impl Fn(Member) -> F,
     ) -> Result<T>
     where
-        F: Future<Output = std::result::Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<Response<T>, Status>>,
     {
         let mut tries_left = self.0.members.len();
         loop {
             let (at, member) = self.current();
             let error = match tokio::time::timeout(self.0.timeout, request(member)).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(error)) => error,
                 Err(elapsed) => {
                     self.leave(at);
@@ -110,20 +132,36 @@ impl Members {
     }
 }
 
-/// gRPC's code 14: the member, or its way to a leader, is gone for now.
-pub fn is_unavailable(error: &etcd_client::Error) -> bool {
-    match error {
-        etcd_client::Error::GRpcStatus(status) => status.code() as i32 == 14,
-        etcd_client::Error::TransportError(_) => true,
-        _ => false,
+fn channel(
+    endpoint: &str,
+    tls: Option<&ClientTlsConfig>,
+    timeout: Duration,
+) -> Result<Channel, tonic::transport::Error> {
+    // As in etcd's own clients, an address without a scheme is as secure as there are means for.
+    let address = match (endpoint.contains("://"), tls) {
+        (true, _) => endpoint.to_owned(),
+        (false, Some(_)) => format!("https://{endpoint}"),
+        (false, None) => format!("http://{endpoint}"),
+    };
+    let (interval, answered_within) = KEEP_ALIVE;
+    let mut endpoint = Endpoint::from_shared(address)?
+        .connect_timeout(timeout)
+        .http2_keep_alive_interval(interval)
+        .keep_alive_timeout(answered_within)
+        .keep_alive_while_idle(true);
+    if let Some(tls) = tls.filter(|_| endpoint.uri().scheme_str() == Some("https")) {
+        endpoint = endpoint.tls_config(tls.clone())?;
     }
+    Ok(endpoint.connect_lazy())
+}
+
+/// The member, or its way to a leader, is gone for now.
+fn is_unavailable(status: &Status) -> bool {
+    status.code() == Code::Unavailable
 }
 
 /// No connection came about, so nothing was carried out.
-fn was_never_sent(error: &etcd_client::Error) -> bool {
-    let etcd_client::Error::GRpcStatus(status) = error else {
-        return false;
-    };
+fn was_never_sent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
         let refused = error

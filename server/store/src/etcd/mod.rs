@@ -2,12 +2,14 @@
 //!
 //! `watch.rs` keeps a watch alive through lost connections, `lease.rs` turns times to live into
 //! leases, `compaction.rs` forgets history in turn with every other server of the cluster,
-//! `members.rs` finds one that answers, `failure.rs` says what etcd's errors mean.
+//! `members.rs` finds one that answers, `requests.rs` has the messages, `failure.rs` says what
+//! etcd's errors mean.
 
 mod compaction;
 mod failure;
 mod lease;
 mod members;
+mod requests;
 mod watch;
 
 use std::path::PathBuf;
@@ -15,14 +17,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use etcd_client::{
-    Certificate, CompareOp, ConnectOptions, GetOptions, Identity, PutOptions, ResponseHeader, TlsOptions,
-    TxnOp, TxnOpResponse,
+use ferry_etcd_api::etcdserverpb::response_op::Response;
+use ferry_etcd_api::etcdserverpb::{
+    CompactionRequest, RangeRequest, RangeResponse, ResponseHeader, ResponseOp, SnapshotRequest,
+    StatusRequest, TxnRequest,
 };
+use ferry_etcd_api::mvccpb;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use self::failure::translate;
 use self::lease::Leases;
@@ -77,25 +82,20 @@ pub struct Etcd {
 impl Etcd {
     /// Connects, and makes sure that the cluster answers.
     pub async fn connect(config: Config) -> Result<Self> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(config.timeout)
-            .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true);
-        if config.endpoints.iter().any(|at| at.starts_with("https://")) {
-            options = options.with_tls(tls_options(&config.tls).await?);
-        }
-        let members = Members::new(&config.endpoints, &options, config.timeout).await?;
-        let status =
-            members
-                .ask("connect to etcd", Repeatable::Yes, |mut member| async move {
-                    member.maintenance.status().await
-                })
-                .await?;
-        let ordered_progress = watch::has_ordered_progress(status.version());
+        let tls = match config.endpoints.iter().any(|at| at.starts_with("https://")) {
+            true => Some(tls_config(&config.tls).await?),
+            false => None,
+        };
+        let members = Members::new(&config.endpoints, tls.as_ref(), config.timeout)?;
+        let status = members
+            .ask("connect to etcd", Repeatable::Yes, |mut member| async move {
+                member.maintenance.status(StatusRequest {}).await
+            })
+            .await?;
+        let ordered_progress = watch::has_ordered_progress(&status.version);
         if !ordered_progress {
             tracing::warn!(
-                version = status.version(),
+                version = status.version,
                 "this etcd does not order progress with events (fixed in 3.4.25 and 3.5.8)"
             );
         }
@@ -112,12 +112,12 @@ impl Etcd {
         })
     }
 
-    async fn read(&self, key: Vec<u8>, options: GetOptions) -> Result<etcd_client::GetResponse> {
+    async fn read(&self, request: RangeRequest) -> Result<RangeResponse> {
         self.check_open()?;
         self.members
             .ask("read from etcd", Repeatable::Yes, |mut member| {
-                let (key, options) = (key.clone(), options.clone());
-                async move { member.kv.get(key, Some(options)).await }
+                let request = request.clone();
+                async move { member.kv.range(request).await }
             })
             .await
     }
@@ -148,29 +148,36 @@ impl Etcd {
 #[async_trait]
 impl Store for Etcd {
     async fn get(&self, key: &str, at: Option<Revision>) -> Result<Found> {
-        let options = GetOptions::new().with_revision(at.unwrap_or_default().0);
-        let mut response = match self.read(key.into(), options).await {
+        let request = RangeRequest {
+            key: requests::bytes(key),
+            revision: at.unwrap_or_default().0,
+            ..Default::default()
+        };
+        let mut response = match self.read(request).await {
             Ok(response) => response,
             Err(error) => return Err(self.complete(error.asked_for(at)).await),
         };
-        let revision = revision_of(response.header())?;
-        let kv = response.take_kvs().pop().map(key_value).transpose()?;
+        let revision = revision_of(response.header.as_ref())?;
+        let kv = response.kvs.pop().map(key_value).transpose()?;
         Ok(Found { kv, revision })
     }
 
     async fn range(&self, range: Range) -> Result<Page> {
         let (start, end) = bounds(&range.prefix, range.after.as_deref());
-        let options = GetOptions::new()
-            .with_range(end)
-            .with_revision(range.at.unwrap_or_default().0)
-            .with_limit(range.limit.unwrap_or(0) as i64);
-        let mut response = match self.read(start, options).await {
+        let request = RangeRequest {
+            key: start.into(),
+            range_end: end.into(),
+            revision: range.at.unwrap_or_default().0,
+            limit: range.limit.unwrap_or(0) as i64,
+            ..Default::default()
+        };
+        let response = match self.read(request).await {
             Ok(response) => response,
             Err(error) => return Err(self.complete(error.asked_for(range.at)).await),
         };
-        let current = revision_of(response.header())?;
-        let count = response.count() as usize;
-        let kvs = response.take_kvs().into_iter().map(key_value).collect::<Result<Vec<_>>>()?;
+        let current = revision_of(response.header.as_ref())?;
+        let count = response.count as usize;
+        let kvs = response.kvs.into_iter().map(key_value).collect::<Result<Vec<_>>>()?;
         Ok(Page { remaining: count.saturating_sub(kvs.len()), kvs, revision: range.at.unwrap_or(current) })
     }
 
@@ -191,13 +198,12 @@ impl Store for Etcd {
                 return Err(error);
             }
         };
-        let revision = revision_of(response.header())?;
-        if !response.succeeded() {
-            return Err(conflict(&txn, response.op_responses())?);
+        let revision = revision_of(response.header.as_ref())?;
+        if !response.succeeded {
+            return Err(conflict(&txn, response.responses)?);
         }
-        let operations = response.op_responses();
-        let deleted = operations.iter().map(|operation| match operation {
-            TxnOpResponse::Delete(deletion) => deletion.deleted() as usize,
+        let deleted = response.responses.iter().map(|operation| match &operation.response {
+            Some(Response::ResponseDeleteRange(deletion)) => deletion.deleted as usize,
             _ => 0,
         });
         span.committed(revision.0);
@@ -217,16 +223,17 @@ impl Store for Etcd {
     }
 
     async fn current_revision(&self) -> Result<Revision> {
-        let options = GetOptions::new().with_count_only();
-        let response = self.read(compaction::KEY.into(), options).await?;
-        revision_of(response.header())
+        let request =
+            RangeRequest { key: requests::bytes(compaction::KEY), count_only: true, ..Default::default() };
+        let response = self.read(request).await?;
+        revision_of(response.header.as_ref())
     }
 
     async fn compact(&self, at: Revision) -> Result<()> {
         let _span = ferry_trace::span("store.compact");
         self.check_open()?;
         let compacted = self.members.ask("compact etcd", Repeatable::No, |mut member| async move {
-            member.kv.compact(at.0, None).await
+            member.kv.compact(CompactionRequest { revision: at.0, physical: false }).await
         });
         match compacted.await {
             Ok(_) => Ok(()),
@@ -237,27 +244,23 @@ impl Store for Etcd {
     async fn usage(&self) -> Result<Usage> {
         self.check_open()?;
         let status = self.members.ask("ask etcd for its size", Repeatable::Yes, |mut member| async move {
-            member.maintenance.status().await
+            member.maintenance.status(StatusRequest {}).await
         });
         let status = status.await?;
-        Ok(Usage {
-            size: status.db_size() as u64,
-            in_use: status.raft_used_db_size() as u64,
-            ..Usage::default()
-        })
+        Ok(Usage { size: status.db_size as u64, in_use: status.db_size_in_use as u64, ..Usage::default() })
     }
 
     async fn snapshot(&self) -> Result<BoxStream<'static, Result<Bytes>>> {
         self.check_open()?;
         let what = "take a snapshot of etcd";
-        let parts = self
-            .members
-            .ask(what, Repeatable::Yes, |mut member| async move { member.maintenance.snapshot().await });
+        let parts = self.members.ask(what, Repeatable::Yes, |mut member| async move {
+            member.maintenance.snapshot(SnapshotRequest {}).await
+        });
         let parts = parts.await?;
         let parts = futures::stream::unfold(Some(parts), move |parts| async move {
             let mut parts = parts?;
             match parts.message().await {
-                Ok(Some(part)) => Some((Ok(Bytes::copy_from_slice(part.blob())), Some(parts))),
+                Ok(Some(part)) => Some((Ok(part.blob), Some(parts))),
                 Ok(None) => None,
                 Err(error) => Some((Err(translate(what, error)), None)),
             }
@@ -283,41 +286,38 @@ impl Drop for Etcd {
 }
 
 impl Etcd {
-    async fn request(&self, txn: &Txn) -> Result<etcd_client::Txn> {
-        let mut compares = Vec::with_capacity(txn.compare.len());
-        let mut reads = Vec::with_capacity(txn.compare.len());
-        for compare in &txn.compare {
-            let (key, revision) = compare.expectation();
-            compares.push(etcd_client::Compare::mod_revision(&**key, CompareOp::Equal, revision.0));
-            reads.push(TxnOp::get(&**key, None));
+    async fn request(&self, txn: &Txn) -> Result<TxnRequest> {
+        let mut compare = Vec::with_capacity(txn.compare.len());
+        let mut failure = Vec::with_capacity(txn.compare.len());
+        for comparison in &txn.compare {
+            let (key, revision) = comparison.expectation();
+            compare.push(requests::mod_revision_is(key, revision.0));
+            failure.push(requests::get(key));
         }
-        let mut operations = Vec::with_capacity(txn.operations.len());
+        let mut success = Vec::with_capacity(txn.operations.len());
         for operation in &txn.operations {
-            operations.push(match operation {
+            success.push(match operation {
                 Operation::Put { key, value, ttl } => {
-                    let options = match ttl {
-                        Some(ttl) => {
-                            let lease = self.leases.lease(*ttl).await?;
-                            Some(PutOptions::new().with_lease(lease))
-                        }
-                        None => None,
+                    let lease = match ttl {
+                        Some(ttl) => self.leases.lease(*ttl).await?,
+                        None => 0,
                     };
-                    TxnOp::put(&**key, value.clone(), options)
+                    requests::put(key, value.clone(), lease)
                 }
-                Operation::Delete { key } => TxnOp::delete(&**key, None),
+                Operation::Delete { key } => requests::delete(key),
             });
         }
-        Ok(etcd_client::Txn::new().when(compares).and_then(operations).or_else(reads))
+        Ok(TxnRequest { compare, success, failure })
     }
 }
 
 /// The first comparison that does not hold, with what was read in its place.
-fn conflict(txn: &Txn, reads: Vec<TxnOpResponse>) -> Result<Error> {
+fn conflict(txn: &Txn, reads: Vec<ResponseOp>) -> Result<Error> {
     for (compare, read) in txn.compare.iter().zip(reads) {
-        let TxnOpResponse::Get(mut read) = read else {
+        let Some(Response::ResponseRange(mut read)) = read.response else {
             continue;
         };
-        let current = read.take_kvs().pop().map(key_value).transpose()?;
+        let current = read.kvs.pop().map(key_value).transpose()?;
         let (key, expected) = compare.expectation();
         let modified = current.as_ref().map_or(Revision(0), |kv| kv.mod_revision);
         if modified != expected {
@@ -328,25 +328,23 @@ fn conflict(txn: &Txn, reads: Vec<TxnOpResponse>) -> Result<Error> {
     Err(Error::corrupt("etcd refused a transaction all of whose comparisons hold"))
 }
 
-fn key_value(kv: etcd_client::KeyValue) -> Result<KeyValue> {
-    let revisions = (kv.create_revision(), kv.mod_revision(), kv.version());
-    let lease = kv.lease();
-    let (key, value) = kv.into_key_value();
-    let key = String::from_utf8(key)
+fn key_value(kv: mvccpb::KeyValue) -> Result<KeyValue> {
+    let key = std::str::from_utf8(&kv.key)
         .map_err(|error| Error::corrupt(format!("a key in etcd is not text: {error}")))?;
     Ok(KeyValue {
         key: key.into(),
-        value: value.into(),
-        create_revision: Revision(revisions.0),
-        mod_revision: Revision(revisions.1),
-        version: revisions.2,
-        lease,
+        // A copy: the message it came in, a page of a list perhaps, would stay in memory as long as it.
+        value: Bytes::copy_from_slice(&kv.value),
+        create_revision: Revision(kv.create_revision),
+        mod_revision: Revision(kv.mod_revision),
+        version: kv.version,
+        lease: kv.lease,
     })
 }
 
 fn revision_of(header: Option<&ResponseHeader>) -> Result<Revision> {
     match header {
-        Some(header) => Ok(Revision(header.revision())),
+        Some(header) => Ok(Revision(header.revision)),
         None => Err(Error::corrupt("an answer of etcd has no header")),
     }
 }
@@ -367,21 +365,21 @@ fn bounds(prefix: &str, after: Option<&str>) -> (Vec<u8>, Vec<u8>) {
     (start, end)
 }
 
-async fn tls_options(tls: &Tls) -> Result<TlsOptions> {
+async fn tls_config(tls: &Tls) -> Result<ClientTlsConfig> {
     let read = async |path: &PathBuf| {
         tokio::fs::read(path)
             .await
             .map_err(|error| Error::unavailable(format!("read {}", path.display()), error))
     };
-    let mut options = TlsOptions::new();
-    options = match &tls.ca {
-        Some(ca) => options.ca_certificate(Certificate::from_pem(read(ca).await?)),
-        None => options.with_native_roots(),
+    let mut config = ClientTlsConfig::new();
+    config = match &tls.ca {
+        Some(ca) => config.ca_certificate(Certificate::from_pem(read(ca).await?)),
+        None => config.with_native_roots(),
     };
     if let Some((certificate, key)) = &tls.identity {
-        options = options.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
+        config = config.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
     }
-    Ok(options)
+    Ok(config)
 }
 
 fn closed() -> Error {

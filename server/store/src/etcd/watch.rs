@@ -6,11 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
+use ferry_etcd_api::etcdserverpb::watch_request::RequestUnion;
+use ferry_etcd_api::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
+use ferry_etcd_api::mvccpb::event::EventType;
 use futures::StreamExt;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
 
 use super::failure::{is_final, translate};
 use super::members::Members;
@@ -20,6 +24,8 @@ use crate::{Batch, Error, Event, EventKind, Progress, Result, Revision, Watch};
 /// A quiet watch asks this often how far the store is: were it to reconnect from a revision
 /// long past, that could be compacted.
 const REFRESH: Duration = Duration::from_secs(60);
+/// Requests of a watch that wait to be sent: its creation, and at most one for progress.
+const REQUESTS: usize = 2;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How often in a row an etcd that does not order progress must name one without an event
 /// coming between. Each time it picks by chance what to send first.
@@ -72,7 +78,8 @@ struct Following {
 }
 
 struct Connection {
-    stream: WatchStream,
+    requests: mpsc::Sender<WatchRequest>,
+    answers: Streaming<WatchResponse>,
     /// Answers to progress requests since the last event; `None` while none is wanted.
     rounds: Option<usize>,
     settled_at: Instant,
@@ -99,7 +106,7 @@ impl Following {
         let answer = tokio::select! {
             biased;
             () = self.follower.closed.cancelled() => return Err(super::closed()),
-            answer = connection.stream.message() => answer,
+            answer = connection.answers.message() => answer,
             () = self.requested.notified() => {
                 return self.ask().await;
             }
@@ -108,7 +115,7 @@ impl Following {
             }
         };
         match answer {
-            Ok(Some(answer)) => self.take(&answer).await,
+            Ok(Some(answer)) => self.take(answer).await,
             Ok(None) => {
                 self.connection = None;
                 Ok(None)
@@ -125,32 +132,32 @@ impl Following {
                 tokio::time::sleep_until(connection.settled_at).await;
             }
             connection.rounds = Some(0);
-            if let Err(error) = connection.stream.request_progress().await {
+            if let Err(error) = connection.request_progress().await {
                 return self.lost(error);
             }
         }
         Ok(None)
     }
 
-    async fn take(&mut self, answer: &WatchResponse) -> Result<Option<Batch>> {
-        let current = revision_of(answer.header())?;
-        if answer.compact_revision() > 0 {
+    async fn take(&mut self, answer: WatchResponse) -> Result<Option<Batch>> {
+        let current = revision_of(answer.header.as_ref())?;
+        if answer.compact_revision > 0 {
             return Err(Error::Compacted {
                 requested: self.follower.next,
-                compacted: Revision(answer.compact_revision()),
+                compacted: Revision(answer.compact_revision),
                 current,
             });
         }
-        if answer.canceled() {
-            tracing::info!(reason = answer.cancel_reason(), "etcd ended a watch");
+        if answer.canceled {
+            tracing::info!(reason = answer.cancel_reason, "etcd ended a watch");
             self.connection = None;
             return Ok(None);
         }
-        if answer.created() {
+        if answer.created {
             return Ok(None);
         }
-        if answer.events().is_empty() {
-            return self.progress(answer, current).await;
+        if answer.events.is_empty() {
+            return self.progress(answer.watch_id, current).await;
         }
         if let Some(connection) = &mut self.connection
             && let Some(rounds) = &mut connection.rounds
@@ -160,16 +167,16 @@ impl Following {
         batch(answer).map(Some)
     }
 
-    async fn progress(&mut self, answer: &WatchResponse, current: Revision) -> Result<Option<Batch>> {
+    async fn progress(&mut self, watch_id: i64, current: Revision) -> Result<Option<Batch>> {
         // What etcd says on its own it says in order; what it says on request has no watch's id.
-        let on_request = answer.watch_id() < 0;
+        let on_request = watch_id < 0;
         if let Some(connection) = &mut self.connection
             && on_request
         {
             let rounds = connection.rounds.unwrap_or(0) + 1;
             if !self.follower.ordered_progress && rounds < ROUNDS {
                 connection.rounds = Some(rounds);
-                if let Err(error) = connection.stream.request_progress().await {
+                if let Err(error) = connection.request_progress().await {
                     return self.lost(error);
                 }
                 return Ok(None);
@@ -180,7 +187,7 @@ impl Following {
         Ok((current >= self.follower.next).then_some(Batch { events: Vec::new(), revision: current }))
     }
 
-    fn lost(&mut self, error: etcd_client::Error) -> Result<Option<Batch>> {
+    fn lost(&mut self, error: Status) -> Result<Option<Batch>> {
         if is_final(&error) {
             return Err(translate("watch etcd", error));
         }
@@ -212,34 +219,50 @@ impl Following {
         }
     }
 
-    async fn open(&self) -> std::result::Result<Connection, etcd_client::Error> {
+    async fn open(&self) -> Result<Connection, Status> {
         let (start, end) = bounds(&self.follower.prefix, None);
-        let options = WatchOptions::new()
-            .with_range(end)
-            .with_start_revision(self.follower.next.0)
-            .with_progress_notify();
+        let create = WatchCreateRequest {
+            key: start.into(),
+            range_end: end.into(),
+            start_revision: self.follower.next.0,
+            progress_notify: true,
+            ..Default::default()
+        };
+        let (requests, sent) = mpsc::channel(REQUESTS);
+        // There is room for it, and the other end is not closed before it is sent.
+        requests.try_send(request(RequestUnion::CreateRequest(create))).ok();
         let (at, mut member) = self.follower.members.current();
-        let stream = member.watch.watch(start, Some(options)).await;
-        if stream.is_err() {
+        let answers = member.watch.watch(ReceiverStream::new(sent)).await;
+        if answers.is_err() {
             self.follower.members.leave(at);
         }
-        let stream = stream?;
-        Ok(Connection { stream, rounds: None, settled_at: Instant::now() + SETTLE })
+        let answers = answers?.into_inner();
+        Ok(Connection { requests, answers, rounds: None, settled_at: Instant::now() + SETTLE })
     }
 }
 
-fn batch(answer: &WatchResponse) -> Result<Batch> {
-    let mut events = Vec::with_capacity(answer.events().len());
-    for event in answer.events() {
-        let Some(kv) = event.kv() else {
-            return Err(Error::corrupt("an event of etcd has no key"));
-        };
-        let kind = match event.event_type() {
+impl Connection {
+    async fn request_progress(&self) -> Result<(), Status> {
+        let request = request(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+        self.requests.send(request).await.map_err(|_| Status::unavailable("the watch has ended"))
+    }
+}
+
+fn request(union: RequestUnion) -> WatchRequest {
+    WatchRequest { request_union: Some(union) }
+}
+
+fn batch(answer: WatchResponse) -> Result<Batch> {
+    let mut events = Vec::with_capacity(answer.events.len());
+    for event in answer.events {
+        let kind = match event.r#type() {
             EventType::Put => EventKind::Put,
             EventType::Delete => EventKind::Delete,
         };
-        let kv = key_value(kv.clone())?;
-        events.push(Event { kind, kv });
+        let Some(kv) = event.kv else {
+            return Err(Error::corrupt("an event of etcd has no key"));
+        };
+        events.push(Event { kind, kv: key_value(kv)? });
     }
     // The header may name a later revision while the watch still catches up.
     let revision = events.last().map_or(Revision(0), |event| event.kv.mod_revision);

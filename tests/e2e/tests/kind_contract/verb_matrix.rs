@@ -237,7 +237,10 @@ async fn check(admin: &Client, users: &[(&[&str], &Client)], ask: &Ask, faults: 
 
 fn served() -> impl Iterator<Item = &'static Kind> {
     // Metrics are asked of kubelets, of which there are none.
-    kinds::builtin().iter().map(AsRef::as_ref).filter(|kind: &&Kind| kind.by_default && !kind.measured)
+    kinds::builtin()
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|kind: &&Kind| kind.by_default && !kind.is_resource_metrics)
 }
 
 /// A role without rules, which everybody may bind: whoever binds one needs the rights in it.

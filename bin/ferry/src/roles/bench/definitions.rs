@@ -68,26 +68,26 @@ async fn measure(count: usize) -> anyhow::Result<Measured> {
     let directory = tempfile::tempdir().context("make a temporary directory")?;
     let server = Server::start(directory.path()).await?;
     let client = server.client().await?;
-    let idle = settled(&server.part).await?;
+    let idle = usage_at_rest(&server.part).await?;
     for number in 0..count {
         post(&client, DEFINITIONS, definition(number)).await?;
     }
     for number in 0..count {
         until_served(&client, number).await?;
     }
-    let full = settled(&server.part).await?;
+    let full = usage_at_rest(&server.part).await?;
 
     let (bytes, first) = timed(get(&client, "/openapi/v2")).await?;
-    let before = settled(&server.part).await?;
+    let before = usage_at_rest(&server.part).await?;
     let begin = Instant::now();
     post(&client, DEFINITIONS, definition(count)).await?;
     until_served(&client, count).await?;
     let served = begin.elapsed();
     until_in_openapi(&client, count).await?;
     let published = begin.elapsed();
-    let after = settled(&server.part).await?;
+    let after = usage_at_rest(&server.part).await?;
     let (_, again) = timed(get(&client, "/openapi/v2")).await?;
-    let with_openapi = settled(&server.part).await?;
+    let with_openapi = usage_at_rest(&server.part).await?;
     server.part.stop()?;
 
     let begin = Instant::now();
@@ -95,7 +95,7 @@ async fn measure(count: usize) -> anyhow::Result<Measured> {
     let start = begin.elapsed();
     let client = server.client().await?;
     until_served(&client, count).await?;
-    let started = settled(&server.part).await?;
+    let started = usage_at_rest(&server.part).await?;
     server.part.stop()?;
     Ok(Measured {
         definitions: count,
@@ -126,7 +126,7 @@ async fn timed<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resu
 }
 
 /// What the server uses once it works no more.
-async fn settled(part: &Part) -> anyhow::Result<crate::usage::Usage> {
+async fn usage_at_rest(part: &Part) -> anyhow::Result<crate::usage::Usage> {
     const QUIET: Duration = Duration::from_secs(1);
     /// A server that nobody asks for anything.
     const IDLE: f64 = 0.03;

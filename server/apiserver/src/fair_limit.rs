@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ferry_auth::User;
 use parking_lot::Mutex;
 
-pub struct Shares {
+pub struct FairLimit {
     limit: usize,
     hasher: RandomState,
     held: Mutex<Held>,
@@ -23,27 +23,27 @@ struct Held {
 }
 
 /// What one user holds, until it is dropped.
-pub struct Share {
-    shares: Arc<Shares>,
+pub struct FairPermit {
+    of: Arc<FairLimit>,
     user: u64,
     amount: usize,
 }
 
-impl Shares {
-    pub fn new(limit: usize) -> Arc<Shares> {
-        Arc::new(Shares { limit, hasher: RandomState::new(), held: Mutex::default() })
+impl FairLimit {
+    pub fn new(limit: usize) -> Arc<FairLimit> {
+        Arc::new(FairLimit { limit, hasher: RandomState::new(), held: Mutex::default() })
     }
 
     /// `None` when the user holds its share already. The last amount may go beyond the limit: what is larger than the
     /// limit is not refused for ever.
-    pub fn take(self: &Arc<Self>, user: &User, amount: usize) -> Option<Share> {
-        let mut share = self.nothing(user);
-        share.grow(amount).then_some(share)
+    pub fn take(self: &Arc<Self>, user: &User, amount: usize) -> Option<FairPermit> {
+        let mut permit = self.nothing(user);
+        permit.grow(amount).then_some(permit)
     }
 
-    /// A share to grow from.
-    pub fn nothing(self: &Arc<Self>, user: &User) -> Share {
-        Share { shares: self.clone(), user: self.hasher.hash_one(&user.name), amount: 0 }
+    /// A permit for nothing yet, to grow.
+    pub fn nothing(self: &Arc<Self>, user: &User) -> FairPermit {
+        FairPermit { of: self.clone(), user: self.hasher.hash_one(&user.name), amount: 0 }
     }
 
     pub fn has_room(&self, user: &User) -> bool {
@@ -68,11 +68,11 @@ impl Held {
     }
 }
 
-impl Share {
+impl FairPermit {
     /// Whether there was room for `more`.
     pub fn grow(&mut self, more: usize) -> bool {
-        let mut held = self.shares.held.lock();
-        let has_room = held.has_room(self.shares.limit, self.user);
+        let mut held = self.of.held.lock();
+        let has_room = held.has_room(self.of.limit, self.user);
         if has_room {
             held.add(self.user, more);
             self.amount += more;
@@ -87,17 +87,17 @@ impl Share {
 
     /// For what is there already, whether there was room or not.
     pub fn add(&mut self, more: usize) {
-        self.shares.held.lock().add(self.user, more);
+        self.of.held.lock().add(self.user, more);
         self.amount += more;
     }
 }
 
-impl Drop for Share {
+impl Drop for FairPermit {
     fn drop(&mut self) {
         if self.amount == 0 {
             return;
         }
-        let mut held = self.shares.held.lock();
+        let mut held = self.of.held.lock();
         held.all -= self.amount;
         if let Some(mine) = held.by_user.get_mut(&self.user) {
             *mine -= self.amount;
@@ -112,31 +112,31 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn take_all(shares: &Arc<Shares>, user: &str) -> Vec<Share> {
-        std::iter::from_fn(|| shares.take(&User::new(user), 1)).collect()
+    fn take_all(limit: &Arc<FairLimit>, user: &str) -> Vec<FairPermit> {
+        std::iter::from_fn(|| limit.take(&User::new(user), 1)).collect()
     }
 
     #[test]
     fn the_greedy_leave_something_for_others() {
-        let shares = Shares::new(200);
-        let first = take_all(&shares, "first");
-        let second = take_all(&shares, "second");
-        let third = take_all(&shares, "third");
+        let limit = FairLimit::new(200);
+        let first = take_all(&limit, "first");
+        let second = take_all(&limit, "second");
+        let third = take_all(&limit, "third");
         assert_eq!((first.len(), second.len(), third.len()), (100, 50, 25));
-        assert!(shares.take(&User::new("last"), 1).is_some());
+        assert!(limit.take(&User::new("last"), 1).is_some());
         drop((first, second, third));
-        assert_eq!(shares.held(), (0, 0));
-        assert_eq!(take_all(&Shares::new(1), "only").len(), 1);
+        assert_eq!(limit.held(), (0, 0));
+        assert_eq!(take_all(&FairLimit::new(1), "only").len(), 1);
     }
 
     #[test]
     fn what_is_larger_than_the_limit_is_had_alone() {
-        let (shares, user) = (Shares::new(10), User::new("a"));
-        let large = shares.take(&user, 1000).expect("nothing is held");
-        assert!(shares.take(&user, 1).is_none());
-        assert!(shares.take(&User::new("b"), 1).is_none());
+        let (limit, user) = (FairLimit::new(10), User::new("a"));
+        let large = limit.take(&user, 1000).expect("nothing is held");
+        assert!(limit.take(&user, 1).is_none());
+        assert!(limit.take(&User::new("b"), 1).is_none());
         drop(large);
-        let mut share = shares.nothing(&user);
-        assert!(share.grow(3) && share.grow(3) && !share.grow(1));
+        let mut permit = limit.nothing(&user);
+        assert!(permit.grow(3) && permit.grow(3) && !permit.grow(1));
     }
 }

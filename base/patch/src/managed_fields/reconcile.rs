@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 use super::field_set::FieldSet;
 use super::rows::{Owned, Rows};
 
-pub fn settle(set: &mut FieldSet, schema: &Schema) {
+pub fn reconcile_with_schema(set: &mut FieldSet, schema: &Schema) {
     let (rows, root) = Rows::of(schema);
-    rows.settle(root, set.nodes_mut());
+    rows.reconcile(root, set.nodes_mut());
 }
 
 impl<'s> Rows<'s> {
-    fn settle(self, owned: Owned<'s>, nodes: &mut Map<String, Value>) {
+    fn reconcile(self, owned: Owned<'s>, nodes: &mut Map<String, Value>) {
         for (text, value) in nodes.iter_mut() {
             let Value::Object(inner) = value else { continue };
             if inner.is_empty() {
@@ -26,7 +26,7 @@ impl<'s> Rows<'s> {
             match below {
                 Owned::Whole(_) => inner.clear(),
                 Owned::Scalar(_) | Owned::Free => {}
-                below => self.settle(below, inner),
+                below => self.reconcile(below, inner),
             }
         }
     }
@@ -45,7 +45,7 @@ mod tests {
             "f:selector": {"f:matchLabels": {"f:a": {}}},
             "f:template": {"f:spec": {"f:tolerations": {".": {}, "i:0": {}}, "f:nodeSelector": {"f:a": {}}}}}});
         let mut set = FieldSet::parse(&fields).expect("a set");
-        settle(&mut set, &schema);
+        reconcile(&mut set, &schema);
         assert_eq!(
             set.into_value(),
             json!({"f:spec": {"f:selector": {}, "f:template": {"f:spec": {
