@@ -1,5 +1,7 @@
 //! Everything that has to pass before a change lands, cheapest first.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
 use crate::{architecture, links, packages, planes, runner, step, toolchain, unused};
@@ -22,13 +24,21 @@ pub fn everything() -> Result<bool> {
     runner::run(None)
 }
 
-/// Licences and advisories. Installed on first use; the advisory data base needs the network, so a machine
-/// without it checks licences, bans and sources only.
+/// Licences, bans and sources; advisories where their data base is on this machine. Installed on first use.
 fn licences() -> Result<()> {
     if !step::has("cargo-deny") {
         step::cargo(&["install", "--locked", "--quiet", "cargo-deny"])?;
     }
     // A build brings only the crates of its own platform; the check looks at those of all.
     step::cargo(&["fetch", "--locked", "--quiet"])?;
-    step::cargo(&["deny", "--offline", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
+    step::cargo(&["deny", "--offline", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"])?;
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
+    match home.join("advisory-dbs").is_dir() {
+        true => step::cargo(&["deny", "--offline", "check", "--hide-inclusion-graph", "advisories"]),
+        false => {
+            println!("    not checked: advisories; `cargo deny fetch db` brings their data base");
+            Ok(())
+        }
+    }
 }

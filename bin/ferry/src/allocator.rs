@@ -24,6 +24,7 @@ fn is_natural(size: usize, align: usize) -> bool {
 unsafe impl GlobalAlloc for Mimalloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        // SAFETY: mimalloc takes any size, and a layout's alignment is a power of two.
         unsafe {
             match is_natural(size, align) {
                 true => mi::mi_malloc(size).cast(),
@@ -34,6 +35,7 @@ unsafe impl GlobalAlloc for Mimalloc {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        // SAFETY: as in `alloc`.
         unsafe {
             match is_natural(size, align) {
                 true => mi::mi_zalloc(size).cast(),
@@ -43,11 +45,13 @@ unsafe impl GlobalAlloc for Mimalloc {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+        // SAFETY: the caller hands back a block that this allocator gave out.
         unsafe { mi::mi_free(block.cast::<c_void>()) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let block = block.cast::<c_void>();
+        // SAFETY: as in `dealloc`, and the new size is not zero.
         unsafe {
             match is_natural(size, layout.align()) {
                 true => mi::mi_realloc(block, size).cast(),

@@ -153,7 +153,7 @@ fn inside(pod: &Namespace) -> (u32, Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn results_are_the_same() {
+fn a_pod_gets_the_same_link_addresses_and_routes_from_either_plugin() {
     let outcome = |whose| {
         let host = Host::new();
         let pod = Namespace::create().unwrap();

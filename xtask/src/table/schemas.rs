@@ -36,7 +36,7 @@ pub fn read(directory: &Path) -> Result<Schemas> {
 pub fn add(document: &Value, schemas: &mut Schemas) {
     for (pointer, is_v2) in [("/components/schemas", false), ("/definitions", true)] {
         for (name, value) in document.pointer(pointer).and_then(Value::as_object).into_iter().flatten() {
-            if !schemas.get(name).is_some_and(|known| !known.is_v2) {
+            if schemas.get(name).is_none_or(|known| known.is_v2) {
                 schemas.insert(name.clone(), Schema::new(value.clone(), is_v2));
             }
         }
@@ -165,7 +165,8 @@ impl Property {
         let default = &self.value["default"];
         let is_zero = [Value::from(""), Value::from(0), Value::from(false)].contains(default);
         let is_empty = default.as_object().is_some_and(serde_json::Map::is_empty);
-        (!default.is_null() && !is_empty && !(is_zero && is_value)).then_some(default)
+        let is_left_behind = is_empty || (is_zero && is_value);
+        Some(default).filter(|default| !default.is_null() && !is_left_behind)
     }
 }
 

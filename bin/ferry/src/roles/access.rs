@@ -13,7 +13,7 @@ use rustls_pki_types::pem::PemObject;
 
 #[derive(Args, Clone)]
 pub struct AccessFlags {
-    /// Tokens in Secrets of kube-system let new nodes ask for a certificate
+    /// Accept bootstrap tokens (Secrets in kube-system), with which new nodes request a certificate
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_bootstrap_token_auth: bool,
 
@@ -24,7 +24,7 @@ pub struct AccessFlags {
     pub oidc_client_id: Option<String>,
     #[arg(long, default_value = "sub")]
     pub oidc_username_claim: String,
-    /// Goes before user names; "-" for nothing
+    /// Prefix of user names; "-" for none
     #[arg(long)]
     pub oidc_username_prefix: Option<String>,
     #[arg(long)]
@@ -36,11 +36,11 @@ pub struct AccessFlags {
     pub oidc_required_claim: Vec<String>,
     #[arg(long, value_delimiter = ',', default_value = "RS256")]
     pub oidc_signing_algs: Vec<String>,
-    /// Certificates that the provider is believed by, instead of the host's
+    /// CA certificates that the provider's certificate is verified with, instead of the host's
     #[arg(long)]
     pub oidc_ca_file: Option<PathBuf>,
 
-    /// A kubeconfig that says who is asked about tokens
+    /// A kubeconfig of the webhook that authenticates bearer tokens
     #[arg(long)]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
     #[arg(long, default_value = "v1beta1")]
@@ -48,7 +48,7 @@ pub struct AccessFlags {
     #[arg(long, default_value = "2m", value_parser = duration)]
     pub authentication_token_webhook_cache_ttl: Duration,
 
-    /// A kubeconfig that says who is asked about requests, for the mode Webhook
+    /// A kubeconfig of the webhook that authorizes requests, for the mode Webhook
     #[arg(long)]
     pub authorization_webhook_config_file: Option<PathBuf>,
     #[arg(long, default_value = "v1beta1")]

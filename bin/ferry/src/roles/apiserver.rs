@@ -67,23 +67,23 @@ pub struct Flags {
     pub token_auth_file: Option<PathBuf>,
     #[arg(long)]
     pub basic_auth_file: Option<PathBuf>,
-    /// Who signs service account tokens; tokens of the further ones are still accepted
+    /// Issuer of service account tokens; given several times, tokens of the further issuers are accepted too
     #[arg(long, value_delimiter = ',')]
     pub service_account_issuer: Vec<String>,
-    /// The key that signs; pki/sa.key when not given
+    /// Private key that signs service account tokens; pki/sa.key when not given
     #[arg(long)]
     pub service_account_signing_key_file: Option<PathBuf>,
-    /// Keys whose tokens are accepted; pki/sa*.pub when not given
+    /// Public keys that service account tokens are verified with; pki/sa*.pub when not given
     #[arg(long, value_delimiter = ',')]
     pub service_account_key_file: Vec<PathBuf>,
-    /// Whom tokens are for that name nobody; the issuers when not given
+    /// Default audiences of service account tokens; the issuers when not given
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
-    /// An AdmissionConfiguration: what plugins are told
+    /// An AdmissionConfiguration file: the configuration of admission plugins
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
     /// How long a request may take that is no watch or stream

@@ -12,7 +12,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Args, Clone)]
 pub struct AuditFlags {
-    /// What is written down of which requests; without it, nothing
+    /// Audit policy file; without it nothing is logged
     #[arg(long)]
     pub audit_policy_file: Option<PathBuf>,
     #[arg(long, requires = "audit_policy_file")]
@@ -28,7 +28,7 @@ pub struct AuditFlags {
     pub audit_log_maxage: u32,
     #[arg(long)]
     pub audit_log_compress: bool,
-    /// A kubeconfig that says where events are sent
+    /// A kubeconfig of the webhook that audit events are sent to
     #[arg(long, requires = "audit_policy_file")]
     pub audit_webhook_config_file: Option<PathBuf>,
 }

@@ -16,10 +16,10 @@ pub struct CertificateFlags {
     pub tls_cert_file: Option<PathBuf>,
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// Authorities whose certificates say who a client is, besides the server's own
+    /// CA certificates that client certificates are verified with, besides the server's own
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
-    /// Authorities whose certificates front proxies show, besides the server's own
+    /// CA certificates that front proxies' client certificates are verified with, besides the server's own
     #[arg(long)]
     pub requestheader_client_ca_file: Option<PathBuf>,
     /// Common names that front proxies may have; any when not given
@@ -33,17 +33,17 @@ pub struct CertificateFlags {
     pub requestheader_group_headers: Vec<String>,
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
     pub requestheader_extra_headers_prefix: Vec<String>,
-    /// The certificate shown to API servers behind this one
+    /// Client certificate for requests to aggregated API servers
     #[arg(long, requires = "proxy_client_key_file")]
     pub proxy_client_cert_file: Option<PathBuf>,
     #[arg(long, requires = "proxy_client_cert_file")]
     pub proxy_client_key_file: Option<PathBuf>,
-    /// The certificate shown to kubelets
+    /// Client certificate for requests to kubelets
     #[arg(long, requires = "kubelet_client_key")]
     pub kubelet_client_certificate: Option<PathBuf>,
     #[arg(long, requires = "kubelet_client_certificate")]
     pub kubelet_client_key: Option<PathBuf>,
-    /// Authorities whose certificates kubelets serve with, besides the server's own
+    /// CA certificates that kubelets' serving certificates are verified with, besides the server's own
     #[arg(long)]
     pub kubelet_certificate_authority: Option<PathBuf>,
 }

@@ -10,7 +10,7 @@ use ferry_client::{CancellationToken, Client, Kubeconfig};
 
 #[derive(Args)]
 pub struct Connection {
-    /// How to reach the API server; without it $KUBECONFIG, then ~/.kube/config
+    /// A kubeconfig of the API server; $KUBECONFIG, then ~/.kube/config, when not given
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -35,7 +35,7 @@ impl Connection {
 pub struct LeaderFlags {
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
     pub leader_elect: bool,
-    /// How long others wait before they take over from one that fell silent
+    /// How long other instances wait before they take over from a leader that does not renew its lease
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub leader_elect_lease_duration: Duration,
     #[arg(long, default_value = "10s", value_parser = duration)]

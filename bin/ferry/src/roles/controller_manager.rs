@@ -31,7 +31,7 @@ pub struct Flags {
     cluster_signing_cert_file: Option<PathBuf>,
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
-    /// How long a node may be silent before it counts as gone
+    /// How long after its last heartbeat a node counts as unreachable
     #[arg(long, default_value = "50s", value_parser = component::duration)]
     node_monitor_grace_period: Duration,
     /// How often each HorizontalPodAutoscaler looks at its metrics, e.g. 30s

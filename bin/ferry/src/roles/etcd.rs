@@ -38,7 +38,7 @@ pub struct Flags {
     /// URLs for health and metrics alone, without client certificates
     #[arg(long, value_delimiter = ',')]
     listen_metrics_urls: Vec<String>,
-    /// Told to clients that ask for the members; nobody listens there
+    /// Peer URLs reported in the member list; nothing listens on them
     #[arg(long, value_delimiter = ',', default_value = "http://localhost:2380")]
     initial_advertise_peer_urls: Vec<String>,
     /// Do not wait for the disk: what was acknowledged may be lost with the machine, not with the process
@@ -67,15 +67,15 @@ pub struct Flags {
         value_parser = component::duration
     )]
     watch_progress_notify_interval: Duration,
-    /// The certificate shown to clients
+    /// The serving certificate
     #[arg(long, requires = "key_file")]
     cert_file: Option<PathBuf>,
     #[arg(long, requires = "cert_file")]
     key_file: Option<PathBuf>,
-    /// Clients need a certificate of --trusted-ca-file
+    /// Require client certificates that --trusted-ca-file signed
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     client_cert_auth: bool,
-    /// Authorities whose certificates clients need
+    /// File with CA certificates; clients must present a certificate that one of them signed
     #[arg(long)]
     trusted_ca_file: Option<PathBuf>,
     #[command(flatten)]

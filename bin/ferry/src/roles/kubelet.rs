@@ -24,7 +24,7 @@ pub struct Flags {
     pod_logs_dir: PathBuf,
     #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
     container_runtime_endpoint: String,
-    /// A directory of pods that run whatever the API server says
+    /// A directory of static pod manifests
     #[arg(long)]
     pod_manifest_path: Option<PathBuf>,
     #[arg(long, value_delimiter = ',')]

@@ -62,10 +62,10 @@ pub struct ServingFlags<const PORT: u16> {
     /// The port of metrics and health; 0 turns it off. Without it upstream's, if nobody has that
     #[arg(long)]
     secure_port: Option<u16>,
-    /// Whose client certificates are believed; without it the API server's own authorities
+    /// CA certificates that client certificates are verified with; the API server's own when not given
     #[arg(long)]
     client_ca_file: Option<PathBuf>,
-    /// Without it one is made at each start that nobody vouches for
+    /// A self-signed certificate is made at each start when not given
     #[arg(long, requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     #[arg(long, requires = "tls_cert_file")]

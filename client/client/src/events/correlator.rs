@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Entry;
+use super::PendingEvent;
 
 /// What to do about an entry.
 #[derive(Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    pub fn create(entry: &Entry) -> Self {
+    pub fn create(entry: &PendingEvent) -> Self {
         Decision::Create { namespace: entry.namespace(), name: entry.event_name(), note: entry.note.clone() }
     }
 }
@@ -57,7 +57,7 @@ impl Correlator {
     const BURST: f64 = 25.0;
     const REFILL: Duration = Duration::from_secs(5 * 60);
 
-    pub fn decide(&mut self, entry: &Entry) -> Decision {
+    pub fn decide(&mut self, entry: &PendingEvent) -> Decision {
         let kind = self.digest(entry, "");
         let mut identity = self.digest(entry, &entry.note);
         let mut prefix = "";
@@ -92,7 +92,7 @@ impl Correlator {
         self.told.get_mut(identity).filter(|told| age(told.last, now) <= Self::SERIES_ENDS)
     }
 
-    fn allow(&mut self, entry: &Entry) -> bool {
+    fn allow(&mut self, entry: &PendingEvent) -> bool {
         let key = self.hasher.hash_one((&entry.regarding.uid, entry.controller));
         let allowance = self.allowances.or_insert(key, Allowance { tokens: Self::BURST, at: entry.at });
         let refilled = age(allowance.at, entry.at).as_secs_f64() / Self::REFILL.as_secs_f64();
@@ -107,8 +107,8 @@ impl Correlator {
 
     /// What makes two entries the same. A digest keeps a cluster's worth of names out of memory;
     /// were two ever equal by chance, one event would be counted with another.
-    fn digest(&self, entry: &Entry, note: &str) -> u64 {
-        let Entry { regarding, related, kind, reason, action, controller, .. } = entry;
+    fn digest(&self, entry: &PendingEvent, note: &str) -> u64 {
+        let PendingEvent { regarding, related, kind, reason, action, controller, .. } = entry;
         let related = related.as_ref().map(|related| &related.uid);
         let about = (&regarding.uid, &regarding.field_path, &regarding.name, related);
         self.hasher.hash_one((about, kind, reason, action, controller, note))
@@ -165,8 +165,8 @@ pub(super) mod tests {
     use crate::EventType;
     use crate::events::form::Form;
 
-    pub(in super::super) fn entry(object: &str, note: &str, seconds: i64) -> Entry {
-        Entry {
+    pub(in super::super) fn entry(object: &str, note: &str, seconds: i64) -> PendingEvent {
+        PendingEvent {
             regarding: ObjectReference {
                 name: Some(object.into()),
                 uid: Some(object.into()),

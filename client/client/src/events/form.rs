@@ -11,7 +11,7 @@ use kube::api::ObjectMeta;
 use kube::core::Request;
 use serde_json::{Value, json};
 
-use super::{Entry, EventType};
+use super::{EventType, PendingEvent};
 
 /// Who speaks, as the reader of an event sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Form {
     }
 }
 
-impl Entry {
+impl PendingEvent {
     /// Events about cluster-scoped objects live in the default namespace.
     pub fn namespace(&self) -> String {
         let namespace = self.regarding.namespace.clone().filter(|namespace| !namespace.is_empty());
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn written(form: Form) -> Value {
-        let entry = Entry { form, ..entry("a", "hello", 0) };
+        let entry = PendingEvent { form, ..entry("a", "hello", 0) };
         serde_json::from_slice(&entry.body("ns", "a.1", &entry.note)).expect("JSON")
     }
 
