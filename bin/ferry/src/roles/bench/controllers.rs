@@ -52,8 +52,7 @@ async fn measure(replicas: usize) -> anyhow::Result<Vec<Measured>> {
     let directory = tempfile::tempdir().context("make a temporary directory")?;
     let server = Server::start(directory.path()).await?;
     let client = server.client().await?;
-    let manager =
-        Part::start("controller-manager", ["--kubeconfig".as_ref(), server.kubeconfig.as_os_str()])?;
+    let manager = Part::of(&server, "controller-manager", &[])?;
     let mut made = Seen::watch(&client, PODS, "", "ADDED").await?;
     let mut gone = Seen::watch(&client, PODS, "", "DELETED").await?;
     let make = async {

@@ -37,6 +37,13 @@ impl Part {
         Ok(Part { role, process })
     }
 
+    /// A controller manager or a scheduler of a server. It serves no metrics: their port may be another cluster's.
+    pub fn of(server: &Server, role: &'static str, words: &[&str]) -> anyhow::Result<Part> {
+        let own = ["--secure-port=0", "--kubeconfig"].map(OsStr::new);
+        let words = words.iter().map(OsStr::new).chain(own).chain([server.kubeconfig.as_os_str()]);
+        Part::start(role, words)
+    }
+
     pub fn usage(&self) -> anyhow::Result<Usage> {
         usage::of(self.process.id())
     }

@@ -249,8 +249,7 @@ impl Plane {
 
 /// Without an election: nobody would start a part again that lost its Lease while the machine was busy with others.
 fn part(role: &'static str, server: &Server) -> anyhow::Result<Part> {
-    let words = ["--leader-elect=false".as_ref(), "--kubeconfig".as_ref(), server.kubeconfig.as_os_str()];
-    Part::start(role, words)
+    Part::of(server, role, &["--leader-elect=false"])
 }
 
 fn namespaced(version: &str, resource: &str) -> String {

@@ -92,12 +92,11 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
 async fn measure(flags: &Flags) -> anyhow::Result<Vec<Measured>> {
     let directory = tempfile::tempdir().context("make a temporary directory")?;
     let server = Server::start(directory.path()).await?;
-    let kubeconfig = server.kubeconfig.clone();
     let cluster = Cluster {
         client: server.client().await?,
+        manager: Part::of(&server, "controller-manager", &[])?,
+        scheduler: Part::of(&server, "scheduler", &[])?,
         server,
-        manager: Part::start("controller-manager", ["--kubeconfig".as_ref(), kubeconfig.as_os_str()])?,
-        scheduler: Part::start("scheduler", ["--kubeconfig".as_ref(), kubeconfig.as_os_str()])?,
         leases: Arc::default(),
     };
     let measured = cluster.phases(flags).await?;
