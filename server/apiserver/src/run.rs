@@ -51,6 +51,8 @@ pub struct Config {
     /// The first address of this range is the `kubernetes` Service's.
     pub service_cidr: String,
     pub service_node_ports: std::ops::RangeInclusive<u16>,
+    /// How long an Event is kept after its last write.
+    pub event_ttl: std::time::Duration,
     pub runtime_config: RuntimeConfig,
     pub authorization_modes: Vec<String>,
     /// For the mode ABAC.
@@ -99,6 +101,7 @@ impl Config {
             cluster_domain: "cluster.local".into(),
             service_cidr: "10.96.0.0/16".into(),
             service_node_ports: 30_000..=32_767,
+            event_ttl: ferry_registry::settings::EVENT_TTL,
             runtime_config: RuntimeConfig::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],
             authorization_policy_file: None,
@@ -282,6 +285,7 @@ fn registry(
         service_ranges: vec![service_range],
         node_ports: config.service_node_ports.clone(),
         initializers: rows.iter().any(|row| row.kind == "InitializerConfiguration"),
+        event_ttl: config.event_ttl,
     };
     (Arc::new(Registry::new(store, &rows, settings)), rows)
 }

@@ -4,6 +4,9 @@ use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
+
+pub const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -12,12 +15,19 @@ pub struct Settings {
     pub node_ports: RangeInclusive<u16>,
     /// Objects may wait for others to finish them.
     pub initializers: bool,
+    /// How long an Event is kept after its last write.
+    pub event_ttl: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         let range = "10.96.0.0/16".parse().expect("a well-formed range");
-        Settings { service_ranges: vec![range], node_ports: 30_000..=32_767, initializers: false }
+        Settings {
+            service_ranges: vec![range],
+            node_ports: 30_000..=32_767,
+            initializers: false,
+            event_ttl: EVENT_TTL,
+        }
     }
 }
 

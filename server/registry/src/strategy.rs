@@ -180,8 +180,8 @@ pub struct StrategyOptions {
     /// Addresses or ports are reserved together with the object: it has [`TxnPart`]s.
     pub reserves: bool,
     pub relaxed: Relaxed,
-    /// Objects go away by themselves after this time (events).
-    pub ttl: Option<std::time::Duration>,
+    /// Objects go away by themselves after `Settings::event_ttl`.
+    pub expires: bool,
     /// Finalizers need no domain before a slash (definitions and custom resources).
     pub plain_finalizers: bool,
     /// Finalizers every new object gets.
@@ -222,7 +222,7 @@ impl StrategyOptions {
         created_with_status: false,
         reserves: false,
         relaxed: Relaxed::Never,
-        ttl: None,
+        expires: false,
         plain_finalizers: false,
         first_finalizer: None,
         orphans_by_default: false,

@@ -13,7 +13,7 @@ use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 use super::certificates::CertificateFlags;
 use super::no_effect::{NoEffect, Row, Table};
-use super::{access, audit, encryption};
+use super::{access, audit, component, encryption};
 
 #[derive(Args, Clone)]
 pub struct Flags {
@@ -57,6 +57,9 @@ pub struct Flags {
     pub access: access::AccessFlags,
     #[command(flatten)]
     pub audit: audit::AuditFlags,
+    /// How long an Event is kept after its last write, e.g. 30m
+    #[arg(long, default_value = "1h", value_parser = component::duration)]
+    pub event_ttl: Duration,
     /// How much of what happened is kept on disk, for `ferry trace` and `ferry why`: a size, an age or both, whichever is
     /// less; 0 for nothing
     #[arg(long, default_value = "256MB,7d")]
@@ -122,7 +125,6 @@ impl Table for Upstream {
         Row::Only("etcd-prefix", &["/registry", "registry"]),
         Row::Only("storage-backend", &["etcd3"]),
         Row::Only("tls-min-version", &["VersionTLS10", "VersionTLS11", "VersionTLS12"]),
-        Row::Only("event-ttl", &["1h", "1h0m0s", "60m"]),
         Row::Switch("anonymous-auth"),
         Row::Switch("profiling"),
         Row::Switch("contention-profiling"),
@@ -266,6 +268,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_cidr: flags.service_cluster_ip_range.map_or(defaults.service_cidr, |cidr| cidr.to_string()),
         cluster_domain: flags.cluster_domain,
         service_node_ports: flags.service_node_port_range,
+        event_ttl: flags.event_ttl,
         runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
         authorization_modes: flags.authorization_mode,
         authorization_policy_file: flags.authorization_policy_file,

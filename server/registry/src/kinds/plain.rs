@@ -1,7 +1,5 @@
 //! Kinds whose rules are switches of the pipeline and rows of `rules.txt`: a row each here.
 
-use std::time::Duration;
-
 use ferry_api::Object;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -123,7 +121,7 @@ const LEASE_CANDIDATE: StrategyOptions = StrategyOptions { relaxed: Relaxed::Alw
 
 /// Events go away after an hour.
 const EVENT: StrategyOptions = StrategyOptions {
-    ttl: Some(Duration::from_secs(3600)),
+    expires: true,
     relaxed: Relaxed::Always,
     create_on_update: true,
     name: NameRule::PathSegment,

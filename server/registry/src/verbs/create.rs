@@ -15,7 +15,7 @@ use crate::change;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::{Relaxed, StrategyOptions, TxnPart};
+use crate::strategy::{Relaxed, TxnPart};
 
 /// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
@@ -83,7 +83,8 @@ impl Registry {
         if call.dry_run {
             return Ok(Answer::Object(Box::new(object.clone())));
         }
-        let txn = transaction(call, Compare::Absent { key: key.clone() }, put(call, &key, object), txn_parts);
+        let txn =
+            transaction(call, Compare::Absent { key: key.clone() }, self.put(call, &key, object), txn_parts);
         let committed = self.commit(call, object.namespace(), object.name(), txn, None, Some(object)).await;
         drop(reservation.lock);
         match committed {
@@ -268,9 +269,11 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-pub(super) fn put(call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
-    let strategy_options: StrategyOptions = call.resource.strategy.options();
-    StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: strategy_options.ttl }
+impl Registry {
+    pub(super) fn put(&self, call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
+        let ttl = call.resource.strategy.options().expires.then_some(self.settings.event_ttl);
+        StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl }
+    }
 }
 
 pub(super) fn transaction(

@@ -13,7 +13,7 @@ use ferry_store::{Compare, Error, Operation as StoreOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::create::{put, transaction};
+use super::create::transaction;
 use super::{Answer, Call, Operation, store_failure};
 use crate::cache::{Entry, Filter};
 use crate::metadata;
@@ -141,7 +141,7 @@ impl Registry {
                 }
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
-                let txn = transaction(call, compare, put(call, &key, &marked), Vec::new());
+                let txn = transaction(call, compare, self.put(call, &key, &marked), Vec::new());
                 match self.commit(call, call.namespace, call.name, txn, Some(&old), Some(&marked)).await {
                     Ok(committed) => {
                         let answer = self.written(call, *marked, committed.revision);

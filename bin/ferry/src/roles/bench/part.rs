@@ -99,14 +99,15 @@ impl Server {
     const STEP: Duration = Duration::from_millis(10);
 
     pub async fn start(directory: &Path) -> anyhow::Result<Server> {
-        Server::start_on(directory, 0).await
+        Server::start_on(directory, 0, &[]).await
     }
 
     /// On a port that clients know from before; 0 for any that is free.
-    pub async fn start_on(directory: &Path, port: u16) -> anyhow::Result<Server> {
+    pub async fn start_on(directory: &Path, port: u16, more: &[&str]) -> anyhow::Result<Server> {
         let port = format!("--secure-port={port}");
         let words = [OsStr::new("--bind-address=127.0.0.1"), OsStr::new(&port)];
         let words = words.into_iter().chain([OsStr::new("--data-dir"), directory.as_os_str()]);
+        let words = words.chain(more.iter().map(OsStr::new));
         let part = Part::start("apiserver", words)?;
         let mut server = Server { part, kubeconfig: directory.join("admin.kubeconfig") };
         let deadline = Instant::now() + Self::PATIENCE;

@@ -22,6 +22,8 @@ use super::requests::{MERGE, Seen, delete, get, post, send};
 use crate::cluster::ports::{self, Protocols};
 
 const NAMESPACE: &str = "soak";
+/// What is kept for a while by design is kept for less: an hour of Events would look like growth for an hour.
+const SHORT_MEMORY: &[&str] = &["--event-ttl=2m", "--trace-retention=16MB"];
 
 #[derive(Args)]
 pub struct Flags {
@@ -146,7 +148,7 @@ impl Plane {
     async fn start(directory: &Path) -> anyhow::Result<Plane> {
         let seed = directory.to_string_lossy();
         let port = ports::choose(IpAddr::V4(Ipv4Addr::LOCALHOST), 26_443, Protocols::Tcp, &seed)?;
-        let server = Server::start_on(directory, port).await?;
+        let server = Server::start_on(directory, port, SHORT_MEMORY).await?;
         let (manager, scheduler) = (part("controller-manager", &server)?, part("scheduler", &server)?);
         Ok(Plane { port, client: server.client().await?, server, manager, scheduler })
     }
@@ -199,7 +201,7 @@ impl Plane {
 
     async fn restart_server(&mut self, directory: &Path) -> anyhow::Result<()> {
         self.server.part.end()?;
-        self.server = Server::start_on(directory, self.port).await?;
+        self.server = Server::start_on(directory, self.port, SHORT_MEMORY).await?;
         self.client = self.server.client().await?;
         Ok(())
     }
