@@ -4,7 +4,7 @@
 mod support;
 
 use ferry_kubelet::cri;
-use ferry_kubelet::images::distribution::{Answer, Question, Registry};
+use ferry_kubelet::images::distribution::{BlobBody, Question, Registry};
 use ferry_kubelet::images::{containerd, oci};
 use ferry_kubelet::streaming::spdy::{Role, Session};
 use futures::{SinkExt, StreamExt};
@@ -311,8 +311,8 @@ async fn a_loaded_image_is_given_out_and_no_other() {
         };
         let (head, answer) = registry.answer(&question).await.into_parts();
         let body = match answer {
-            Answer::Bytes(bytes) => bytes.to_vec(),
-            Answer::Stream(pieces) => pieces.collect::<Vec<_>>().await.concat(),
+            BlobBody::Bytes(bytes) => bytes.to_vec(),
+            BlobBody::Stream(pieces) => pieces.collect::<Vec<_>>().await.concat(),
         };
         let length = head.headers[http::header::CONTENT_LENGTH].to_str().expect("text").to_string();
         assert_eq!(length, body.len().to_string(), "{path}");
