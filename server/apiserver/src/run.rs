@@ -36,6 +36,9 @@ use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::CachedObjects;
 use crate::{access, follow, policy, server, usage_samples};
 
+/// How long a server has been ready when it makes documents that nobody asked for yet.
+const WARM_AFTER: Duration = Duration::from_secs(2);
+
 /// Everything a server needs to know, with upstream's defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -328,13 +331,22 @@ impl Running {
         ferry_client::connect::over(InProcess::new(self.api.clone(), user))
     }
 
-    /// Makes the documents that clients ask for first, before they ask. For servers that will live; it
-    /// costs a moment of CPU, so it is done apart, when all else is ready.
+    /// Makes the documents that clients ask for first, before they ask. They cost more CPU and memory than all else that a
+    /// start does, so it is done apart, and not by a server that somebody starts for one short test.
     pub fn warm_documents(&self) {
-        let api = self.api.clone();
-        tokio::task::spawn_blocking(move || {
-            let _span = ferry_trace::span("apiserver.documents");
-            api.served().documents.openapi_v3_index();
+        let (api, stop) = (self.api.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(WARM_AFTER) => {}
+                () = stop.cancelled() => return,
+            }
+            let made = tokio::task::spawn_blocking(move || {
+                let _span = ferry_trace::span("apiserver.documents");
+                api.served().documents.openapi_v3_index();
+            });
+            if let Err(error) = made.await {
+                tracing::error!(%error, "the documents of OpenAPI were not made");
+            }
         });
     }
 

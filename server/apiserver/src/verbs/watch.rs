@@ -51,8 +51,6 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let (start, ends_initial) =
         start(query.text("resourceVersion"), query.text("resourceVersionMatch"), send_initial, bookmarks)?;
     let filter = read::filter(target)?;
-    let watching = target.api.registry.watch(target.resource, filter.clone(), start).await?;
-
     let frames = Frames {
         registry: target.api.registry.clone(),
         kind: target.kind.clone(),
@@ -71,6 +69,15 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         in_lines: websocket::is_upgrade(&target.request.headers),
     };
     let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
+    let watching = match target.api.registry.watch(target.resource, filter.clone(), start).await {
+        // An event tells it, as it does in the middle of a watch: there are clients that would try the same revision for ever
+        // after an answer with this code.
+        Err(status) if status.code == 410 => {
+            let told = frames.error(&status);
+            return answer(target, wanted, futures::stream::iter([told]));
+        }
+        watching => watching?,
+    };
     if let (Conversion::Webhook(_), Some((snapshot, _))) = (&target.resource.conversion, &watching.initial) {
         let entries = snapshot.values().filter(|entry| filter.matches(entry));
         let entries: Vec<Arc<Entry>> = entries.cloned().collect();
@@ -94,6 +101,14 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         _running: metrics::long_running(&target.api.served(), target.request),
         sent: metrics::watch_events(target.kind),
     };
+    answer(target, wanted, stream)
+}
+
+fn answer(
+    target: Target<'_>,
+    wanted: Wanted,
+    stream: impl Stream<Item = Bytes> + Send + 'static,
+) -> Result<Response, Status> {
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_lines(target.request, stream);
     }

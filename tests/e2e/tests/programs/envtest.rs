@@ -1,51 +1,12 @@
 //! envtest of controller-runtime: the flags it passes, the files it lays down, and how it waits and stops. Neither
 //! program is told of a directory of its own beyond the ones given, and neither needs root.
 
-use std::path::Path;
-
 use http::Method;
 use kube::config::Kubeconfig;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
+use crate::authority::{Authority, write};
 use crate::links::{Links, free_port};
-
-/// A certificate authority as envtest makes it, for servers or for clients.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new(name: &str) -> Authority {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![]).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let pem = params.self_signed(&key).expect("a certificate").pem();
-        Authority { pem, issuer: Issuer::new(params, key) }
-    }
-
-    fn sign(&self, names: &[&str], user: Option<(&str, &str)>) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-        let mut params = CertificateParams::new(names).expect("parameters");
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        if let Some((user, group)) = user {
-            params.distinguished_name.push(DnType::CommonName, user);
-            params.distinguished_name.push(DnType::OrganizationName, group);
-        }
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    }
-}
-
-fn write(directory: &Path, name: &str, text: &str) -> String {
-    let path = directory.join(name);
-    std::fs::write(&path, text).expect("written");
-    path.display().to_string()
-}
 
 fn kubeconfig(url: &str, authority: &str, user: Option<&(String, String)>) -> Kubeconfig {
     use base64::Engine;
