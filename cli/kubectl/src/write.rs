@@ -93,6 +93,11 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// What the server is to do about unknown and duplicate fields.
+    pub fn validation(&self) -> &'static str {
+        self.validation
+    }
+
     fn query(&self) -> Query {
         Query::new()
             .with("dryRun", if self.dry_run == DryRun::Server { "All" } else { "" })

@@ -104,6 +104,14 @@ impl Options {
         Ok(options)
     }
 
+    /// As `apply --prune` deletes: it neither waits nor says so.
+    pub fn for_pruning(args: &Args) -> Result<Self> {
+        let mut options = Options::with_grace_period(args, args.int("grace-period"))?;
+        options.wait = false;
+        options.quiet = true;
+        Ok(options)
+    }
+
     fn with_grace_period(args: &Args, grace_period: i64) -> Result<Self> {
         let propagation = match args.text("cascade") {
             "background" | "true" | "" => "Background",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Entry, Kubeconfig, describe, exec_plugin};
+use super::{Entry, Kubeconfig, describe, exec_plugin, relative_to};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Args;
@@ -206,14 +206,6 @@ fn read_file(path: &Path, key: &str) -> Result<Vec<u8>> {
             describe(&error)
         ))
     })
-}
-
-pub fn relative_to(kubeconfig: &Path, file: &str) -> std::path::PathBuf {
-    let path = Path::new(file);
-    match kubeconfig.parent() {
-        Some(directory) if path.is_relative() => directory.join(path),
-        _ => path.to_owned(),
-    }
 }
 
 fn credentials(args: &Args, user: Entry<'_>, name: &str) -> Result<Credentials> {
