@@ -295,9 +295,17 @@ fn uid_of(answer: &Value) -> Option<String> {
     (!uid.is_empty()).then(|| uid.to_owned())
 }
 
-/// Waits for the deletion of this very object; one of the same name made since is another.
+/// Waits for the deletion of this very object; one of the same name made since is another. A kind that is no longer
+/// served took its objects along.
 pub async fn until_gone(cli: &Cli, info: &Info, uid: &str) -> Result<()> {
     let _span = ferry_trace::span("kubectl.wait_gone");
+    match watch_until_gone(cli, info, uid).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn watch_until_gone(cli: &Cli, info: &Info, uid: &str) -> Result<()> {
     let client = cli.client()?;
     let path = info.resource.path(&info.namespace);
     let query = Query::new().with("fieldSelector", &format!("metadata.name={}", info.name));
