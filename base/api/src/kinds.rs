@@ -180,6 +180,16 @@ impl Kind {
         self.sub("scale", "autoscaling", "v1", "Scale", &["get", "patch", "update"])
     }
 
+    /// Whoever uses it is told since and until when it is served, and what to use instead.
+    fn deprecated(mut self, since: &str) -> Kind {
+        let version = match &*self.group {
+            "" => self.version.to_string(),
+            group => format!("{group}/{}", self.version),
+        };
+        self.deprecation = Some(format!("{version} {} is deprecated in {since}", self.kind).into());
+        self
+    }
+
     /// Alpha and beta versions: served when `--runtime-config` asks.
     fn on_request(mut self) -> Kind {
         self.by_default = false;

@@ -49,7 +49,7 @@ impl Command {
     }
 
     pub fn own_flags(&self) -> impl Iterator<Item = &'static Flag> {
-        self.flags.iter().flat_map(|group| group.iter())
+        self.flags.iter().flat_map(|group| group.iter()).filter(|flag| flag.is_enabled())
     }
 }
 

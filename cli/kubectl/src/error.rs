@@ -159,6 +159,12 @@ impl From<std::io::Error> for Error {
     }
 }
 
+impl From<ferry_client::kubeconfig::KubeconfigError> for Error {
+    fn from(error: ferry_client::kubeconfig::KubeconfigError) -> Self {
+        Error::message(error.to_string())
+    }
+}
+
 impl From<serde_json::Error> for Error {
     fn from(error: serde_json::Error) -> Self {
         Error::message(error.to_string())

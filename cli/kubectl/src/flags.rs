@@ -29,11 +29,13 @@ pub struct Flag {
     pub bare: Option<&'static str>,
     pub help: &'static str,
     pub required: bool,
+    /// The environment variable that must be `true` for the flag to be there: upstream's alpha features.
+    pub gate: Option<&'static str>,
 }
 
 impl Flag {
     const fn new(name: &'static str, shape: Shape, default: &'static str, help: &'static str) -> Self {
-        Flag { name, short: None, shape, default, bare: None, help, required: false }
+        Flag { name, short: None, shape, default, bare: None, help, required: false, gate: None }
     }
     pub const fn bool(name: &'static str, help: &'static str) -> Self {
         Flag { bare: Some("true"), ..Flag::new(name, Shape::Bool, "false", help) }
@@ -68,6 +70,16 @@ impl Flag {
     pub const fn required(mut self) -> Self {
         self.required = true;
         self
+    }
+
+    pub const fn gated(mut self, variable: &'static str) -> Self {
+        self.gate = Some(variable);
+        self
+    }
+    pub fn is_enabled(&self) -> bool {
+        let is_true =
+            |variable| std::env::var(variable).is_ok_and(|value| value.eq_ignore_ascii_case("true"));
+        self.gate.is_none_or(is_true)
     }
 
     /// How messages name the flag: `-w, --watch` or `--watch`.

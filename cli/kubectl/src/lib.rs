@@ -25,6 +25,7 @@ pub mod image_name;
 pub mod kubeconfig;
 mod kuberc;
 mod kustomization;
+pub mod manual;
 mod own_trace;
 mod plugins;
 pub mod pods;

@@ -93,6 +93,11 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// What the server is to do about unknown and duplicate fields.
+    pub fn validation(&self) -> &'static str {
+        self.validation
+    }
+
     fn query(&self) -> Query {
         Query::new()
             .with("dryRun", if self.dry_run == DryRun::Server { "All" } else { "" })
@@ -209,13 +214,21 @@ fn validation(args: &Args) -> Result<&'static str> {
         "strict" | "true" => Ok("Strict"),
         "warn" => Ok("Warn"),
         "ignore" | "false" => Ok("Ignore"),
-        other => Err(Error::message(format!("invalid - validate option {other:?}"))),
+        other => Err(Error::message(format!(
+            "invalid - validate option {other:?}; must be one of: strict (or true), warn, ignore (or false)"
+        ))),
     }
 }
 
 /// Keeps the object as it was configured in its own annotation, for a later three-way apply.
 pub fn save_config(object: &mut Value) {
     let configuration = configuration(object);
+    fields::set_keyed(object, "metadata.annotations", LAST_APPLIED, configuration);
+}
+
+/// The same for an object that flags made: what nobody wrote is not in its configuration.
+pub fn save_generated_config(object: &mut Value) {
+    let configuration = format!("{}\n", go_json::compact(object));
     fields::set_keyed(object, "metadata.annotations", LAST_APPLIED, configuration);
 }
 

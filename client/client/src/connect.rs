@@ -16,10 +16,12 @@ use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig as KubeconfigFile};
 use kube::{Client, Config};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
+use serde::Deserialize;
 use tower::buffer::Buffer;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::coalesce::CoalescedWrites;
+use crate::kubeconfig::{Files, KubeconfigError};
 use crate::propagate::PropagateLayer;
 use crate::servers::{self, BadServers, Resolver};
 use crate::trusted_certificates::TrustedCertificates;
@@ -46,9 +48,13 @@ pub struct Kubeconfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("read kubeconfig: {0}")]
+    Files(#[from] KubeconfigError),
+    #[error("read kubeconfig: {0}")]
+    Fields(#[source] serde_json::Error),
+    #[error("read kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    #[error("find a configuration: {0}")]
-    Infer(#[from] kube::config::InferConfigError),
+    #[error("there is no kubeconfig, and no service account of a pod: {0}")]
+    InCluster(#[from] kube::config::InClusterError),
     #[error("set up the client: {0}")]
     Client(#[from] kube::Error),
     #[error("tls-server-name: {0}")]
@@ -70,11 +76,13 @@ pub async fn connect(kubeconfig: &Kubeconfig) -> Result<Client, ConnectError> {
 
 /// What the file says: the server, and who calls it.
 pub async fn read_kubeconfig(kubeconfig: &Kubeconfig) -> Result<Config, ConnectError> {
-    let options = KubeConfigOptions { context: kubeconfig.context.clone(), ..Default::default() };
-    let mut config = match (&kubeconfig.path, &kubeconfig.context) {
-        (Some(path), _) => Config::from_custom_kubeconfig(KubeconfigFile::read_from(path)?, &options).await?,
-        (None, Some(_)) => Config::from_kubeconfig(&options).await?,
-        (None, None) => Config::infer().await?,
+    let files = Files::load(kubeconfig.path.as_deref())?;
+    let mut config = if files.is_empty() && kubeconfig.path.is_none() && kubeconfig.context.is_none() {
+        Config::incluster()?
+    } else {
+        let options = KubeConfigOptions { context: kubeconfig.context.clone(), ..Default::default() };
+        let merged = KubeconfigFile::deserialize(files.merged_with_absolute_paths());
+        Config::from_custom_kubeconfig(merged.map_err(ConnectError::Fields)?, &options).await?
     };
     if let Some(agent) = &kubeconfig.user_agent
         && let Ok(value) = agent.parse()

@@ -14,6 +14,7 @@
 //! - [`connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
 //!   which; their identity is configuration. Each request carries the current span.
 //!   [`coalesce`]: requests of one moment are one write.
+//! - [`mod@kubeconfig`]: kubeconfig files. [`tls`]: whom a client trusts and what it shows. kubectl uses these two as well.
 //! - [`informer`]: shared list+watch with typed, indexed stores.
 //! - [`controller`]: builds a controller over informers. [`queue`], [`reconcile`], [`expectations`]: level-triggered
 //!   work on keys.
@@ -35,6 +36,7 @@ pub mod error;
 pub mod events;
 pub mod expectations;
 pub mod informer;
+pub mod kubeconfig;
 pub mod leader;
 pub mod metrics;
 pub mod name;
@@ -45,6 +47,7 @@ mod servers;
 pub mod spans;
 #[cfg(test)]
 mod test_server;
+pub mod tls;
 pub mod trusted_certificates;
 pub mod undecoded;
 pub mod unverified_tls;

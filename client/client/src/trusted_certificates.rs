@@ -9,8 +9,11 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::tls::TlsError;
 
 #[derive(Debug)]
 pub struct TrustedCertificates {
@@ -19,14 +22,23 @@ pub struct TrustedCertificates {
 }
 
 impl TrustedCertificates {
+    /// Those of a bundle in PEM. What follows one that cannot be read does not count.
+    pub fn bundle(pem: &[u8]) -> Result<TrustedCertificates, TlsError> {
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).map_while(Result::ok).collect();
+        if certificates.is_empty() {
+            return Err(TlsError::NoAuthority);
+        }
+        TrustedCertificates::new(certificates)
+    }
+
     /// Fails where none of them can be read.
-    pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<TrustedCertificates, String> {
+    pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<TrustedCertificates, TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates.iter().cloned());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| TlsError::Authorities(error.to_string()))?;
         Ok(TrustedCertificates { certificates, authorities })
     }
 }

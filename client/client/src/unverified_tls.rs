@@ -6,20 +6,16 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::tls::{self, Trust};
+
 pub async fn connect(stream: TcpStream, host: &str) -> std::io::Result<TlsStream<TcpStream>> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(std::io::Error::other)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
-        .with_no_client_auth();
+    let config = tls::trusting(Trust::Anybody).map_err(std::io::Error::other)?.with_no_client_auth();
     let name = ServerName::try_from(host.to_string()).map_err(std::io::Error::other)?;
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }

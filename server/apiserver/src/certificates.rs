@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use ferry_auth::authenticate::{RequestHeader, X509};
 use ferry_auth::pki::{PemPair, Pki, PkiConfig, Renewed};
 use ferry_auth::tls::{AnyClientCertificate, ServingCertificate};
+use ferry_client::tls::{self, Trust};
+use ferry_client::trusted_certificates::TrustedCertificates;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -181,33 +181,20 @@ pub fn server_tls(
 
 /// Kubelets are believed when their certificate is of the cluster's CA; the server shows its own.
 pub fn kubelet_tls(config: &Config, pki: &Pki) -> Result<Arc<rustls::ClientConfig>, StartError> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(config.given.kubelet_authorities(pki)?);
-    let (chain, key) = chain_and_key(&config.given.kubelet_client(pki)?)?;
-    let provider = Arc::new(ferry_auth::tls::provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(config_error)?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
-        .map_err(config_error)?;
-    Ok(Arc::new(config))
+    let authorities =
+        TrustedCertificates::new(config.given.kubelet_authorities(pki)?).map_err(config_error)?;
+    let pair = config.given.kubelet_client(pki)?;
+    let config =
+        tls::showing(Trust::Certificates(authorities), pair.certificate.as_bytes(), pair.key.as_bytes());
+    Ok(Arc::new(config.map_err(config_error)?))
 }
 
 /// A pair as handshakes take it.
 pub fn certified_key(pair: &PemPair) -> Result<CertifiedKey, StartError> {
-    let (chain, key) = chain_and_key(pair)?;
+    let (chain, key) =
+        tls::chain_and_key(pair.certificate.as_bytes(), pair.key.as_bytes()).map_err(config_error)?;
     let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(config_error)?;
     Ok(CertifiedKey::new(chain, key))
-}
-
-fn chain_and_key(
-    pair: &PemPair,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), StartError> {
-    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(config_error)?;
-    Ok((chain, PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(config_error)?))
 }
 
 /// Readable by the owner alone, and never seen half written.

@@ -2,12 +2,9 @@
 
 use std::{path::Path, time::Duration};
 
+use ferry_client::Kubeconfig;
 use http_body_util::{BodyExt, Limited};
-use kube::{
-    Client, Config,
-    client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Client, Config, client::Body};
 use rustls_pki_types::CertificateDer;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -65,9 +62,9 @@ impl Endpoint {
         let failed = |error: &dyn std::fmt::Display| {
             OutboundError::Configuration(format!("{}: {error}", path.display()))
         };
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-        Endpoint::from_config(config.map_err(|error| failed(&error))?)
+        let kubeconfig = Kubeconfig { path: Some(path.to_owned()), ..Kubeconfig::default() };
+        let config = ferry_client::read_kubeconfig(&kubeconfig).await.map_err(|error| failed(&error))?;
+        Endpoint::from_config(config)
     }
 
     /// `authorities` are trusted instead of the system's, if given.

@@ -1,4 +1,4 @@
-//! `ferry completion`, `ferry man`: the same table of commands for shells and for `man`.
+//! `ferry completion`, `ferry man`: the same table of commands for shells and for `man`; kubectl has a table of its own.
 
 use std::path::PathBuf;
 
@@ -27,6 +27,10 @@ pub fn complete(mut command: Command, flags: &CompletionFlags) -> anyhow::Result
 pub fn write(command: Command, flags: &ManFlags) -> anyhow::Result<()> {
     let directory = flags.directory.display();
     std::fs::create_dir_all(&flags.directory).with_context(|| format!("make {directory}"))?;
-    clap_mangen::generate_to(command.disable_help_subcommand(true), &flags.directory)
-        .with_context(|| format!("write the pages to {directory}"))
+    let failed = || format!("write the pages to {directory}");
+    clap_mangen::generate_to(command.disable_help_subcommand(true), &flags.directory).with_context(failed)?;
+    for (file, page) in ferry_kubectl::manual::pages() {
+        std::fs::write(flags.directory.join(file), page).with_context(failed)?;
+    }
+    Ok(())
 }

@@ -104,6 +104,14 @@ impl Options {
         Ok(options)
     }
 
+    /// As `apply --prune` deletes: it neither waits nor says so.
+    pub fn for_pruning(args: &Args) -> Result<Self> {
+        let mut options = Options::with_grace_period(args, args.int("grace-period"))?;
+        options.wait = false;
+        options.quiet = true;
+        Ok(options)
+    }
+
     fn with_grace_period(args: &Args, grace_period: i64) -> Result<Self> {
         let propagation = match args.text("cascade") {
             "background" | "true" | "" => "Background",
@@ -287,9 +295,17 @@ fn uid_of(answer: &Value) -> Option<String> {
     (!uid.is_empty()).then(|| uid.to_owned())
 }
 
-/// Waits for the deletion of this very object; one of the same name made since is another.
+/// Waits for the deletion of this very object; one of the same name made since is another. A kind that is no longer
+/// served took its objects along.
 pub async fn until_gone(cli: &Cli, info: &Info, uid: &str) -> Result<()> {
     let _span = ferry_trace::span("kubectl.wait_gone");
+    match watch_until_gone(cli, info, uid).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn watch_until_gone(cli: &Cli, info: &Info, uid: &str) -> Result<()> {
     let client = cli.client()?;
     let path = info.resource.path(&info.namespace);
     let query = Query::new().with("fieldSelector", &format!("metadata.name={}", info.name));

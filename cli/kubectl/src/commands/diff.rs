@@ -63,6 +63,7 @@ async fn run(cli: &Cli) -> Result<()> {
         match versions(cli, info).await {
             Ok((live, merged)) => {
                 kept.extend(live.as_ref().map(|live| live.text("metadata.uid").to_owned()));
+                let (live, merged) = (live.map(|live| prepared(cli, live)), prepared(cli, merged));
                 directory.write(cli, info, live, Some(merged))?;
             }
             Err(error) => errors.push(error),
@@ -71,6 +72,7 @@ async fn run(cli: &Cli) -> Result<()> {
     if cli.args.bool("prune") {
         let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
         for info in surplus(cli, &infos, &kept).await? {
+            // what would be deleted is shown with its managed fields, as upstream shows it
             directory.write(cli, &info, Some(info.object.clone()), None)?;
         }
     }
@@ -144,8 +146,6 @@ impl Directories {
             info.resource.version, info.resource.kind, info.namespace, info.name
         )
         .replace(['/', ':'], "_");
-        let (live, merged) =
-            (live.map(|live| prepared(cli, live)), merged.map(|merged| prepared(cli, merged)));
         let (live, merged) = masked(cli, live, merged);
         for (directory, object) in [(&self.live, live), (&self.merged, merged)] {
             if let Some(object) = object {

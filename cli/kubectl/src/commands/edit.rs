@@ -18,8 +18,8 @@ use crate::printers;
 use crate::selection::{Document, FILE_FLAGS, Info, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{
-    LAST_APPLIED, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, VALIDATE_FLAGS, Writer, configuration,
-    difference, record_cause, save_config,
+    LAST_APPLIED, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, VALIDATE_FLAGS, Writer, difference,
+    record_cause, save_config,
 };
 use crate::yaml;
 use ferry_api::go_json;
@@ -202,7 +202,7 @@ async fn send(writer: &Writer<'_>, infos: &[Info], content: &str, mode: Mode) ->
             return Err(Error::message("At least one of apiVersion, kind and name was changed"));
         };
         let outcome = match mode {
-            Mode::LastApplied => change_last_applied(writer, info, &object).await,
+            Mode::LastApplied => change_last_applied(writer, info, object).await,
             Mode::Change | Mode::Create => change(writer, info, object).await,
         };
         if let Err(error) = outcome {
@@ -248,8 +248,12 @@ async fn change(writer: &Writer<'_>, info: &Info, mut object: Value) -> Result<(
     writer.report(&changed, "edited")
 }
 
-async fn change_last_applied(writer: &Writer<'_>, info: &Info, object: &Value) -> Result<()> {
-    let patch = json!({"metadata": {"annotations": {LAST_APPLIED: configuration(object)}}});
+/// The annotation becomes what was edited, as it stands.
+async fn change_last_applied(writer: &Writer<'_>, info: &Info, mut object: Value) -> Result<()> {
+    if !info.namespace.is_empty() {
+        fields::set(&mut object, "metadata.namespace", info.namespace.clone().into());
+    }
+    let patch = json!({"metadata": {"annotations": {LAST_APPLIED: go_json::compact(&object)}}});
     let changed = writer.patch(info.into(), MERGE_PATCH, &patch).await?;
     writer.report(&changed, "edited")
 }

@@ -11,8 +11,8 @@ use crate::flags::Flag;
 use crate::printers::columns::{TABLE, align_remembering};
 use crate::printers::duration::age;
 use crate::printers::{self, Format, OBJECT_FORMATS};
-use crate::selection::{ALL_NAMESPACES_FLAGS, CHUNK_FLAGS};
-use crate::transport::{JSON, Query, Request};
+use crate::selection::{ALL_NAMESPACES_FLAGS, CHUNK_FLAGS, list_all};
+use crate::transport::{JSON, Query};
 use crate::watch::Events;
 
 pub const COMMAND: Command = Command {
@@ -52,24 +52,13 @@ async fn run(cli: &Cli) -> Result<()> {
     } else {
         format!("/api/v1/namespaces/{namespace}/events")
     };
-    let list = cli
-        .client()?
-        .json(Request::get(&format!("{path}{}", query.clone().with("limit", args.text("chunk-size")))))
-        .await?;
-    let mut events: Vec<Value> =
-        list.list("items").iter().filter(|event| wanted(cli, event)).cloned().collect();
-    events.sort_by_key(|event| last_seen(event).to_owned());
-    if !format.is_human() {
-        for event in &mut events {
-            event["kind"] = json!("Event");
-            event["apiVersion"] = json!("v1");
-        }
-        let list =
-            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": events});
-        cli.print(&format.print(&list, args)?)?;
-        return Ok(());
+    if args.bool("watch") {
+        return watch(cli, &path, query, &namespace, &format).await;
     }
-    if events.is_empty() && !args.bool("watch") {
+    let mut events = list_all(cli, &path, &query).await?;
+    events.retain(|event| wanted(cli, event));
+    events.sort_by_key(|event| last_seen(event).to_owned());
+    if events.is_empty() {
         if namespace.is_empty() {
             eprintln!("No events found.");
         } else {
@@ -77,27 +66,50 @@ async fn run(cli: &Cli) -> Result<()> {
         }
         return Ok(());
     }
-    let mut widths = Vec::new();
-    let mut text = String::new();
-    if !args.bool("no-headers") {
-        text.push_str(if namespace.is_empty() { "NAMESPACE\t" } else { "" });
-        text.push_str("LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE\n");
-    }
-    events.iter().for_each(|event| text.push_str(&row(event, namespace.is_empty())));
-    cli.print(&align_remembering(&text, TABLE, &mut widths))?;
-    cli.flush()?;
-    if !args.bool("watch") {
-        return Ok(());
-    }
-    let query = query.with("resourceVersion", list.text("metadata.resourceVersion"));
-    let mut stream = Events::start(cli.client()?, &path, query, JSON).await?;
-    while let Some(event) = stream.next().await? {
-        if matches!(event.kind.as_str(), "ADDED" | "MODIFIED") && wanted(cli, &event.object) {
-            cli.print(&align_remembering(&row(&event.object, namespace.is_empty()), TABLE, &mut widths))?;
-            cli.flush()?;
+    if !format.is_human() {
+        for event in &mut events {
+            event["kind"] = json!("Event");
+            event["apiVersion"] = json!("v1");
         }
+        let list =
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": events});
+        return cli.print(&format.print(&list, args)?);
+    }
+    let text: String = events.iter().map(|event| row(event, namespace.is_empty())).collect();
+    cli.print(&align_remembering(&(header(cli, &namespace) + &text), TABLE, &mut Vec::new()))
+}
+
+/// Every event that there is and that comes, the header with the first.
+async fn watch(cli: &Cli, path: &str, query: Query, namespace: &str, format: &Format) -> Result<()> {
+    let mut stream = Events::start(cli.client()?, path, query, JSON).await?;
+    let mut widths = Vec::new();
+    let mut is_first = true;
+    while let Some(mut event) = stream.next().await? {
+        if !matches!(event.kind.as_str(), "ADDED" | "MODIFIED") || !wanted(cli, &event.object) {
+            continue;
+        }
+        let text = if format.is_human() {
+            let header = if is_first { header(cli, namespace) } else { String::new() };
+            align_remembering(&(header + &row(&event.object, namespace.is_empty())), TABLE, &mut widths)
+        } else {
+            event.object["kind"] = json!("Event");
+            event.object["apiVersion"] = json!("v1");
+            let separator = if *format == Format::Yaml && !is_first { "---\n" } else { "" };
+            format!("{separator}{}", format.print(&event.object, &cli.args)?)
+        };
+        cli.print(&text)?;
+        cli.flush()?;
+        is_first = false;
     }
     Ok(())
+}
+
+fn header(cli: &Cli, namespace: &str) -> String {
+    if cli.args.bool("no-headers") {
+        return String::new();
+    }
+    let place = if namespace.is_empty() { "NAMESPACE\t" } else { "" };
+    format!("{place}LAST SEEN\tTYPE\tREASON\tOBJECT\tMESSAGE\n")
 }
 
 fn wanted(cli: &Cli, event: &Value) -> bool {
@@ -114,7 +126,11 @@ async fn selector(cli: &Cli) -> Result<String> {
         return Err(Error::message("--for must be in resource/name form"));
     };
     let resource = cli.resource(kind).await?;
-    Ok(format!("involvedObject.kind={},involvedObject.name={name}", resource.kind))
+    Ok(format!(
+        "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",
+        resource.kind,
+        resource.group_version()
+    ))
 }
 
 /// When an event was seen last, wherever it says so.

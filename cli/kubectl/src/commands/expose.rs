@@ -14,7 +14,7 @@ use crate::printers;
 use crate::selection::{FILE_FLAGS, Info, Selection};
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace, record_cause,
-    save_config,
+    save_generated_config,
 };
 
 pub const COMMAND: Command = Command {
@@ -149,7 +149,7 @@ async fn expose(writer: &Writer<'_>, info: &Info) -> Result<()> {
         return report_generated(writer, &object);
     }
     if cli.args.bool("save-config") {
-        save_config(&mut object);
+        save_generated_config(&mut object);
     }
     let services = cli.resource("services").await?;
     let created = writer.create(&services, &info.namespace, &object).await?;

@@ -14,7 +14,7 @@ use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS, Selection};
 use crate::transport::MERGE_PATCH;
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, PatchTarget, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace,
-    save_config,
+    save_generated_config,
 };
 
 pub const SCALE: Command = Command {
@@ -222,7 +222,7 @@ async fn autoscale_one(writer: &Writer<'_>, info: &Info) -> Result<()> {
         return report_generated(writer, &object);
     }
     if args.bool("save-config") {
-        save_config(&mut object);
+        save_generated_config(&mut object);
     }
     let resource = cli.resource_of(&object).await?;
     let created = writer.create(&resource, &info.namespace, &object).await?;

@@ -209,16 +209,20 @@ async fn until_created(
     loop {
         tick.tick().await;
         let mut found = 0;
-        let mut missing = false;
+        let mut missing = Vec::new();
         for target in targets {
             match selection.fetch_one(cli, target.clone()).await {
                 Ok(infos) => found += infos.len(),
-                Err(error) if error.is_not_found() => missing = true,
+                Err(error) if error.is_not_found() => missing.push(error),
                 Err(error) => return Err(error),
             }
         }
-        if found > 0 && !missing {
+        if found > 0 && missing.is_empty() {
             return Ok(());
+        }
+        // upstream waits for one at a time
+        if missing.len() > 1 {
+            return Error::collect(missing);
         }
         if Instant::now() + LOOK_AGAIN > deadline {
             return Err(Error::message("timed out waiting for the condition"));

@@ -4,8 +4,8 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::resolve::{ClientConfig, Credentials, Impersonate, relative_to};
-use super::{change_file, entry_mut};
+use super::resolve::{ClientConfig, Credentials, Impersonate};
+use super::{change_file, entry_mut, relative_to};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::transport::{Client, form_encode};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Entry, Kubeconfig, describe, exec_plugin};
+use super::{Entry, Kubeconfig, describe, exec_plugin, relative_to};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Args;
@@ -154,19 +154,39 @@ impl Kubeconfig {
         let insecure = args.bool("insecure-skip-tls-verify")
             || (!args.changed("insecure-skip-tls-verify")
                 && cluster.content.flag("insecure-skip-tls-verify"));
-        let certificate_authority = if insecure {
-            Vec::new()
-        } else {
-            pem(args.text("certificate-authority"), cluster, "certificate-authority")?
+        let mut missing = Vec::new();
+        let mut file = |outcome: Result<Vec<u8>>| match outcome {
+            Err(Error::Configuration(reason)) => {
+                missing.push(reason);
+                Ok(Vec::new())
+            }
+            other => other,
         };
+        let client_certificate =
+            file(pem(args.text("client-certificate"), user, "client-certificate", user_name))?;
+        let client_key = file(pem(args.text("client-key"), user, "client-key", user_name))?;
+        let certificate_authority = match insecure {
+            true => Vec::new(),
+            false => {
+                file(pem(args.text("certificate-authority"), cluster, "certificate-authority", cluster_name))?
+            }
+        };
+        match missing.as_slice() {
+            [] => {}
+            [only] => return Err(Error::message(only)),
+            many => {
+                let lines: String = many.iter().map(|reason| format!("\n* {reason}")).collect();
+                return Err(Error::Configuration(lines));
+            }
+        }
         Ok(ClientConfig {
             server: server.trim_end_matches('/').to_owned(),
             certificate_authority,
             insecure,
             server_name: first_set(args.text("tls-server-name"), cluster.content.text("tls-server-name"))
                 .to_owned(),
-            client_certificate: pem(args.text("client-certificate"), user, "client-certificate")?,
-            client_key: pem(args.text("client-key"), user, "client-key")?,
+            client_certificate,
+            client_key,
             credentials: credentials(args, user, user_name)?,
             impersonate: impersonate(args, user.content).checked(user_name)?,
             timeout: request_timeout(args)?,
@@ -180,9 +200,9 @@ fn first_set<'a>(flag: &'a str, file: &'a str) -> &'a str {
 }
 
 /// A file named by flag, data in the entry, or a file named by the entry, relative to its own.
-fn pem(flag: &str, entry: Entry<'_>, key: &str) -> Result<Vec<u8>> {
+fn pem(flag: &str, entry: Entry<'_>, key: &str, name: &str) -> Result<Vec<u8>> {
     if !flag.is_empty() {
-        return read_file(Path::new(flag), key);
+        return read_file(Path::new(flag), key, name);
     }
     let data = entry.content.text(&format!("{key}-data"));
     if !data.is_empty() {
@@ -193,27 +213,17 @@ fn pem(flag: &str, entry: Entry<'_>, key: &str) -> Result<Vec<u8>> {
     }
     match entry.content.text(key) {
         "" => Ok(Vec::new()),
-        file => read_file(&relative_to(entry.path, file), key),
+        file => read_file(&relative_to(entry.path, file), key, name),
     }
 }
 
-fn read_file(path: &Path, key: &str) -> Result<Vec<u8>> {
+/// `name` is whose file it is: a cluster's or a user's.
+fn read_file(path: &Path, key: &str, name: &str) -> Result<Vec<u8>> {
+    let key = if key == "client-certificate" { "client-cert" } else { key };
     std::fs::read(path).map_err(|error| {
-        Error::Configuration(format!(
-            "unable to read {key} {}: open {}: {}",
-            path.display(),
-            path.display(),
-            describe(&error)
-        ))
+        let (path, reason) = (path.display(), describe(&error));
+        Error::Configuration(format!("unable to read {key} {path} for {name} due to open {path}: {reason}"))
     })
-}
-
-pub fn relative_to(kubeconfig: &Path, file: &str) -> std::path::PathBuf {
-    let path = Path::new(file);
-    match kubeconfig.parent() {
-        Some(directory) if path.is_relative() => directory.join(path),
-        _ => path.to_owned(),
-    }
 }
 
 fn credentials(args: &Args, user: Entry<'_>, name: &str) -> Result<Credentials> {
@@ -327,7 +337,7 @@ fn in_cluster(args: &Args) -> Result<Option<ClientConfig>> {
     };
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     let certificate_authority =
-        read_file(Path::new(&format!("{SERVICE_ACCOUNT}/ca.crt")), "certificate-authority")?;
+        read_file(Path::new(&format!("{SERVICE_ACCOUNT}/ca.crt")), "certificate-authority", "in-cluster")?;
     let token = first_set(args.text("token"), token.trim()).to_owned();
     Ok(Some(ClientConfig {
         server: format!("https://{host}:{port}"),

@@ -315,6 +315,10 @@ impl Client {
     /// A fresh connection, encrypted when the server's URL says so.
     pub async fn connect(&self) -> Result<tls::Stream> {
         let _span = ferry_trace::span("kubectl.connect");
+        let connector = match self.origin.secure {
+            true => Some(self.connector().await?),
+            false => None,
+        };
         let stream = match self.proxy() {
             Some(proxy) => self.connect_through(&proxy).await?,
             None => tokio::net::TcpStream::connect((self.origin.host.as_str(), self.origin.port))
@@ -322,27 +326,27 @@ impl Client {
                 .map_err(|error| self.refused(&error))?,
         };
         let _ = stream.set_nodelay(true);
-        if !self.origin.secure {
-            return Ok(tls::Stream::Plain(stream));
-        }
-        let identity = self.identity().await?;
-        let connector = match self.tls.get() {
-            Some(connector) => connector.clone(),
-            None => {
-                let connector = tls::connector(
-                    &self.config.certificate_authority,
-                    self.config.insecure,
-                    &identity.certificate,
-                    &identity.key,
-                )?;
-                self.tls.get_or_init(|| connector).clone()
-            }
-        };
+        let Some(connector) = connector else { return Ok(tls::Stream::Plain(stream)) };
         let name =
             if self.config.server_name.is_empty() { &self.origin.host } else { &self.config.server_name };
         tls::handshake(connector, name, stream)
             .await
             .map_err(|error| Error::plain(format!("Unable to connect to the server: {error}")))
+    }
+
+    /// Certificates that cannot be read are found before anything is sent.
+    async fn connector(&self) -> Result<tokio_rustls::TlsConnector> {
+        if let Some(connector) = self.tls.get() {
+            return Ok(connector.clone());
+        }
+        let identity = self.identity().await?;
+        let connector = tls::connector(
+            &self.config.certificate_authority,
+            self.config.insecure,
+            &identity.certificate,
+            &identity.key,
+        )?;
+        Ok(self.tls.get_or_init(|| connector).clone())
     }
 
     /// The proxy the kubeconfig names, else the one of the environment.

@@ -5,11 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use ferry_client::tls::{self, TlsError, Trust};
+use ferry_client::trusted_certificates::TrustedCertificates;
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -34,27 +32,15 @@ impl Stream {
 }
 
 pub fn connector(authority: &[u8], insecure: bool, certificate: &[u8], key: &[u8]) -> Result<TlsConnector> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::message(format!("tls: {error}")))?;
-    let builder = if insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-    } else {
-        builder.with_root_certificates(roots(authority)?)
+    let failed = |error: TlsError| Error::message(error.to_string());
+    let trust = match authority {
+        _ if insecure => Trust::Anybody,
+        [] => Trust::System,
+        pem => Trust::Certificates(TrustedCertificates::bundle(pem).map_err(failed)?),
     };
-    let config = if certificate.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let chain = CertificateDer::pem_slice_iter(certificate)
-            .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(|error| {
-            Error::message(format!("tls: failed to find any PEM data in certificate input: {error}"))
-        })?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
-            Error::message(format!("tls: failed to find any PEM data in key input: {error}"))
-        })?;
-        builder.with_client_auth_cert(chain, key).map_err(|error| Error::message(format!("tls: {error}")))?
+    let config = match certificate {
+        [] => tls::trusting(trust).map_err(failed)?.with_no_client_auth(),
+        certificate => tls::showing(trust, certificate, key).map_err(failed)?,
     };
     Ok(TlsConnector::from(Arc::new(config)))
 }
@@ -62,62 +48,6 @@ pub fn connector(authority: &[u8], insecure: bool, certificate: &[u8], key: &[u8
 pub async fn handshake(connector: TlsConnector, name: &str, stream: TcpStream) -> io::Result<Stream> {
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
     Ok(Stream::Tls(Box::new(connector.connect(name, stream).await?)))
-}
-
-fn roots(authority: &[u8]) -> Result<RootCertStore> {
-    let mut store = RootCertStore::empty();
-    if authority.is_empty() {
-        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(store);
-    }
-    for certificate in CertificateDer::pem_slice_iter(authority) {
-        let certificate = certificate
-            .map_err(|error| Error::message(format!("unable to load root certificates: {error}")))?;
-        store
-            .add(certificate)
-            .map_err(|error| Error::message(format!("unable to load root certificates: {error}")))?;
-    }
-    if store.is_empty() {
-        return Err(Error::message("unable to load root certificates: unable to parse bytes as PEM block"));
-    }
-    Ok(store)
-}
-
-/// `--insecure-skip-tls-verify`: any certificate will do, though the handshake's own signature
-/// must still be right.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 impl AsyncRead for Stream {

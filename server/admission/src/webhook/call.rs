@@ -10,8 +10,6 @@ use ferry_registry::Registry;
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use parking_lot::Mutex;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 
 use super::hooks::{ClientConfig, Hook};
 use crate::service_address;
@@ -168,13 +166,7 @@ fn trusted(bundle: &str) -> Result<TrustedCertificates, String> {
     let pem = base64::engine::general_purpose::STANDARD
         .decode(bundle)
         .map_err(|error| format!("caBundle is not base64: {error}"))?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match all {
-        Ok(all) if !all.is_empty() => TrustedCertificates::new(all)
-            .map_err(|error| format!("unable to load root certificates: {error}")),
-        Ok(_) => Err("unable to load root certificates: no certificates found".into()),
-        Err(error) => Err(format!("unable to load root certificates: {error}")),
-    }
+    TrustedCertificates::bundle(&pem).map_err(|error| error.to_string())
 }
 
 /// The reason at the end of a chain of errors.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_admission::service_address;
-use ferry_client::unverified_tls::AnyCertificate;
+use ferry_client::tls::{self, Trust};
+use ferry_client::trusted_certificates::TrustedCertificates;
 use ferry_registry::Registry;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -21,9 +22,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::RwLock;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, SignatureScheme};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
 
@@ -79,10 +79,12 @@ impl Backend {
                 .pool_idle_timeout(IDLE)
                 .build(connector)
         };
-        let probe = client(tls(&Trust::Anybody, &front_proxy)?, 0);
+        let probe = client(outgoing(Trust::Anybody, &front_proxy)?, 0);
         let trust = match (&registration.ca_bundle, registration.skips_verification) {
             (_, true) => Ok(Trust::Anybody),
-            (Some(bundle), false) => authorities(bundle),
+            (Some(bundle), false) => TrustedCertificates::bundle(bundle)
+                .map(Trust::Certificates)
+                .map_err(|error| error.to_string()),
             (None, false) => Ok(Trust::System),
         };
         Ok(Backend {
@@ -92,7 +94,7 @@ impl Backend {
             places: Semaphore::new(AT_ONCE),
             failing: Notify::new(),
             client: trust
-                .and_then(|trust| tls(&trust, &front_proxy))
+                .and_then(|trust| outgoing(trust, &front_proxy))
                 .map(|config| client(config, IDLE_CONNECTIONS)),
             probe,
         })
@@ -151,37 +153,9 @@ impl ResolvesClientCert for FrontProxy {
     }
 }
 
-enum Trust {
-    Anybody,
-    System,
-    Authorities(Vec<CertificateDer<'static>>),
-}
-
-fn authorities(pem: &[u8]) -> Result<Trust, String> {
-    match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
-        Ok(all) if !all.is_empty() => Ok(Trust::Authorities(all)),
-        Ok(_) => Err("unable to load root certificates: no certificates found".into()),
-        Err(error) => Err(format!("unable to load root certificates: {error}")),
-    }
-}
-
-fn tls(trust: &Trust, front_proxy: &Arc<FrontProxy>) -> Result<ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let roots = match trust {
-        Trust::Anybody => {
-            let anybody = Arc::new(AnyCertificate::default());
-            let builder = builder.dangerous().with_custom_certificate_verifier(anybody);
-            return Ok(builder.with_client_cert_resolver(front_proxy.clone()));
-        }
-        Trust::System => rustls_native_certs::load_native_certs().certs,
-        Trust::Authorities(all) => all.clone(),
-    };
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(roots);
-    Ok(builder.with_root_certificates(store).with_client_cert_resolver(front_proxy.clone()))
+fn outgoing(trust: Trust, front_proxy: &Arc<FrontProxy>) -> Result<ClientConfig, String> {
+    let builder = tls::trusting(trust).map_err(|error| error.to_string())?;
+    Ok(builder.with_client_cert_resolver(front_proxy.clone()))
 }
 
 /// Makes connections to where the Service is now.

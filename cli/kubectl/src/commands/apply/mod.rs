@@ -2,12 +2,15 @@
 //! three-way merge of the last applied configuration, the file and the live object; with
 //! `--server-side` the server does it and keeps who owns which field.
 
+mod apply_set;
 mod last_applied;
 pub mod merge;
 mod ownership;
 pub mod prune;
 
 use serde_json::{Value, json};
+
+use apply_set::ApplySet;
 
 use super::ADVANCED;
 use crate::cli::Cli;
@@ -50,6 +53,8 @@ pub const COMMAND: Command = Command {
             Flag::bool("wait", "With --force or --prune, wait until it is gone"),
             Flag::bool("openapi-patch", "Accepted for compatibility").default("true"),
             Flag::text("subresource", "Apply to this subresource; only with --server-side"),
+            Flag::text("applyset", "With --prune, the object that keeps what was applied: [RESOURCE][.GROUP]/NAME, a Secret by default (alpha)")
+                .gated(apply_set::GATE),
         ],
     ],
     children: &[&last_applied::EDIT, &last_applied::SET, &last_applied::VIEW],
@@ -74,14 +79,18 @@ pub fn field_manager(args: &Args) -> &str {
 
 async fn run(cli: &Cli) -> Result<()> {
     let args = &cli.args;
-    if !args.has_files() {
-        return Err(Error::message("must specify one of -f and -k"));
-    }
     if !args.positional.is_empty() {
         return Err(args.usage_error(format!("Unexpected args: [{}]", args.positional.join(" "))));
     }
-    check_flags(args)?;
     let writer = Writer::new(cli)?;
+    if !args.has_files() {
+        return Err(Error::message("must specify one of -f and -k"));
+    }
+    let mut apply_set = ApplySet::from_flag(cli).await?;
+    if args.bool("prune") {
+        prune::listed_kinds(cli).await?;
+    }
+    check_flags(cli, apply_set.as_ref()).await?;
     let (infos, mut errors) = Selection::from_args(cli, &[]).objects(cli).await?;
     let mut chosen = Vec::new();
     for info in infos {
@@ -92,79 +101,107 @@ async fn run(cli: &Cli) -> Result<()> {
     if chosen.is_empty() && errors.is_empty() {
         return Err(Error::message("no objects passed to apply"));
     }
+    if let Some(set) = &mut apply_set {
+        if let Err(error) = set.label(&mut chosen) {
+            chosen.clear();
+            errors.push(error);
+        }
+        set.before_apply(&writer, &chosen).await?;
+    }
     let mut applied: Vec<Info> = Vec::new();
-    let mut printed: Vec<Value> = Vec::new();
     for info in chosen {
         match apply(&writer, info).await {
             Ok((info, operation)) => {
                 if writer.format.is_human() {
                     writer.report(&info.object, operation)?;
-                } else {
-                    printed.push(info.object.clone());
+                } else if writer.format == printers::Format::Name {
+                    cli.print(&writer.format.print(&info.object, args)?)?;
                 }
                 applied.push(info);
             }
             Err(error) => errors.push(error),
         }
     }
-    print_applied(&writer, printed)?;
     cli.flush()?;
-    if args.bool("prune") && errors.is_empty() {
-        prune::run(&writer, &applied).await?;
+    // what was to be printed whole is printed if all went well, and so is pruning done
+    Error::collect(errors)?;
+    print_applied(&writer, &applied)?;
+    match &apply_set {
+        _ if !args.bool("prune") => Ok(()),
+        Some(set) => set.prune(&writer, &applied).await,
+        None => prune::run(&writer, &applied).await,
     }
-    Error::collect(errors)
 }
 
-fn check_flags(args: &Args) -> Result<()> {
+async fn check_flags(cli: &Cli, apply_set: Option<&ApplySet>) -> Result<()> {
+    let args = &cli.args;
     let (server_side, client) = (args.bool("server-side"), args.text("dry-run") == "client");
+    let refuse = |message: &str| Err(Error::message(message));
     if args.bool("force-conflicts") && !server_side {
-        return Err(Error::message("--force-conflicts only works with --server-side"));
+        return refuse("--force-conflicts only works with --server-side");
     }
     if client && server_side {
-        return Err(Error::message(
+        return refuse(
             "--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)",
-        ));
+        );
     }
     if server_side && args.bool("force") {
-        return Err(Error::message("--force cannot be used with --server-side"));
+        return refuse("--force cannot be used with --server-side");
     }
     if args.bool("force") && args.text("dry-run") == "server" {
-        return Err(Error::message("--dry-run=server cannot be used with --force"));
+        return refuse("--dry-run=server cannot be used with --force");
     }
     if args.bool("all") && !args.text("selector").is_empty() {
-        return Err(Error::message("cannot set --all and --selector at the same time"));
+        return refuse("cannot set --all and --selector at the same time");
     }
-    if args.bool("prune") && args.bool("force") {
-        // what is made again has another UID, and would be pruned
-        return Err(Error::message("--force cannot be used with --prune"));
+    if let Some(set) = apply_set {
+        if !args.bool("prune") {
+            return refuse("--applyset requires --prune");
+        }
+        set.check(cli).await?;
     }
-    if args.bool("prune") && args.text("selector").is_empty() && !args.bool("all") {
-        return Err(Error::message(
-            "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
-        ));
-    }
-    if args.bool("prune") && server_side {
-        return Err(Error::message(
-            "--prune is in alpha and doesn't currently work on objects created by server-side apply",
-        ));
+    if args.bool("prune") {
+        check_pruning(args, apply_set.is_some())?;
     }
     if !args.text("subresource").is_empty() && !server_side {
-        return Err(Error::message("--subresource can only be specified for --server-side"));
+        return refuse("--subresource can only be specified for --server-side");
     }
     Ok(())
 }
 
-/// One object as itself, several as a list.
-fn print_applied(writer: &Writer<'_>, printed: Vec<Value>) -> Result<()> {
+fn check_pruning(args: &Args, in_set: bool) -> Result<()> {
+    let by_selector = !args.text("selector").is_empty();
+    let refusal = if args.bool("force") {
+        // what is made again has another UID, and would be pruned
+        "--force cannot be used with --prune"
+    } else if in_set && args.bool("all") {
+        "--all is incompatible with --applyset"
+    } else if in_set && by_selector {
+        "--selector is incompatible with --applyset"
+    } else if in_set && args.changed("prune-allowlist") {
+        "--prune-allowlist is incompatible with --applyset"
+    } else if !in_set && !by_selector && !args.bool("all") {
+        "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector"
+    } else if !in_set && args.bool("server-side") {
+        "--prune is in alpha and doesn't currently work on objects created by server-side apply"
+    } else {
+        return Ok(());
+    };
+    Err(Error::message(refusal))
+}
+
+/// One object as itself, several as a list; names were printed one by one.
+fn print_applied(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
     let cli = writer.cli;
-    match printed.as_slice() {
+    if writer.format.is_human() || writer.format == printers::Format::Name {
+        return Ok(());
+    }
+    match applied {
         [] => Ok(()),
-        [only] => cli.print(&writer.format.print(only, &cli.args)?),
-        many if writer.format == printers::Format::Name => {
-            many.iter().try_for_each(|object| cli.print(&writer.format.print(object, &cli.args)?))
-        }
+        [only] => cli.print(&writer.format.print(&only.object, &cli.args)?),
         many => {
-            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": many});
+            let items: Vec<&Value> = many.iter().map(|info| &info.object).collect();
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
             cli.print(&writer.format.print(&list, &cli.args)?)
         }
     }
@@ -196,16 +233,21 @@ async fn apply(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'static st
             info.resource.name, info.name
         );
     }
-    let outcome = merge::patch(writer, &info, &live).await?;
-    match outcome {
-        merge::Outcome::Unchanged => {
-            info.object = live;
-            Ok((info, "unchanged"))
-        }
-        merge::Outcome::Configured(object) => {
-            info.object = object;
-            Ok((info, "configured"))
-        }
+    let (object, operation) = match merge::patch(writer, &info, &live).await? {
+        merge::Outcome::Unchanged => (live, "unchanged"),
+        merge::Outcome::Configured(object) => (object, "configured"),
+    };
+    info.object = object;
+    warn_if_deleting(&info.object);
+    Ok((info, operation))
+}
+
+fn warn_if_deleting(object: &Value) {
+    if object.has("metadata.deletionTimestamp") {
+        eprintln!(
+            "Warning: Detected changes to resource {} which is currently being deleted.",
+            object.name()
+        );
     }
 }
 
@@ -232,14 +274,7 @@ async fn server_side(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'sta
     let query = Query::new()
         .with("dryRun", if writer.dry_run == DryRun::Server { "All" } else { "" })
         .with("fieldManager", field_manager(args))
-        .with(
-            "fieldValidation",
-            match args.text("validate") {
-                "ignore" | "false" => "Ignore",
-                "warn" => "Warn",
-                _ => "Strict",
-            },
-        )
+        .with("fieldValidation", writer.validation())
         .with("force", if args.bool("force-conflicts") { "true" } else { "false" });
     if info.object.has("metadata.managedFields") {
         return Err(Error::message("metadata.managedFields must be nil"));
@@ -263,6 +298,7 @@ async fn server_side(writer: &Writer<'_>, mut info: Info) -> Result<(Info, &'sta
         };
     }
     info.object = applied;
+    warn_if_deleting(&info.object);
     Ok((info, "serverside-applied"))
 }
 

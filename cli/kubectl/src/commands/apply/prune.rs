@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use serde_json::json;
+
 use crate::cli::Cli;
 use crate::commands::delete::{Options, delete_all};
 use crate::discovery::Resource;
@@ -32,14 +34,13 @@ const CLUSTER: &[(&str, &str)] = &[("", "namespaces"), ("", "persistentvolumes")
 
 pub async fn run(writer: &Writer<'_>, applied: &[Info]) -> Result<()> {
     let cli = writer.cli;
-    let mut options = Options::from_args(&cli.args)?;
-    options.quiet = true;
+    let options = Options::for_pruning(&cli.args)?;
     let uids: Vec<&str> = applied.iter().map(|info| info.object.text("metadata.uid")).collect();
     for info in surplus(cli, applied, &uids).await? {
         if writer.dry_run != DryRun::Client {
             let mut errors = Vec::new();
-            delete_all(cli, std::slice::from_ref(&info), &options, true, &mut errors).await?;
-            Error::collect(errors)?;
+            delete_all(cli, std::slice::from_ref(&info), &options, false, &mut errors).await?;
+            Error::collect(errors).map_err(|error| pruning(&error, &info.resource))?;
         }
         writer.report(&info.object, "pruned")?;
     }
@@ -62,13 +63,9 @@ pub async fn surplus(cli: &Cli, files: &[Info], uids: &[&str]) -> Result<Vec<Inf
         let places = if namespaced { namespaces.clone() } else { vec![""] };
         for namespace in places {
             let query = Query::new().with("labelSelector", cli.args.text("selector"));
-            let list =
-                match cli.client()?.json(Request::get(&format!("{}{query}", resource.path(namespace)))).await
-                {
-                    Ok(list) => list,
-                    Err(error) if matches!(error.status_code(), Some(404 | 405)) => continue,
-                    Err(error) => return Err(error),
-                };
+            let path = format!("{}{query}", resource.path(namespace));
+            let list = cli.client()?.json(Request::get(&path)).await;
+            let list = list.map_err(|error| pruning(&error, &resource))?;
             found.extend(items(list, &resource).into_iter().filter(|info| {
                 let ours = info
                     .object
@@ -81,22 +78,33 @@ pub async fn surplus(cli: &Cli, files: &[Info], uids: &[&str]) -> Result<Vec<Inf
     Ok(found)
 }
 
+fn pruning(error: &Error, resource: &Resource) -> Error {
+    let Resource { group, version, kind, namespaced, .. } = resource;
+    let scope = if *namespaced { "namespaced" } else { "nonNamespaced" };
+    Error::message(format!("error pruning {scope} object {group}/{version}, Kind={kind}: {error}"))
+}
+
+/// Namespaced kinds first, as they are pruned.
 async fn kinds(cli: &Cli) -> Result<Vec<(Rc<Resource>, bool)>> {
-    let discovery = cli.discovery().await?;
-    let listed = cli.args.list("prune-allowlist");
-    let mut found = Vec::new();
-    if listed.is_empty() {
-        let wanted = NAMESPACED.iter().chain(CLUSTER);
-        for (group, name) in wanted {
-            if let Some(resource) =
-                discovery.resources.iter().find(|resource| resource.group == *group && resource.name == *name)
-            {
-                found.push((Rc::new(resource.clone()), resource.namespaced));
-            }
+    let mut found = listed_kinds(cli).await?;
+    if found.is_empty() {
+        let discovery = cli.discovery().await?;
+        for (group, name) in NAMESPACED.iter().chain(CLUSTER) {
+            let served = discovery
+                .resources
+                .iter()
+                .find(|resource| resource.group == *group && resource.name == *name);
+            found.extend(served.map(|resource| Rc::new(resource.clone())));
         }
-        return Ok(found);
     }
-    for entry in listed {
+    found.sort_by_key(|resource| !resource.namespaced);
+    Ok(found.into_iter().map(|resource| (resource.clone(), resource.namespaced)).collect())
+}
+
+/// The kinds of `--prune-allowlist`.
+pub async fn listed_kinds(cli: &Cli) -> Result<Vec<Rc<Resource>>> {
+    let mut found = Vec::new();
+    for entry in cli.args.list("prune-allowlist") {
         let parts: Vec<&str> = entry.split('/').collect();
         let [group, version, kind] = parts.as_slice() else {
             return Err(Error::message(format!(
@@ -104,14 +112,8 @@ async fn kinds(cli: &Cli) -> Result<Vec<(Rc<Resource>, bool)>> {
             )));
         };
         let group = if *group == "core" { "" } else { group };
-        let resource = discovery
-            .resources
-            .iter()
-            .find(|resource| {
-                resource.group == group && resource.version == *version && resource.kind == *kind
-            })
-            .ok_or_else(|| Error::message(format!("no matches for kind {kind:?} in version {version:?}")))?;
-        found.push((Rc::new(resource.clone()), resource.namespaced));
+        let api_version = if group.is_empty() { (*version).to_owned() } else { format!("{group}/{version}") };
+        found.push(cli.resource_of(&json!({"apiVersion": api_version, "kind": kind})).await?);
     }
     Ok(found)
 }

@@ -8,8 +8,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Flag;
-use crate::kubeconfig::Kubeconfig;
-use crate::kubeconfig::resolve::relative_to;
+use crate::kubeconfig::{Kubeconfig, relative_to};
 use crate::printers::columns::{TABLE, align};
 use crate::printers::{Format, OBJECT_FORMATS};
 

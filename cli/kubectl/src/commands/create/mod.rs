@@ -26,7 +26,7 @@ use crate::printers;
 use crate::selection::{FILE_FLAGS, SELECTOR_FLAGS, Selection};
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, FIELD_MANAGER_CREATE, RECORD_FLAGS, SAVE_CONFIG_FLAGS, VALIDATE_FLAGS, Writer,
-    enforce_namespace, record_cause, save_config,
+    enforce_namespace, record_cause, save_config, save_generated_config,
 };
 
 pub const COMMAND: Command = Command {
@@ -204,7 +204,7 @@ pub async fn create_generated(cli: &Cli, mut object: Value, prefix: &str) -> Res
         enforce_namespace(cli, &mut object)?;
     }
     if cli.args.bool("save-config") {
-        save_config(&mut object);
+        save_generated_config(&mut object);
     }
     record_cause(&cli.args, &mut object);
     if writer.dry_run == DryRun::Client {

@@ -20,7 +20,7 @@ use crate::printers;
 use crate::selection::FILE_FLAGS;
 use crate::write::{
     DRY_RUN_FLAGS, DryRun, RECORD_FLAGS, SAVE_CONFIG_FLAGS, Writer, enforce_namespace, record_cause,
-    save_config,
+    save_generated_config,
 };
 
 pub const COMMAND: Command = Command {
@@ -123,7 +123,7 @@ async fn create(writer: &Writer<'_>, mut object: Value) -> Result<Value> {
         return Ok(object);
     }
     if cli.args.bool("save-config") {
-        save_config(&mut object);
+        save_generated_config(&mut object);
     }
     let resource = cli.resource_of(&object).await?;
     writer.create(&resource, &cli.namespace()?.name, &object).await

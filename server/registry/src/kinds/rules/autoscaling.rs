@@ -3,7 +3,7 @@
 use ferry_api::{FieldErrors, names};
 use serde_json::Value;
 
-use super::field::{Context, Field};
+use super::field::{Context, Field, Old};
 use super::resources;
 
 const SOURCES: &[&str] = &["ContainerResource", "External", "Object", "Pods", "Resource"];
@@ -20,13 +20,38 @@ pub fn replicas(most: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors
     }
 }
 
-pub fn target_reference(reference: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
-    object_reference(reference, true, errors);
+/// A target that is not changed keeps whatever apiVersion it has; among core's kinds, only one can be scaled.
+pub fn target_reference(reference: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
+    let (kind, version) = (reference.child("kind").text(), reference.child("apiVersion").text());
+    let is_kept = match context.old {
+        Old::Known(Some(old)) => {
+            let was = |field: &str| old.get(field).and_then(Value::as_str).unwrap_or_default();
+            was("kind") == kind && was("apiVersion") == version
+        }
+        Old::Known(None) | Old::Unknown => false,
+    };
+    let version = match kind {
+        _ if is_kept => Version::Any,
+        "ReplicationController" => Version::Readable,
+        _ => Version::WithGroup,
+    };
+    object_reference(reference, version, errors);
 }
 
-fn object_reference(reference: Field<'_>, group_needed: bool, errors: &mut FieldErrors) {
+/// What a reference's apiVersion has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Any,
+    Readable,
+    WithGroup,
+}
+
+fn object_reference(reference: Field<'_>, wanted: Version, errors: &mut FieldErrors) {
     for field in ["kind", "name"] {
         reference.child(field).required_name(names::path_segment, errors);
+    }
+    if wanted == Version::Any {
+        return;
     }
     let version = reference.child("apiVersion");
     let group = match version.text().split('/').collect::<Vec<_>>().as_slice() {
@@ -37,7 +62,7 @@ fn object_reference(reference: Field<'_>, group_needed: bool, errors: &mut Field
             return errors.invalid(version.path, version.text(), &why);
         }
     };
-    if group_needed && group.is_empty() {
+    if wanted == Version::WithGroup && group.is_empty() {
         errors.invalid(version.path, version.text(), "apiVersion must specify API group");
     }
 }
@@ -97,7 +122,7 @@ fn metric_source(kind: &str, source: Field<'_>, errors: &mut FieldErrors) {
     let target = source.child("target");
     match kind {
         "object" => {
-            object_reference(source.child("describedObject"), false, errors);
+            object_reference(source.child("describedObject"), Version::Readable, errors);
             identifier(source.child("metric"), errors);
         }
         "external" | "pods" => identifier(source.child("metric"), errors),
