@@ -51,6 +51,9 @@ pub struct Record {
     /// Who sent it, where another process did; this process' own have none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<Box<str>>,
+    /// Another server told it, and has told all others too: it is not told again.
+    #[serde(skip)]
+    pub is_relayed: bool,
 }
 
 impl Record {
@@ -87,9 +90,23 @@ impl Record {
             + self.attributes.iter().map(|(key, value)| name(key) + value.heap()).sum::<usize>()
     }
 
-    /// What another process says, within the bounds that our own spans keep by construction. Only the server
-    /// that commits knows which span wrote a revision, so nobody else is believed about that.
+    /// What another process says. Only the server that commits knows which span wrote a revision, so nobody else is
+    /// believed about that.
     fn received(mut self, source: &str) -> Self {
+        self.committed = None;
+        self.source = Some(cut(source).into());
+        self.bounded()
+    }
+
+    /// What another server says, of itself and of those who handed in their spans there.
+    fn relayed(mut self, server: &str) -> Self {
+        self.source = Some(cut(self.source.as_deref().unwrap_or(server)).into());
+        self.is_relayed = true;
+        self.bounded()
+    }
+
+    /// Within the bounds that our own spans keep by construction.
+    fn bounded(mut self) -> Self {
         let shorten = |name: &mut Cow<'static, str>| {
             let cut = name[..name.floor_char_boundary(Self::MAX_NAME)].to_owned();
             *name = Cow::Owned(cut);
@@ -102,8 +119,6 @@ impl Record {
         self.causes.shrink_to_fit();
         self.object = self.object.map(|object| cut(&object).into());
         self.error = self.error.map(|error| cut(&error).into());
-        self.committed = None;
-        self.source = Some(cut(source).into());
         self
     }
 }
@@ -181,6 +196,13 @@ impl Ring {
     pub fn take_in(&self, records: impl IntoIterator<Item = Record>, source: &str) {
         for record in records {
             self.push(record.received(source));
+        }
+    }
+
+    /// Takes in what `server`, another server of this cluster, keeps. It commits too, and is believed about it.
+    pub fn take_over(&self, records: impl IntoIterator<Item = Record>, server: &str) {
+        for record in records {
+            self.push(record.relayed(server));
         }
     }
 
@@ -325,6 +347,7 @@ pub(crate) mod tests {
             error: None,
             attributes: Vec::new(),
             source: None,
+            is_relayed: false,
         }
     }
 

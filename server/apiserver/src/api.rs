@@ -29,6 +29,8 @@ pub struct Api {
     pub audit: Option<Arc<Audit>>,
     /// The spans of the last days; without it those in memory are all there is.
     pub history: Option<Arc<ferry_trace::History>>,
+    /// As whom the servers of the cluster call each other and kubelets.
+    pub server_user: String,
     pub authorization: Authorization,
     pub impersonation: Impersonation,
     /// Every role and binding: what nobody may hand out more of than they hold.
@@ -88,6 +90,8 @@ pub struct Parts {
     /// What is written down of requests; nothing without a policy.
     pub audit: Option<Arc<Audit>>,
     pub history: Option<Arc<ferry_trace::History>>,
+    /// As whom the servers of the cluster call each other and kubelets.
+    pub server_user: String,
     pub authorization: Authorization,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
@@ -109,6 +113,7 @@ impl Api {
             tokens: parts.tokens,
             audit: parts.audit,
             history: parts.history,
+            server_user: parts.server_user,
             authorization: parts.authorization,
             impersonation: Impersonation::default(),
             rbac: parts.rbac,

@@ -59,6 +59,7 @@ mod subresources;
 mod table;
 mod tokens;
 mod trace;
+mod trace_peers;
 mod ui;
 mod unauthenticated_connections;
 mod usage_samples;

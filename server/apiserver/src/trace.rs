@@ -13,6 +13,7 @@
 //! | `GET ?follow=true[&after=SEQUENCE]` | one record a line, as spans end |
 //! | `&story=chapters`, `&story=steps` | besides the records, the lines that `ferry trace` prints, as JSON; all of them with `steps` |
 //! | `POST` a list of records | they are kept, marked with who sent them |
+//! | `POST ?server=ADDRESS` a packet | the same by another server ([`crate::trace_peers`]) |
 //!
 //! Answers are put together from what is in memory and, where the server keeps a history, from disk.
 //!
@@ -24,20 +25,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_api::Status;
+use ferry_auth::user::MASTERS;
 use ferry_trace::axis::Fold;
 use ferry_trace::chapters::{Detail, Story, story};
+use ferry_trace::clocks::{self, Correction};
 use ferry_trace::history::{Direction, Found, Wanted, gather};
 use ferry_trace::lives::life_of;
 use ferry_trace::timeline::{Focus, timeline};
-use ferry_trace::{History, Life, Record, SpanId, TraceId, lives, ring};
+use ferry_trace::{History, Life, Record, SpanId, TraceId, lives, packet, ring};
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::request::Request;
 use crate::respond;
+use crate::trace_peers::{self, Taken};
 
 pub const PATH: &str = "/ferry/v1/trace";
 
@@ -64,6 +67,9 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<String>,
     is_cut: bool,
+    /// Clocks of other hosts that contradict what caused what; their records were moved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clocks: Vec<Correction>,
     dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     story: Option<Told>,
@@ -117,6 +123,7 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     // Files are read.
     let answer = tokio::task::spawn_blocking(move || {
         let mut answer = question.answer(history.as_deref())?;
+        answer.clocks = clocks::correct(&mut answer.records);
         answer.story = detail.map(|detail| Told::of(&answer.records, detail));
         Ok::<_, io::Error>(answer)
     })
@@ -230,10 +237,32 @@ impl Question {
 }
 
 /// Keeps what the caller recorded.
-pub fn take_in(request: &Request) -> Result<Response, Status> {
+pub fn take_in(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.body.len() > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }
+    let taken = match request.header(CONTENT_TYPE.as_str()) == packet::CONTENT_TYPE {
+        true => take_over(api, request)?,
+        false => take_from_others(request)?,
+    };
+    let taken = serde_json::to_vec(&Taken::new(taken));
+    let taken = taken.map_err(|error| Status::internal(format!("the answer cannot be written: {error}")))?;
+    Ok(respond::json_bytes(200, taken.into()))
+}
+
+/// What another server keeps. Who has the certificate that this server shows to kubelets is a server.
+fn take_over(api: &Api, request: &Request) -> Result<usize, Status> {
+    let is_server = request.user.name == api.server_user && request.user.is_in(MASTERS);
+    let server = request.query.get("server").filter(|_| is_server);
+    let server = server.ok_or_else(|| Status::new(403, "Forbidden", "servers of this cluster send packets of spans"))?;
+    let records = packet::unpack(&request.body)
+        .map_err(|error| Status::bad_request(format!("the spans cannot be read: {error}")))?;
+    let taken = records.len();
+    ring().take_over(records, &trace_peers::name_of(server));
+    Ok(taken)
+}
+
+fn take_from_others(request: &Request) -> Result<usize, Status> {
     let records: Vec<Record> = serde_json::from_slice(&request.body)
         .map_err(|error| Status::bad_request(format!("the spans cannot be read: {error}")))?;
     if records.len() > MAX_RECORDS {
@@ -241,7 +270,7 @@ pub fn take_in(request: &Request) -> Result<Response, Status> {
     }
     let taken = records.len();
     ring().take_in(records, &request.user.name);
-    Ok(respond::json_bytes(200, json!({ "taken": taken }).to_string().into()))
+    Ok(taken)
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, Status> {

@@ -158,6 +158,7 @@ impl Decoder {
             error,
             attributes,
             source,
+            is_relayed: false,
         })
     }
 
