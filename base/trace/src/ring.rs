@@ -142,6 +142,15 @@ pub struct Ring {
     is_followed: AtomicBool,
 }
 
+/// What ended since a follower looked.
+pub struct Ended {
+    /// Those that were wanted.
+    pub records: Vec<Record>,
+    pub seen: u64,
+    /// The last sequence, wanted or not.
+    pub last: Option<u64>,
+}
+
 #[derive(Default)]
 struct Shard {
     records: VecDeque<Record>,
@@ -269,6 +278,26 @@ impl Ring {
         }
         found.sort_by_key(|record| record.sequence);
         found
+    }
+
+    /// The same, of which `wanted` chooses, and how many there were. Each shard's are shown in the order in which they ended.
+    pub fn after_if(&self, sequence: u64, mut wanted: impl FnMut(&Record) -> bool) -> Ended {
+        let latest = self.latest();
+        let (mut records, mut seen, mut last) = (Vec::new(), 0, None);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let first = shard.records.partition_point(|record| record.sequence <= sequence);
+            let end = shard.records.partition_point(|record| record.sequence <= latest).max(first);
+            for record in shard.records.range(first..end) {
+                seen += 1;
+                last = last.max(Some(record.sequence));
+                if wanted(record) {
+                    records.push(record.clone());
+                }
+            }
+        }
+        records.sort_by_key(|record| record.sequence);
+        Ended { records, seen, last }
     }
 
     /// Forgets everything up to the record with this sequence: another process has it now.

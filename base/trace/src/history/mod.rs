@@ -7,11 +7,14 @@
 //!    └──────────────────────────────────────────────────┘
 //! ```
 //!
+//! Of each write the steps are kept that say something a day later ([`choice`]), a fifth of them.
+//!
 //! Nothing is added to a request: the writer reads the ring, as any follower does, and what the ring lets go of before
 //! the writer comes is counted ([`History::dropped`]). A crash loses what ended in the last half second. A segment
 //! that is full gets an index beside it, a sorted list of hashes of the objects, uids, traces, revisions and users that
 //! occur in it, so that a question reads the segments that may answer it and no others.
 
+mod choice;
 pub(crate) mod codec;
 mod gather;
 mod index;
