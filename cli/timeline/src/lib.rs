@@ -190,7 +190,10 @@ fn warn(found: &Found) {
 fn clock_line(clock: &Correction) -> String {
     let seconds = Duration::from_nanos(clock.offset.unsigned_abs()).as_secs_f64();
     let side = if clock.offset > 0 { "behind" } else { "ahead" };
-    format!("the clock of {} is {seconds:.3} s {side}, by what caused what; its steps are shown corrected", clock.source)
+    format!(
+        "the clock of {} is {seconds:.3} s {side}, by what caused what; its steps are shown corrected",
+        clock.source
+    )
 }
 
 /// A reader that has seen enough, `head` say, is no failure.
