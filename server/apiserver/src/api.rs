@@ -45,6 +45,8 @@ pub struct Api {
     pub node_connection: crate::node_connection::NodeConnection,
     /// What nodes and pods use.
     pub kubelets: crate::resource_metrics::Kubelets,
+    /// What all nodes used together in the last hours.
+    pub hours: crate::resource_metrics::hours::Hours,
     /// What was loaded on this server's host.
     pub host_images: crate::host_images::HostImages,
     /// Who is signed in to the page.
@@ -123,6 +125,7 @@ impl Api {
             unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
             kubelets: Default::default(),
+            hours: Default::default(),
             host_images: Default::default(),
             sign_ins: Default::default(),
             service_accounts: parts.service_accounts,

@@ -42,6 +42,7 @@ mod paths;
 mod policy;
 mod poll_when_woken;
 mod proxied_links;
+mod proxied_pages;
 mod request;
 mod request_body;
 mod request_info;

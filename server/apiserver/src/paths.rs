@@ -48,6 +48,9 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         // Names of everybody's objects: administrators only, too.
         ["ferry", "v1", "trace"] => trace::answer(api, request).await,
+        ["ferry", "v1", "usage"] => {
+            Ok(respond::json_bytes(200, json!({ "samples": api.hours.samples() }).to_string().into()))
+        }
         // Nodes only.
         ["ferry", "v1", "images", path @ ..] => Ok(api.host_images.answer(request, path).await),
         [".well-known", "openid-configuration"] => api.openid_configuration(),

@@ -32,6 +32,7 @@ use crate::flow_control::{self, FlowControl, FlowControlConfig};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
+use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::CachedObjects;
 use crate::trace_peers::TracePeers;
@@ -251,6 +252,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     } else {
         None
     };
+    tokio::spawn(hours::follow(api.clone(), stop.clone()));
     follow_usage(&config, &api, &client, registry, usage, &stop)?;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     let upkeep = Upkeep {

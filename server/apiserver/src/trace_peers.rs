@@ -171,7 +171,8 @@ impl TracePeers {
     ) -> Result<(), Error> {
         let ended = ring().after(told.until);
         let Some(last) = ended.last().map(|record| record.sequence) else { return Ok(()) };
-        let news: Vec<Record> = ended.into_iter().filter(|record| !record.is_relayed).map(of_this_host).collect();
+        let news: Vec<Record> =
+            ended.into_iter().filter(|record| !record.is_relayed).map(of_this_host).collect();
         for batch in news.chunks(MAX_RECORDS) {
             let client = match client {
                 Some(client) => &*client,
@@ -203,7 +204,8 @@ impl TracePeers {
         let from = history.written_until();
         let silent = ferry_trace::span("spans").unsampled();
         loop {
-            let Ok(alive) = others.wait_for(|alive| !alive.is_empty()).await.map(|alive| alive.clone()) else {
+            let Ok(alive) = others.wait_for(|alive| !alive.is_empty()).await.map(|alive| alive.clone())
+            else {
                 return;
             };
             for peer in alive {

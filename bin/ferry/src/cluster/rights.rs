@@ -87,7 +87,11 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 14] {
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
         ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
         // Components that run as processes of their own.
-        ("system:ferry:controllers-trace", "system:ferry:trace-writer", user("system:kube-controller-manager")),
+        (
+            "system:ferry:controllers-trace",
+            "system:ferry:trace-writer",
+            user("system:kube-controller-manager"),
+        ),
         ("system:ferry:scheduler-trace", "system:ferry:trace-writer", user("system:kube-scheduler")),
         ("system:ferry:proxy-trace", "system:ferry:trace-writer", user("system:kube-proxy")),
         ("system:ferry:node", "system:ferry:node", group("system:nodes")),
