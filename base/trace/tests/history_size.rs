@@ -71,7 +71,7 @@ fn a_span_takes_less_than_a_hundred_bytes() {
             number += 2;
         }
         // The next wave must not push out what is not written yet.
-        let last = Wanted::revisions([number as i64 - 1]);
+        let last = Wanted::revisions([number as i64 - 2]);
         while !read(directory.path(), &last)
             .expect("is read")
             .records
@@ -87,7 +87,9 @@ fn a_span_takes_less_than_a_hundred_bytes() {
     let spans = read(directory.path(), &Wanted::default()).expect("is read").records.len() as u64;
     let each = bytes(directory.path()) / spans;
     assert_eq!(history.dropped(), 0);
-    assert!((3_000..5_000).contains(&spans), "{spans} spans of {}", ferry_trace::ring().latest());
+    // Three spans of each write, and the reconcile of every second one.
+    let made = ferry_trace::ring().latest();
+    assert!((2_800..made / 2).contains(&spans), "{spans} spans of {made}");
     println!("{each} bytes a span, of {spans}");
     assert!(each < 100, "{each} bytes a span");
 }
