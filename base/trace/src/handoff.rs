@@ -10,6 +10,9 @@ use std::{fs, io};
 use crate::context::Context;
 use crate::ring::{Record, ring};
 
+/// Who sent what a network plugin left: a process of this very host.
+pub const PLUGIN: &str = "cni";
+
 /// A plugin makes a handful; a file that is larger is not ours.
 const MAX_BYTES: u64 = 64 * 1024;
 

@@ -28,6 +28,9 @@
 //!
 //! A server also keeps them on disk, for days: [`history`] follows the ring from a thread of its own.
 //!
+//! Several servers tell each other what they recorded, in [`packet`]s; [`clocks`] of several hosts are corrected by what
+//! caused what.
+//!
 //! [`chapters`] tells a chain as a story: lines by chapter, with the [critical path](critical) and an [`axis`] that folds
 //! gaps. `ferry trace` prints it and the page of `ferry ui` draws it.
 //!
@@ -36,11 +39,13 @@
 
 pub mod axis;
 pub mod chapters;
+pub mod clocks;
 pub mod context;
 pub mod critical;
 pub mod handoff;
 pub mod history;
 pub mod lives;
+pub mod packet;
 pub mod ring;
 #[cfg(any(test, feature = "script"))]
 pub mod script;

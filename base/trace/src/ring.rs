@@ -51,6 +51,9 @@ pub struct Record {
     /// Who sent it, where another process did; this process' own have none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<Box<str>>,
+    /// Another server told it, and has told all others too: it is not told again.
+    #[serde(skip)]
+    pub is_relayed: bool,
 }
 
 impl Record {
@@ -87,9 +90,23 @@ impl Record {
             + self.attributes.iter().map(|(key, value)| name(key) + value.heap()).sum::<usize>()
     }
 
-    /// What another process says, within the bounds that our own spans keep by construction. Only the server
-    /// that commits knows which span wrote a revision, so nobody else is believed about that.
+    /// What another process says. Only the server that commits knows which span wrote a revision, so nobody else is
+    /// believed about that.
     fn received(mut self, source: &str) -> Self {
+        self.committed = None;
+        self.source = Some(cut(source).into());
+        self.bounded()
+    }
+
+    /// What another server says, of itself and of those who handed in their spans there.
+    fn relayed(mut self, server: &str) -> Self {
+        self.source = Some(cut(self.source.as_deref().unwrap_or(server)).into());
+        self.is_relayed = true;
+        self.bounded()
+    }
+
+    /// Within the bounds that our own spans keep by construction.
+    fn bounded(mut self) -> Self {
         let shorten = |name: &mut Cow<'static, str>| {
             let cut = name[..name.floor_char_boundary(Self::MAX_NAME)].to_owned();
             *name = Cow::Owned(cut);
@@ -102,8 +119,6 @@ impl Record {
         self.causes.shrink_to_fit();
         self.object = self.object.map(|object| cut(&object).into());
         self.error = self.error.map(|error| cut(&error).into());
-        self.committed = None;
-        self.source = Some(cut(source).into());
         self
     }
 }
@@ -125,6 +140,15 @@ pub struct Ring {
     followers: Mutex<Vec<Waker>>,
     /// Whether anyone waits in `followers`, so that a push need not lock it to find out.
     is_followed: AtomicBool,
+}
+
+/// What ended since a follower looked.
+pub struct Ended {
+    /// Those that were wanted.
+    pub records: Vec<Record>,
+    pub seen: u64,
+    /// The last sequence, wanted or not.
+    pub last: Option<u64>,
 }
 
 #[derive(Default)]
@@ -181,6 +205,13 @@ impl Ring {
     pub fn take_in(&self, records: impl IntoIterator<Item = Record>, source: &str) {
         for record in records {
             self.push(record.received(source));
+        }
+    }
+
+    /// Takes in what `server`, another server of this cluster, keeps. It commits too, and is believed about it.
+    pub fn take_over(&self, records: impl IntoIterator<Item = Record>, server: &str) {
+        for record in records {
+            self.push(record.relayed(server));
         }
     }
 
@@ -247,6 +278,26 @@ impl Ring {
         }
         found.sort_by_key(|record| record.sequence);
         found
+    }
+
+    /// The same, of which `wanted` chooses, and how many there were. Each shard's are shown in the order in which they ended.
+    pub fn after_if(&self, sequence: u64, mut wanted: impl FnMut(&Record) -> bool) -> Ended {
+        let latest = self.latest();
+        let (mut records, mut seen, mut last) = (Vec::new(), 0, None);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let first = shard.records.partition_point(|record| record.sequence <= sequence);
+            let end = shard.records.partition_point(|record| record.sequence <= latest).max(first);
+            for record in shard.records.range(first..end) {
+                seen += 1;
+                last = last.max(Some(record.sequence));
+                if wanted(record) {
+                    records.push(record.clone());
+                }
+            }
+        }
+        records.sort_by_key(|record| record.sequence);
+        Ended { records, seen, last }
     }
 
     /// Forgets everything up to the record with this sequence: another process has it now.
@@ -325,6 +376,7 @@ pub(crate) mod tests {
             error: None,
             attributes: Vec::new(),
             source: None,
+            is_relayed: false,
         }
     }
 

@@ -25,6 +25,7 @@ pub fn history(script: &str) -> Vec<Record> {
             error: None,
             attributes: Vec::new(),
             source: None,
+            is_relayed: false,
         };
         for word in words {
             match word.split_at(1) {

@@ -81,6 +81,7 @@ impl Span {
             error: None,
             attributes: Vec::new(),
             source: None,
+            is_relayed: false,
         });
         Span { context, cause, opened: Instant::now(), record, ring: ring() }
     }

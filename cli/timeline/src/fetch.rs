@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use ferry_client::{Client, Kubeconfig};
+use ferry_trace::clocks::Correction;
 use ferry_trace::{Life, Record};
 use futures::{AsyncBufRead, AsyncBufReadExt, Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -52,6 +53,9 @@ pub struct Found {
     /// There is more than is answered at once.
     #[serde(default)]
     pub is_cut: bool,
+    /// Clocks of other hosts that were wrong; the records are as they should have said.
+    #[serde(default)]
+    pub clocks: Vec<Correction>,
     /// Spans that came too fast to be written to disk.
     #[serde(default)]
     pub dropped: u64,

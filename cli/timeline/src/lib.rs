@@ -33,6 +33,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ferry_client::Client;
 use ferry_trace::Record;
+use ferry_trace::clocks::{self, Correction};
 pub use ferry_trace::{axis, chapters};
 use serde_json::json;
 
@@ -114,8 +115,9 @@ pub async fn run(flags: Flags) -> Result<(), Error> {
             patience: Duration::from_secs(flags.timeout),
             is_shown: flags.output == Output::Waterfall,
         };
-        let records = live::follow(&client, followed).await?;
-        return show(&flags, &client, Found { records, ..Found::default() }, None).await;
+        let mut records = live::follow(&client, followed).await?;
+        let clocks = clocks::correct(&mut records);
+        return show(&flags, &client, Found { records, clocks, ..Found::default() }, None).await;
     }
     let selection = selection(&flags, &namespace)?;
     let found = fetch::found(&client, &selection).await?;
@@ -174,12 +176,24 @@ fn warn(found: &Found) {
     if found.is_cut {
         eprintln!("there is more than one answer holds; the oldest steps are left out");
     }
+    for clock in &found.clocks {
+        eprintln!("{}", clock_line(clock));
+    }
     if found.dropped > 0 {
         eprintln!("{} spans ended faster than they could be written to disk, and are lost", found.dropped);
     }
     if let Some(failure) = &found.failure {
         eprintln!("the history is not written to disk: {failure}");
     }
+}
+
+fn clock_line(clock: &Correction) -> String {
+    let seconds = Duration::from_nanos(clock.offset.unsigned_abs()).as_secs_f64();
+    let side = if clock.offset > 0 { "behind" } else { "ahead" };
+    format!(
+        "the clock of {} is {seconds:.3} s {side}, by what caused what; its steps are shown corrected",
+        clock.source
+    )
 }
 
 /// A reader that has seen enough, `head` say, is no failure.

@@ -29,6 +29,8 @@ pub struct Api {
     pub audit: Option<Arc<Audit>>,
     /// The spans of the last days; without it those in memory are all there is.
     pub history: Option<Arc<ferry_trace::History>>,
+    /// As whom the servers of the cluster call each other and kubelets.
+    pub server_user: String,
     pub authorization: Authorization,
     pub impersonation: Impersonation,
     /// Every role and binding: what nobody may hand out more of than they hold.
@@ -43,6 +45,8 @@ pub struct Api {
     pub node_connection: crate::node_connection::NodeConnection,
     /// What nodes and pods use.
     pub kubelets: crate::resource_metrics::Kubelets,
+    /// What all nodes used together in the last hours.
+    pub hours: crate::resource_metrics::hours::Hours,
     /// What was loaded on this server's host.
     pub host_images: crate::host_images::HostImages,
     /// Who is signed in to the page.
@@ -88,6 +92,8 @@ pub struct Parts {
     /// What is written down of requests; nothing without a policy.
     pub audit: Option<Arc<Audit>>,
     pub history: Option<Arc<ferry_trace::History>>,
+    /// As whom the servers of the cluster call each other and kubelets.
+    pub server_user: String,
     pub authorization: Authorization,
     /// Every role and binding: what nobody may hand out more of than they hold.
     pub rbac: Arc<Rbac>,
@@ -109,6 +115,7 @@ impl Api {
             tokens: parts.tokens,
             audit: parts.audit,
             history: parts.history,
+            server_user: parts.server_user,
             authorization: parts.authorization,
             impersonation: Impersonation::default(),
             rbac: parts.rbac,
@@ -118,6 +125,7 @@ impl Api {
             unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
             kubelets: Default::default(),
+            hours: Default::default(),
             host_images: Default::default(),
             sign_ins: Default::default(),
             service_accounts: parts.service_accounts,

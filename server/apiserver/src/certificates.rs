@@ -189,6 +189,15 @@ pub fn kubelet_tls(config: &Config, pki: &Pki) -> Result<Arc<rustls::ClientConfi
     Ok(Arc::new(config.map_err(config_error)?))
 }
 
+/// Whom a pair's certificate names.
+pub fn common_name(pair: &PemPair) -> Result<String, StartError> {
+    let (chain, _) = chain_and_key(pair)?;
+    let first = chain.first().ok_or_else(|| config_error("the certificate shown to kubelets is empty"))?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(first).map_err(config_error)?;
+    let name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+    Ok(name.unwrap_or_default().to_owned())
+}
+
 /// A pair as handshakes take it.
 pub fn certified_key(pair: &PemPair) -> Result<CertifiedKey, StartError> {
     let (chain, key) =

@@ -29,6 +29,7 @@ use crate::body::{self, Body, PassedOn, Response};
 use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
 use crate::proxied_links::{self, Page};
+use crate::proxied_pages;
 use crate::verbs::Target;
 use crate::{respond, websocket};
 
@@ -500,6 +501,9 @@ async fn forward(
     copy_headers(&parts.headers, headers);
     if !proxied {
         return Ok(respond::finish(builder, Body::passed_on(stream)));
+    }
+    if proxied_pages::is_shown(&target.request.headers) {
+        proxied_pages::confine(headers);
     }
     let (prefix, host) = (prefix(target).to_owned(), format!("{}:{}", destination.host, destination.port));
     if let Some(location) = redirection(&parts.headers, &prefix, &host) {

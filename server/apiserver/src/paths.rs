@@ -15,7 +15,7 @@ use crate::{documents, health, respond, trace, ui, version};
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     if request.method == Method::POST && request.info.path == trace::PATH {
-        return trace::take_in(request);
+        return trace::take_in(api, request);
     }
     if ui::is_ours(&request.info) {
         return ui::answer(api, request).await;
@@ -48,6 +48,9 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["ferry", "v1", "snapshot"] => snapshot(api).await,
         // Names of everybody's objects: administrators only, too.
         ["ferry", "v1", "trace"] => trace::answer(api, request).await,
+        ["ferry", "v1", "usage"] => {
+            Ok(respond::json_bytes(200, json!({ "samples": api.hours.samples() }).to_string().into()))
+        }
         // Nodes only.
         ["ferry", "v1", "images", path @ ..] => Ok(api.host_images.answer(request, path).await),
         [".well-known", "openid-configuration"] => api.openid_configuration(),

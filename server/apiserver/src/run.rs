@@ -32,8 +32,10 @@ use crate::flow_control::{self, FlowControl, FlowControlConfig};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
+use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::CachedObjects;
+use crate::trace_peers::TracePeers;
 use crate::{access, follow, policy, server, usage_samples};
 
 /// How long a server has been ready when it makes documents that nobody asked for yet.
@@ -168,6 +170,7 @@ pub struct Running {
     stop: CancellationToken,
     serving: JoinHandle<()>,
     announcing: JoinHandle<()>,
+    telling: Option<JoinHandle<()>>,
     store: Arc<dyn Store>,
 }
 
@@ -243,6 +246,19 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;
     let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
+    let telling = if config.shared_store {
+        let peers = TracePeers {
+            own: advertised,
+            config: config.clone(),
+            pki: pki.clone(),
+            store: store.clone(),
+            history: api.history.clone(),
+        };
+        Some(tokio::spawn(peers.run(stop.clone())))
+    } else {
+        None
+    };
+    tokio::spawn(hours::follow(api.clone(), stop.clone()));
     follow_usage(&config, &api, &client, registry, usage, &stop)?;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     let upkeep = Upkeep {
@@ -260,7 +276,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     tokio::spawn(upkeep.run(stop.clone()));
     api.health.started();
     span.set("address", address.to_string());
-    Ok(Running { api, pki, address, url, stop, serving, announcing, store })
+    Ok(Running { api, pki, address, url, stop, serving, announcing, telling, store })
 }
 
 async fn listen(bind: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
@@ -362,6 +378,11 @@ impl Running {
         self.api.unfinished.close();
         if tokio::time::timeout(server::DRAIN, self.api.unfinished.wait()).await.is_err() {
             tracing::warn!("some writes did not finish in time");
+        }
+        if let Some(telling) = self.telling
+            && let Err(error) = telling.await
+        {
+            tracing::error!(%error, "the other servers were not told the last spans");
         }
         if let Some(audit) = &self.api.audit {
             audit.close().await;
@@ -471,6 +492,7 @@ async fn api(
         tokens: authenticators.tokens,
         audit: config.audit.open().await?,
         history: open_history(config)?,
+        server_user: certificates::common_name(&config.given.kubelet_client(pki)?)?,
         authorization,
         rbac,
         admission,

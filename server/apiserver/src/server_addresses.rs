@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
-use ferry_store::{Durability, Operation, Range, Store, Txn};
+use ferry_store::{Durability, KeyValue, Operation, Range, Revision, Store, Txn, Watch};
 use kube::Client;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
@@ -143,6 +143,24 @@ async fn commit(store: &dyn Store, operation: Operation) -> Result<(), ferry_sto
 async fn alive(store: &dyn Store) -> Result<BTreeSet<IpAddr>, ferry_store::Error> {
     let page = store.range(Range::prefix(LEASES)).await?;
     Ok(page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok()).collect())
+}
+
+/// Those that are alive, with their ports, and the revision at which they are. What upstream's servers write is no JSON;
+/// they are left out.
+pub async fn servers(store: &dyn Store) -> Result<(BTreeSet<SocketAddr>, Revision), ferry_store::Error> {
+    let page = store.range(Range::prefix(LEASES)).await?;
+    let address = |kv: &KeyValue| {
+        let address: IpAddr = kv.key.strip_prefix(LEASES)?.parse().ok()?;
+        let lease: Value = serde_json::from_slice(&kv.value).ok()?;
+        let port = lease.pointer("/subsets/0/ports/0/port")?.as_u64()?;
+        Some(SocketAddr::new(address, u16::try_from(port).ok()?))
+    };
+    Ok((page.kvs.iter().filter_map(address).collect(), page.revision))
+}
+
+/// What happens to the leases after a revision.
+pub async fn changes(store: &dyn Store, after: Revision) -> Result<Watch, ferry_store::Error> {
+    store.watch(LEASES, after.next()).await
 }
 
 /// A slice has addresses of one family: that of the first.

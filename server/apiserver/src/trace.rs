@@ -11,8 +11,10 @@
 //! | `GET ?from=NANOSECONDS&to=NANOSECONDS` | everything in that time |
 //! | `GET ?after=SEQUENCE` | everything in memory that ended since |
 //! | `GET ?follow=true[&after=SEQUENCE]` | one record a line, as spans end |
+//! | `&watch=true` | the answer as a line, and another one whenever it has changed |
 //! | `&story=chapters`, `&story=steps` | besides the records, the lines that `ferry trace` prints, as JSON; all of them with `steps` |
 //! | `POST` a list of records | they are kept, marked with who sent them |
+//! | `POST ?server=ADDRESS` a packet | the same by another server ([`crate::trace_peers`]) |
 //!
 //! Answers are put together from what is in memory and, where the server keeps a history, from disk.
 //!
@@ -20,24 +22,27 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_api::Status;
+use ferry_auth::user::MASTERS;
 use ferry_trace::axis::Fold;
 use ferry_trace::chapters::{Detail, Story, story};
+use ferry_trace::clocks::{self, Correction};
 use ferry_trace::history::{Direction, Found, Wanted, gather};
 use ferry_trace::lives::life_of;
 use ferry_trace::timeline::{Focus, timeline};
-use ferry_trace::{History, Life, Record, SpanId, TraceId, lives, ring};
+use ferry_trace::{History, Life, Record, SpanId, TraceId, lives, packet, ring};
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::api::Api;
 use crate::body::{Body, Response};
 use crate::request::Request;
 use crate::respond;
+use crate::trace_peers::{self, Taken};
 
 pub const PATH: &str = "/ferry/v1/trace";
 
@@ -47,6 +52,8 @@ const MAX_BYTES: usize = 512 * 1024;
 
 /// Spans end in bursts; a follower gets a burst at a time.
 const GATHER: Duration = Duration::from_millis(50);
+/// What a watched answer waits for more at least.
+const WATCH: Duration = Duration::from_millis(300);
 /// A follower comes back after this; a connection must not outlive everybody's interest in it.
 const FOLLOW: Duration = Duration::from_secs(3600);
 
@@ -64,6 +71,9 @@ struct TraceResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<String>,
     is_cut: bool,
+    /// Clocks of other hosts that contradict what caused what; their records were moved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clocks: Vec<Correction>,
     dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     story: Option<Told>,
@@ -90,6 +100,7 @@ impl Told {
 }
 
 /// What was asked.
+#[derive(Clone)]
 enum Question {
     Object { key: String, uid: Option<String>, all_lives: bool, direction: Direction },
     Trace(TraceId),
@@ -101,10 +112,9 @@ enum Question {
 }
 
 pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
-    let sequence = ring().latest();
     if request.query.flag("follow") {
         let after = request.query.get("after").map(number::<u64>).transpose()?;
-        return Ok(follow(after.unwrap_or(sequence)));
+        return Ok(follow(after.unwrap_or_else(|| ring().latest())));
     }
     let question = question(api, request)?;
     let detail = match request.query.get("story") {
@@ -113,20 +123,94 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
         Some("steps") => Some(Detail::All),
         Some(_) => return Err(Status::bad_request("story must be chapters or steps")),
     };
-    let history = api.history.clone();
-    // Files are read.
-    let answer = tokio::task::spawn_blocking(move || {
-        let mut answer = question.answer(history.as_deref())?;
-        answer.story = detail.map(|detail| Told::of(&answer.records, detail));
-        Ok::<_, io::Error>(answer)
-    })
-    .await;
-    let answer =
-        answer.map_err(|error| Status::internal(format!("the trace cannot be put together: {error}")))?;
-    let answer = answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))?;
-    let body = serde_json::to_vec(&TraceResponse { sequence, ..answer })
-        .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))?;
+    let asked = Asked { question, detail, history: api.history.clone() };
+    if request.query.flag("watch") {
+        return Ok(watch(asked));
+    }
+    let body = asked.answer().await.and_then(|answer| json_of(&answer))?;
     Ok(respond::json_bytes(200, body.into()))
+}
+
+fn json_of(answer: &TraceResponse) -> Result<Vec<u8>, Status> {
+    serde_json::to_vec(answer)
+        .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))
+}
+
+/// A question, and where its answer is found.
+#[derive(Clone)]
+struct Asked {
+    question: Question,
+    detail: Option<Detail>,
+    history: Option<Arc<History>>,
+}
+
+impl Asked {
+    async fn answer(&self) -> Result<TraceResponse, Status> {
+        let Asked { question, detail, history } = self.clone();
+        let sequence = ring().latest();
+        // Files are read.
+        let answer = tokio::task::spawn_blocking(move || {
+            let mut answer = question.answer(history.as_deref())?;
+            answer.clocks = clocks::correct(&mut answer.records);
+            answer.story = detail.map(|detail| Told::of(&answer.records, detail));
+            Ok::<_, io::Error>(TraceResponse { sequence, ..answer })
+        })
+        .await;
+        let answer =
+            answer.map_err(|error| Status::internal(format!("the trace cannot be put together: {error}")))?;
+        answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))
+    }
+
+    /// Whether a span that has just ended may change an answer.
+    fn concerns(&self, traces: &HashSet<TraceId>, written: &HashSet<i64>, record: &Record) -> bool {
+        let is_new = match &self.question {
+            Question::Object { key, .. } => record.object.as_deref() == Some(key),
+            Question::Last => is_command(record),
+            Question::User(user) => record.text("user") == Some(user),
+            Question::Revision(revision) => record.causes.contains(revision),
+            Question::Time { .. } | Question::After(_) => true,
+            Question::Trace(_) => false,
+        };
+        is_new || traces.contains(&record.trace) || record.causes.iter().any(|cause| written.contains(cause))
+    }
+}
+
+/// The answer now, and whenever it is another one.
+fn watch(asked: Asked) -> Response {
+    let ends = tokio::time::Instant::now() + FOLLOW;
+    let answers = futures::stream::unfold(None::<(TraceResponse, Duration)>, move |last| {
+        let asked = asked.clone();
+        async move {
+            if let Some((answer, pause)) = last {
+                let change = changed(&asked, &answer, pause);
+                tokio::time::timeout_at(ends, change).await.ok()?;
+            }
+            let began = std::time::Instant::now();
+            let answer = asked.answer().await.ok()?;
+            let mut line = json_of(&answer).ok()?;
+            line.push(b'\n');
+            // An answer that takes long is not made all the time.
+            let pause = WATCH.max(began.elapsed() * 4);
+            Some((Bytes::from(line), Some((answer, pause))))
+        }
+    });
+    let builder = http::Response::builder().header(CONTENT_TYPE, "application/x-ndjson");
+    respond::finish(builder, Body::stream(answers))
+}
+
+async fn changed(asked: &Asked, answer: &TraceResponse, pause: Duration) {
+    let traces: HashSet<TraceId> = answer.records.iter().map(|record| record.trace).collect();
+    let written: HashSet<i64> = answer.records.iter().filter_map(|record| record.committed).collect();
+    let mut after = answer.sequence;
+    loop {
+        ring().ended_after(after).await;
+        tokio::time::sleep(pause).await;
+        let ended = ring().after(after);
+        if ended.iter().any(|record| asked.concerns(&traces, &written, record)) {
+            return;
+        }
+        after = ended.last().map_or(after, |record| record.sequence);
+    }
 }
 
 fn question(api: &Api, request: &Request) -> Result<Question, Status> {
@@ -239,10 +323,33 @@ impl Question {
 }
 
 /// Keeps what the caller recorded.
-pub fn take_in(request: &Request) -> Result<Response, Status> {
+pub fn take_in(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.body.len() > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }
+    let taken = match request.header(CONTENT_TYPE.as_str()) == packet::CONTENT_TYPE {
+        true => take_over(api, request)?,
+        false => take_from_others(request)?,
+    };
+    let taken = serde_json::to_vec(&Taken::new(taken));
+    let taken = taken.map_err(|error| Status::internal(format!("the answer cannot be written: {error}")))?;
+    Ok(respond::json_bytes(200, taken.into()))
+}
+
+/// What another server keeps. Who has the certificate that this server shows to kubelets is a server.
+fn take_over(api: &Api, request: &Request) -> Result<usize, Status> {
+    let is_server = request.user.name == api.server_user && request.user.is_in(MASTERS);
+    let server = request.query.get("server").filter(|_| is_server);
+    let server = server
+        .ok_or_else(|| Status::new(403, "Forbidden", "servers of this cluster send packets of spans"))?;
+    let records = packet::unpack(&request.body)
+        .map_err(|error| Status::bad_request(format!("the spans cannot be read: {error}")))?;
+    let taken = records.len();
+    ring().take_over(records, &trace_peers::name_of(server));
+    Ok(taken)
+}
+
+fn take_from_others(request: &Request) -> Result<usize, Status> {
     let records: Vec<Record> = serde_json::from_slice(&request.body)
         .map_err(|error| Status::bad_request(format!("the spans cannot be read: {error}")))?;
     if records.len() > MAX_RECORDS {
@@ -250,7 +357,7 @@ pub fn take_in(request: &Request) -> Result<Response, Status> {
     }
     let taken = records.len();
     ring().take_in(records, &request.user.name);
-    Ok(respond::json_bytes(200, json!({ "taken": taken }).to_string().into()))
+    Ok(taken)
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, Status> {
@@ -294,20 +401,19 @@ fn has_written(record: &Record, below: &HashMap<SpanId, Vec<&Record>>, depth: us
         || below.get(&record.span).into_iter().flatten().any(|step| has_written(step, below, depth - 1))
 }
 
+/// A write of somebody who is no part of the cluster.
+fn is_command(record: &Record) -> bool {
+    record.name == "apiserver.request"
+        && record.causes.is_empty()
+        && record.text("method").is_some_and(|method| method != "GET" && method != "HEAD")
+        && record.text("user").is_some_and(|user| !user.starts_with("system:"))
+}
+
 /// The trace of the latest write that somebody made who is no part of the cluster.
 fn last_command(records: &[Record]) -> Option<TraceId> {
-    let text = |record: &Record, key: &str| {
-        record.attribute(key).and_then(|value| value.as_str().map(str::to_owned))
-    };
-    let by_someone = |record: &&Record| {
-        record.name == "apiserver.request"
-            && record.causes.is_empty()
-            && text(record, "method").is_some_and(|method| method != "GET" && method != "HEAD")
-            && text(record, "user").is_some_and(|user| !user.starts_with("system:"))
-    };
     let has_written =
         |trace: TraceId| records.iter().any(|other| other.trace == trace && other.committed.is_some());
-    let mut commands: Vec<&Record> = records.iter().filter(by_someone).collect();
+    let mut commands: Vec<&Record> = records.iter().filter(|record| is_command(record)).collect();
     commands.sort_by_key(|record| std::cmp::Reverse(record.start));
     commands.into_iter().map(|record| record.trace).find(|trace| has_written(*trace))
 }

@@ -146,7 +146,7 @@ const card = (title, ...children) => h("section.card", null, h("h2", null, title
 const facts = (entries) => h("dl", null, entries.filter((one) => one !== null).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
 
 /** @param {any[]} list */
-const conditions = (list) => h("div.scroll", null, h("table", null, h("thead", null, h("tr", null, ["Condition", "Status", "Reason", "Since"].map((title) => h("th", { scope: "col" }, title)))),
+const conditions = (list) => h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Conditions" }, h("table", null, h("thead", null, h("tr", null, ["Condition", "Status", "Reason", "Since"].map((title) => h("th", { scope: "col" }, title)))),
   h("tbody", null, list.map((one) => {
     // Of most conditions True is the good news.
     const isBadNews = /(Pressure|Unavailable|Failure|Failed|Deadline|Disruption|Resizing)/.test(one.type);
@@ -167,7 +167,7 @@ function special(object) {
         ["Address", status.podIP ?? "none"], ["Service account", spec.serviceAccountName ?? ""], ["QoS", status.qosClass ?? ""],
         status.message ? ["Message", status.message] : null,
       ])),
-      card("Containers", h("div.scroll", null, h("table", null, h("thead", null, h("tr", null, ["Container", "State", "Restarts", "Image"].map((title) => h("th", { scope: "col" }, title)))),
+      card("Containers", h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Containers" }, h("table", null, h("thead", null, h("tr", null, ["Container", "State", "Restarts", "Image"].map((title) => h("th", { scope: "col" }, title)))),
         h("tbody", null, [...(spec.initContainers ?? []), ...(spec.containers ?? [])].map((container) => {
           const state = states.find((one) => one.name === container.name);
           const [word, value] = Object.entries(state?.state ?? { waiting: {} })[0] ?? ["waiting", {}];
@@ -242,7 +242,7 @@ function eventsPanel(place, object, view) {
 export const time = (event) => event.series?.lastObservedTime ?? event.lastTimestamp ?? event.eventTime ?? event.metadata.creationTimestamp ?? "";
 
 /** @param {any[]} events @param {boolean} showsObject */
-export const eventTable = (events, showsObject) => h("div.scroll", null, h("table.events", null,
+export const eventTable = (events, showsObject) => h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Events" }, h("table.events", null,
   h("thead", null, h("tr", null, ["When", "Reason", ...(showsObject ? ["Object"] : []), "Message", "From"].map((title) => h("th", { scope: "col" }, title)))),
   h("tbody", null, events.map((event) => {
     const about = event.involvedObject ?? {};

@@ -10,22 +10,13 @@ import { eventTable, stateOf, time } from "./object.js";
 import { topology } from "./topology.js";
 
 const POLL = 15000;
-/** Hours of use that are kept while the page is open, and over a reload. */
-const KEPT = 4 * 3600 * 1000;
-const STORED = "ferry.usage";
+/** How much of the past the plots show. */
+const SHOWN = 6 * 3600 * 1000;
 
-/** @typedef {{ time: number, cpu: number, memory: number }} Sample */
+/** What all nodes used together. @typedef {{ time: number, cpu: number, memory: number }} Sample */
 
-/** @type {Map<string, Sample[]>} */
-const history = restore();
-
-function restore() {
-  try {
-    return new Map(JSON.parse(sessionStorage.getItem(STORED) ?? "[]"));
-  } catch {
-    return new Map();
-  }
-}
+/** Since the page was opened; before that it is what the server has kept. @type {Sample[]} */
+const history = [];
 
 const core = (/** @type {string} */ resource, namespaced = true) => ({ group: "", version: "v1", resource, namespaced });
 const apps = (/** @type {string} */ resource) => ({ group: "apps", version: "v1", resource, namespaced: true });
@@ -58,20 +49,21 @@ export async function overviewView(view) {
   const used = new Map();
   const poll = async () => {
     const usage = await get("/apis/metrics.k8s.io/v1beta1/nodes", { signal }).catch(() => null);
-    for (const node of usage?.items ?? []) {
-      const sample = { time: Date.now(), cpu: quantity(node.usage.cpu), memory: quantity(node.usage.memory) };
-      used.set(node.metadata.name, sample);
-      const samples = history.get(node.metadata.name) ?? [];
-      if (Date.now() - (samples.at(-1)?.time ?? 0) >= POLL / 2) samples.push(sample);
-      history.set(node.metadata.name, samples.filter((one) => one.time > Date.now() - KEPT));
+    for (const node of usage?.items ?? []) used.set(node.metadata.name, { cpu: quantity(node.usage.cpu), memory: quantity(node.usage.memory) });
+    if (usage?.items.length && Date.now() - (history.at(-1)?.time ?? 0) >= POLL / 2) {
+      const sum = (/** @type {"cpu" | "memory"} */ what) => usage.items.reduce((/** @type {number} */ sum, /** @type {any} */ node) => sum + quantity(node.usage[what]), 0);
+      history.push({ time: Date.now(), cpu: sum("cpu"), memory: sum("memory") });
     }
-    try {
-      sessionStorage.setItem(STORED, JSON.stringify([...history]));
-    } catch {
-      // Full: what was kept is enough.
-    }
+    while (history.length && history[0].time < Date.now() - SHOWN) history.shift();
     draw();
   };
+  // Who may not read it sees what was used since the page was opened.
+  get("/ferry/v1/usage", { signal }).then(({ samples }) => {
+    const first = history[0]?.time ?? Infinity;
+    const kept = samples.filter((/** @type {any} */ one) => one.time < first && one.time > Date.now() - SHOWN);
+    history.unshift(...kept.map((/** @type {any} */ one) => ({ time: one.time, cpu: one.nanoCores / 1e9, memory: one.memoryBytes })));
+    draw();
+  }).catch(() => {});
   poll();
   const timer = setInterval(poll, POLL);
   signal.addEventListener("abort", () => clearInterval(timer));
@@ -126,18 +118,15 @@ export async function overviewView(view) {
   /** @param {any[]} nodes */
   function drawUsage(nodes) {
     const total = (/** @type {"cpu" | "memory"} */ what) => nodes.reduce((sum, node) => sum + (quantity(node.status?.allocatable?.[what]) || 0), 0);
-    const times = [...new Set([...history.values()].flat().map((sample) => Math.round(sample.time / POLL)))].sort((one, other) => one - other);
-    const sums = (/** @type {"cpu" | "memory"} */ what) => times.map((slot) => ({
-      time: slot * POLL, value: [...history.values()].reduce((sum, samples) => sum + (samples.findLast((sample) => Math.round(sample.time / POLL) <= slot)?.[what] ?? 0), 0),
-    }));
-    const to = Date.now(), from = Math.min(to - 15 * 60 * 1000, (times[0] ?? to / POLL) * POLL);
-    const [cpu, memory] = [sums("cpu"), sums("memory")];
-    replace(place.usage, times.length ? [
+    const to = Date.now(), from = Math.min(to - 15 * 60 * 1000, history[0]?.time ?? to);
+    const points = (/** @type {"cpu" | "memory"} */ what) => history.map((sample) => ({ time: sample.time, value: sample[what] }));
+    const [cpu, memory] = [points("cpu"), points("memory")];
+    replace(place.usage, history.length ? [
       h("h3", null, `CPU `, h("span.muted", null, cpu.length ? `${cores(cpu[cpu.length - 1].value)} of ${cores(total("cpu"))} cores` : "")),
       plot({ label: "CPU", points: cpu, most: total("cpu"), format: cores, from, to }),
       h("h3", null, `Memory `, h("span.muted", null, memory.length ? `${bytes(memory[memory.length - 1].value)} of ${bytes(total("memory"))}` : "")),
       plot({ label: "Memory", points: memory, most: total("memory"), format: bytes, from, to }),
-    ] : h("p.muted", null, "No use is known yet. It is asked for every 15 seconds while this page is open."));
+    ] : h("p.muted", null, "No use is known yet. It is asked for every 15 seconds while this page is open, and every minute otherwise."));
   }
 }
 

@@ -27,8 +27,9 @@ export async function pendingView(view) {
       if (!card) {
         const panel = h("div");
         const isFirst = cards.size < 3;
-        const details = h("details.card", { open: isFirst }, h("summary", null, h("a", { href: objectHref({ group: "", resource: "pods" }, pod.metadata.namespace, pod.metadata.name, "pending") }, `${pod.metadata.namespace}/${pod.metadata.name}`), " ",
-          badge(reasonOf(pod), "warn"), h("span.muted", null, ` for ${age(pod.metadata.creationTimestamp)}`)), panel);
+        const details = h("details.card", { open: isFirst }, h("summary", null, `${pod.metadata.namespace}/${pod.metadata.name} `,
+          badge(reasonOf(pod), "warn"), h("span.muted", null, ` for ${age(pod.metadata.creationTimestamp)}`)),
+          h("p", null, h("a", { href: objectHref({ group: "", resource: "pods" }, pod.metadata.namespace, pod.metadata.name, "pending") }, `Open ${pod.metadata.name}`)), panel);
         const fill = () => pendingPanel(panel, live.items.get(pod.metadata.uid) ?? pod, traced, view.signal);
         if (isFirst) fill();
         else details.addEventListener("toggle", fill, { once: true });
@@ -91,7 +92,7 @@ function attemptTable(attempts) {
   const facts = (last.attributes ?? []).filter((/** @type {any} */ one) => !["refused", "refused_nodes", "scores"].includes(one[0]));
   return [
     h("p.muted", null, `${attempts.length > 1 ? `The last of ${attempts.length} recorded attempts` : "The attempt to place it"}, ${instant(last.start)}`, facts.length ? ": " + facts.map((/** @type {any} */ [key, value]) => `${key} ${value}`).join(", ") : ""),
-    refusals.length ? h("div.scroll", null, h("table", null, h("thead", null, h("tr", null, ["Node", "Plugin", "What it said"].map((title) => h("th", { scope: "col" }, title)))),
+    refusals.length ? h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Refusals" }, h("table", null, h("thead", null, h("tr", null, ["Node", "Plugin", "What it said"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", null, refusals.map(({ node, plugin, reason }) => h("tr", null, h("td", null, h("a", { href: objectHref(NODES, "", node) }, node)), h("td", null, badge(plugin, "bad")), h("td", null, reason)))))) : null,
     scores.length ? h("p", null, "Scores: ", scores.map((score) => badge(score, "quiet"))) : null,
     last.error ? h("p.problem", null, last.error) : null,

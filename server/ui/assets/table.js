@@ -34,9 +34,9 @@ export class Table {
     this.head = h("div.row.head", { role: "row", "aria-rowindex": 1 });
     this.space = h("div.space", { role: "rowgroup" });
     this.empty = h("p.empty", { hidden: true }, options.empty ?? "Nothing here.");
-    this.body = h("div.body", { tabindex: 0, role: "presentation", "aria-label": options.label, onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event) },
+    this.body = h("div.body", { tabindex: 0, role: "table", "aria-label": options.label, onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event) },
       h("div.sticky", { role: "rowgroup" }, this.head), this.space);
-    this.element = h("div.table", { role: "table", "aria-label": options.label }, this.body, this.empty);
+    this.element = h("div.table", null, this.body, this.empty);
     this.draw = onFrame(() => this.drawNow());
     this.body.addEventListener("scroll", this.draw, { passive: true });
     new ResizeObserver(this.draw).observe(this.body);
@@ -74,7 +74,7 @@ export class Table {
 
   drawNow() {
     const { rows, body, space } = this;
-    this.element.setAttribute("aria-rowcount", String(rows.length + 1));
+    body.setAttribute("aria-rowcount", String(rows.length + 1));
     this.empty.hidden = rows.length > 0;
     this.body.classList.toggle("bare", rows.length === 0);
     const first = Math.max(0, Math.floor(body.scrollTop / ROW) - MARGIN);

@@ -45,7 +45,7 @@ export function topology(place, services, slices) {
   const width = 620;
   const cut = (/** @type {string} */ text) => (text.length > 34 ? text.slice(0, 33) + "…" : text);
   let at = 0;
-  const drawing = svg("svg.topology", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMinYMin meet", role: "img", "aria-label": `${plural(services.length, "Service")} and their endpoints` }, rows.map(({ y, service, pods }) => {
+  const drawing = svg("svg.topology", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMinYMin meet", role: "group", "aria-label": `${plural(services.length, "Service")} and their endpoints` }, rows.map(({ y, service, pods }) => {
     const from = y * LINE + LINE / 2 + 4;
     const first = Math.max(at, Math.round(y - (Math.max(1, pods.length) - 1) / 2));
     at = first + Math.max(1, pods.length);

@@ -1,7 +1,7 @@
 // @ts-check
 /** What happened when, and because of what: `ferry trace` as a picture. */
 
-import { get, isAborted } from "./api.js";
+import { Refused, isAborted, lines } from "./api.js";
 import { badge, h, replace } from "./dom.js";
 import { duration, instant, longDuration, plural } from "./format.js";
 import { hrefOfKey } from "./kinds.js";
@@ -10,8 +10,8 @@ import { mayTrace } from "./rights.js";
 import { Table } from "./table.js";
 import { Waterfall } from "./waterfall.js";
 
-/** How often what happens is asked for. */
-const POLL = 1500;
+/** After how long a watch that ended is begun again, at first and at most. */
+const AGAIN = 1000, AGAIN_AT_MOST = 30000;
 
 /** @param {import("./app.js").View} view */
 export async function traceView(view) {
@@ -48,8 +48,8 @@ export async function traceView(view) {
 /** @param {HTMLElement} place @param {URLSearchParams} query @param {AbortSignal} signal */
 export function tracePanel(place, query, signal) {
   const heading = h("div.story", { role: "status" }, h("p.muted", null, "reading…"));
-  const steps = h("input", { type: "checkbox", id: "steps", onchange: () => read() });
-  const live = h("input", { type: "checkbox", id: "live", checked: true });
+  const steps = h("input", { type: "checkbox", id: "steps", onchange: () => follow() });
+  const live = h("input", { type: "checkbox", id: "live", checked: true, onchange: () => (live.checked ? follow() : watching?.abort()) });
   const causes = h("input", { type: "checkbox", id: "causes", checked: true, onchange: () => { waterfall.showsCauses = causes.checked; waterfall.draw(); } });
   const asTable = h("input", { type: "checkbox", id: "as-table", onchange: () => { table.element.hidden = !asTable.checked; waterfall.element.hidden = asTable.checked; table.draw(); waterfall.draw(); } });
   const details = h("aside.details", { "aria-label": "The chosen step", "aria-live": "polite" });
@@ -79,20 +79,36 @@ export function tracePanel(place, query, signal) {
     h("div.split", null, h("div.picture", null, waterfall.element, table.element), details));
   describe(null);
 
-  let last = "";
-  async function read() {
-    try {
-      const answer = await get(`/ferry/v1/trace?${query}&story=${steps.checked ? "steps" : "chapters"}`, { signal });
-      const version = JSON.stringify([answer.story.spans, answer.story.end, steps.checked, answer.uid]);
-      if (version === last) return;
-      last = version;
-      found = answer;
-      tell();
-      waterfall.show(answer.story);
-      table.show(answer.story.steps);
-      if (waterfall.selected) describe(waterfall.selected);
-    } catch (error) {
-      if (!isAborted(error)) replace(heading, h("p.problem", { role: "alert" }, /** @type {Error} */ (error).message));
+  /** @param {any} answer */
+  function show(answer) {
+    found = answer;
+    tell();
+    waterfall.show(answer.story);
+    table.show(answer.story.steps);
+    if (waterfall.selected) describe(waterfall.selected);
+  }
+
+  /** @type {AbortController | null} */
+  let watching = null;
+  /** Shows the answer, and each further one that the server sends when it has changed. */
+  async function follow() {
+    watching?.abort();
+    const own = (watching = new AbortController());
+    signal.addEventListener("abort", () => own.abort(), { once: true, signal: own.signal });
+    for (let pause = AGAIN; !own.signal.aborted; pause = Math.min(pause * 2, AGAIN_AT_MOST)) {
+      try {
+        for await (const line of lines(`/ferry/v1/trace?${query}&watch=true&story=${steps.checked ? "steps" : "chapters"}`, own.signal)) {
+          if (!line) continue;
+          pause = AGAIN;
+          show(JSON.parse(line));
+          if (!live.checked) return own.abort();
+        }
+      } catch (error) {
+        if (isAborted(error) || own.signal.aborted) return;
+        if (!found || error instanceof Refused) replace(heading, h("p.problem", { role: "alert" }, /** @type {Error} */ (error).message));
+        if (error instanceof Refused && error.code < 500) return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, pause));
     }
   }
 
@@ -110,6 +126,7 @@ export function tracePanel(place, query, signal) {
         story.idleReconciles ? h("span.muted", null, ` · ${plural(story.idleReconciles, "reconcile")} found nothing to do`) : null),
       story.critical ? h("p", null, badge("◆ critical path", "warn"), ` ${longDuration(story.critical)}: `, path.map((/** @type {any} */ step, /** @type {number} */ at) => [at ? ", " : "", h("button.link", { onclick: () => waterfall.select(waterfall.story?.steps.find((one) => one.span === step.span) ?? null) }, `${share(step.critical)} ${step.label}`)]),
         story.waited ? `, ${share(story.waited)} on watches and in queues` : "") : null,
+      found.clocks?.length ? h("p.muted", null, "Corrected by what caused what: ", found.clocks.map((/** @type {any} */ clock) => `the clock of ${clock.source} by ${clock.offset > 0 ? "+" : "−"}${duration(Math.abs(clock.offset))}`).join(", ")) : null,
       found.isCut ? h("p.muted", null, "There is more than one answer holds; the oldest steps are left out.") : null,
       found.failure ? h("p.problem", null, `The history is not written to disk: ${found.failure}`) : null, others);
   }
@@ -141,7 +158,5 @@ export function tracePanel(place, query, signal) {
       h("p.muted", null, record ? `${record.name} · trace ` : "", record ? h("a", { href: `#/trace?trace=${record.trace}` }, record.trace.slice(0, 8) + "…") : null));
   }
 
-  read();
-  const timer = setInterval(() => { if (live.checked && !document.hidden) read(); }, POLL);
-  signal.addEventListener("abort", () => clearInterval(timer));
+  follow();
 }

@@ -10,13 +10,27 @@ import { duration } from "./format.js";
 const LINE = 22;
 const HEAD = 30;
 const AXIS = 26;
+/** Of the height: arrows are looked for by it. */
+const BAND = 1024;
+/** More arrows than these hide each other. */
+const MOST_ARROWS = 400;
+/** Of those that cross much of the height, as many are looked at. */
+const MOST_LONG = 1000;
 
 /**
  * @typedef {{ chapter: string, indent: number, label: string, facts: string, start: number, duration: number, end: number,
  *   error?: string, times: number, intervals: [number, number][], critical: number, span: string, causes?: [number, number][], writes?: [number, number][] }} Step
  * @typedef {{ steps: Step[], start: number, end: number, spans: number, critical: number, waited: number, idleReconciles: number,
  *   folds: { after: number, length: number }[] }} Story
+ * @typedef {{ from: { step: Step, top: number, time: number }, to: { step: Step, top: number }, time: number }} Arrow
  */
+
+/** @template K, V @param {Map<K, V[]>} lists @param {K} key @param {V} value */
+function add(lists, key, value) {
+  const list = lists.get(key);
+  if (list) list.push(value);
+  else lists.set(key, [value]);
+}
 
 /** Time without the folded gaps: each takes a small part of the whole instead of its length. */
 export class Axis {
@@ -105,6 +119,7 @@ export class Waterfall {
       if (!("step" in line)) continue;
       for (const [revision, time] of line.step.writes ?? []) if (!this.writers.has(revision)) this.writers.set(revision, { ...line, time });
     }
+    this.noteArrows();
     if (!wasAll && !before) (this.from = 0), (this.to = 1);
     this.selected = this.story.steps.find((step) => step.span === before) ?? null;
     this.draw();
@@ -127,6 +142,28 @@ export class Waterfall {
       const own = (step.causes ?? []).filter(([revision]) => !known.has(revision));
       if (own.length) this.causes.set(step, own);
       above.push(step);
+    }
+  }
+
+  /** Where an arrow is, so that a look at a part of a long story finds those that are there. */
+  noteArrows() {
+    /** Short ones by the stretches of the height that they cross. @type {Map<number, Arrow[]>} */
+    this.bands = new Map();
+    /** @type {Arrow[]} */
+    this.longArrows = [];
+    /** @type {Map<Step, Arrow[]>} */
+    this.arrowsOf = new Map();
+    for (const line of this.lines) {
+      if (!("step" in line)) continue;
+      for (const [revision, time] of this.causes?.get(line.step) ?? []) {
+        const writer = this.writers?.get(revision);
+        if (!writer || writer.step === line.step) continue;
+        const arrow = { from: writer, to: line, time };
+        for (const step of [writer.step, line.step]) add(this.arrowsOf, step, arrow);
+        const first = Math.floor(Math.min(writer.top, line.top) / BAND), last = Math.floor(Math.max(writer.top, line.top) / BAND);
+        if (last - first > 4) this.longArrows.push(arrow);
+        else for (let band = first; band <= last; band++) add(this.bands, band, arrow);
+      }
     }
   }
 
@@ -248,33 +285,32 @@ export class Waterfall {
     pen.beginPath();
     pen.rect(this.labels, AXIS, this.width, height);
     pen.clip();
+    /** @type {Set<Arrow>} */
+    const found = new Set(this.selected ? this.arrowsOf?.get(this.selected) : []);
+    for (let band = Math.floor(scroll / BAND); band <= Math.floor((scroll + height) / BAND); band++) {
+      for (const arrow of this.bands?.get(band) ?? []) found.add(arrow);
+    }
+    for (const arrow of this.longArrows?.slice(0, MOST_LONG) ?? []) found.add(arrow);
     let drawn = 0;
-    for (const line of this.lines) {
-      const causes = "step" in line ? this.causes?.get(line.step) : undefined;
-      if (!("step" in line) || !causes) continue;
-      const to = line.top - scroll + LINE / 2;
-      for (const [revision, time] of causes) {
-        const writer = this.writers?.get(revision);
-        if (!writer || writer.step === line.step) continue;
-        const from = writer.top - scroll + LINE / 2;
-        if ((from < 0 && to < 0) || (from > height && to > height)) continue;
-        const isChosen = line.step === this.selected || writer.step === this.selected;
-        if (++drawn > 400 && !isChosen) continue;
-        const x1 = this.x(writer.time), x2 = this.x(time);
-        pen.globalAlpha = isChosen ? 1 : 0.35;
-        pen.lineWidth = isChosen ? 2 : 1;
-        pen.strokeStyle = pen.fillStyle = colours.accent;
-        pen.beginPath();
-        pen.moveTo(x1, from);
-        const bend = Math.min(60, Math.max(14, Math.abs(x2 - x1) / 2));
-        pen.bezierCurveTo(x1 + bend, from, x2 - bend, to, x2 - 4, to);
-        pen.stroke();
-        pen.beginPath();
-        pen.moveTo(x2, to);
-        pen.lineTo(x2 - 6, to - 3.5);
-        pen.lineTo(x2 - 6, to + 3.5);
-        pen.fill();
-      }
+    for (const { from: writer, to: line, time } of found) {
+      const from = writer.top - scroll + LINE / 2, to = line.top - scroll + LINE / 2;
+      if ((from < 0 && to < 0) || (from > height && to > height)) continue;
+      const isChosen = line.step === this.selected || writer.step === this.selected;
+      if (++drawn > MOST_ARROWS && !isChosen) continue;
+      const x1 = this.x(writer.time), x2 = this.x(time);
+      pen.globalAlpha = isChosen ? 1 : 0.35;
+      pen.lineWidth = isChosen ? 2 : 1;
+      pen.strokeStyle = pen.fillStyle = colours.accent;
+      pen.beginPath();
+      pen.moveTo(x1, from);
+      const bend = Math.min(60, Math.max(14, Math.abs(x2 - x1) / 2));
+      pen.bezierCurveTo(x1 + bend, from, x2 - bend, to, x2 - 4, to);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x2, to);
+      pen.lineTo(x2 - 6, to - 3.5);
+      pen.lineTo(x2 - 6, to + 3.5);
+      pen.fill();
     }
     pen.restore();
   }

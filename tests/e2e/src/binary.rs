@@ -1,6 +1,6 @@
 //! `ferry apiserver` as a process of its own, with the flags of a test.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,13 +33,23 @@ impl Process {
     /// Starts `ferry apiserver` in a directory of its own and waits until it is ready. `flags` is told the
     /// directory, for files that it writes there first.
     pub async fn apiserver(binary: &Path, flags: impl FnOnce(&Path) -> Vec<String>) -> Process {
+        Process::apiserver_at(binary, Ipv4Addr::LOCALHOST, flags).await
+    }
+
+    /// The same on another address of the loopback interface: servers of one cluster are told apart by it.
+    pub async fn apiserver_at(
+        binary: &Path,
+        address: Ipv4Addr,
+        flags: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Process {
         let directory = tempfile::tempdir().expect("a directory");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = TcpListener::bind((address, 0)).expect("a free port");
         let port = listener.local_addr().expect("it listens").port();
         drop(listener);
         let mut command = Command::new(binary);
         command
-            .args(["apiserver", "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"])
+            .args(["apiserver", "--bind-address", &address.to_string()])
+            .args(["--advertise-address", &address.to_string()])
             .args(["--port", &port.to_string(), "--data-dir"])
             .arg(directory.path())
             .args(flags(directory.path()))
@@ -50,7 +60,7 @@ impl Process {
         process
     }
 
-    /// Kills the server and starts it again on its directory.
+    /// Kills the server, if it runs, and starts it again on its directory.
     pub async fn restart(&mut self) {
         self.kill();
         self.child = self.command.spawn().expect("ferry starts");

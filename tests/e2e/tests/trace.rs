@@ -113,6 +113,72 @@ async fn only_administrators_read_and_hand_in_and_what_is_handed_in_is_marked_an
     server.delete(TRACE).await.expect(405);
 }
 
+#[tokio::test]
+async fn only_a_server_hands_over_what_it_keeps() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
+    let mut own = {
+        let span = ferry_trace::span("test.told");
+        let trace = span.context().trace;
+        drop(span);
+        ferry_trace::ring().trace(trace)
+    };
+    own[0].committed = Some(77);
+    let packet = ferry_trace::packet::pack(&own).expect("packed");
+    let path = format!("{TRACE}?server=192.0.2.7:6443");
+    let headers = [("content-type", ferry_trace::packet::CONTENT_TYPE)];
+    // An administrator, a node, and somebody who only bears the name.
+    let name = "kube-apiserver-kubelet-client";
+    let others =
+        [("root", "system:masters"), ("system:node:n1", "system:nodes"), (name, "system:authenticated")];
+    for (name, group) in others {
+        let user = server.user(name, &[group]);
+        assert_eq!(
+            send(&user, Method::POST, &path, &headers, packet.clone()).await.code,
+            403,
+            "{name} {group}"
+        );
+    }
+    let peer = server.user(name, &["system:masters"]);
+    assert_eq!(send(&peer, Method::POST, &path, &headers, packet[..20].to_vec()).await.code, 400);
+    assert_eq!(send(&peer, Method::POST, TRACE, &headers, packet.clone()).await.code, 403, "which server?");
+    assert_eq!(send(&peer, Method::POST, &path, &headers, packet).await.code, 200);
+    let told = records(&server, &format!("trace={}", own[0].trace)).await;
+    let source = |record: &Record| record.source.clone().map(String::from);
+    let told =
+        told.iter().find(|record| source(record).is_some_and(|source| source == "server 192.0.2.7:6443"));
+    assert_eq!(told.map(|record| record.committed), Some(Some(77)), "a server knows what it wrote");
+}
+
+#[tokio::test]
+async fn a_watched_answer_comes_again_when_it_has_changed() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
+    server.post(MAPS, &config_map("watched")).await.expect(201);
+    let path = format!("{TRACE}?object=cm/watched&story=chapters&watch=true");
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    let mut lines = server.admin().request_stream(request).await.expect("a stream").lines();
+    let mut next = async || {
+        let line = tokio::time::timeout(Duration::from_secs(30), lines.try_next()).await.expect("in time");
+        let line = line.expect("is read").expect("goes on");
+        let answer: Value = serde_json::from_str(&line).expect("an answer");
+        assert!(answer["story"]["steps"].as_array().is_some_and(|steps| !steps.is_empty()), "{answer}");
+        let records: Vec<Record> = serde_json::from_value(answer["records"].clone()).expect("records");
+        records.iter().filter_map(|record| record.committed).max()
+    };
+    // What ended while the first answer was made may come as a second one.
+    let created = next().await.expect("the creation");
+    server.post(MAPS, &config_map("unwatched")).await.expect(201);
+    let change = json!({"data": {"k": "w"}});
+    let changed = server.patch(&format!("{MAPS}/watched"), "merge", &change).await.expect(200);
+    let revision: i64 = changed["metadata"]["resourceVersion"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .expect("a revision");
+    assert!(revision > created + 1);
+    while next().await != Some(revision) {}
+}
+
 /// What `ferry trace` does, from outside: a kubeconfig, a connection, a question, a picture.
 #[tokio::test]
 async fn a_write_is_shown_as_a_waterfall() {

@@ -24,8 +24,8 @@ const TEXT: u64 = 3;
 /// What the reader of a segment knows at this point of it; the writer keeps the same.
 #[derive(Default)]
 pub struct Encoder {
-    texts: HashMap<Box<str>, u64>,
-    traces: HashMap<TraceId, u64>,
+    texts: HashMap<Box<str>, u64, foldhash::fast::RandomState>,
+    traces: HashMap<TraceId, u64, foldhash::fast::RandomState>,
     start: u64,
     revision: i64,
 }
@@ -158,6 +158,7 @@ impl Decoder {
             error,
             attributes,
             source,
+            is_relayed: false,
         })
     }
 

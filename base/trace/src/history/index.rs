@@ -46,7 +46,7 @@ pub struct Index {
 #[derive(Default)]
 pub struct IndexBuilder {
     times: Option<(u64, u64)>,
-    keys: HashSet<u32>,
+    keys: HashSet<u32, foldhash::fast::RandomState>,
 }
 
 impl IndexBuilder {

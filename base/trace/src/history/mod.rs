@@ -7,12 +7,15 @@
 //!    └──────────────────────────────────────────────────┘
 //! ```
 //!
+//! Of each write the steps are kept that say something a day later ([`choice`]), a fifth of them.
+//!
 //! Nothing is added to a request: the writer reads the ring, as any follower does, and what the ring lets go of before
 //! the writer comes is counted ([`History::dropped`]). A crash loses what ended in the last half second. A segment
 //! that is full gets an index beside it, a sorted list of hashes of the objects, uids, traces, revisions and users that
 //! occur in it, so that a question reads the segments that may answer it and no others.
 
-mod codec;
+mod choice;
+pub(crate) mod codec;
 mod gather;
 mod index;
 mod retention;
@@ -37,6 +40,7 @@ pub struct History {
     directory: PathBuf,
     ring: &'static Ring,
     writer: Writer,
+    written_until: u64,
 }
 
 impl History {
@@ -48,7 +52,12 @@ impl History {
     fn of_ring(directory: PathBuf, retention: Retention, ring: &'static Ring) -> io::Result<History> {
         segment::make_directory(&directory)?;
         let writer = Writer::start(directory.clone(), retention, ring)?;
-        Ok(History { directory, ring, writer })
+        let last = match segment::list(&directory)?.last() {
+            Some(segment) => segment.index()?,
+            None => None,
+        };
+        let written_until = last.map_or(0, |index| index.last_end);
+        Ok(History { directory, ring, writer, written_until })
     }
 
     /// What is on disk and in the ring. Blocks: it reads files.
@@ -66,6 +75,11 @@ impl History {
     /// What keeps the writer from writing: a full disk, say.
     pub fn failure(&self) -> Option<String> {
         self.writer.failure()
+    }
+
+    /// When the last span ended that was on disk when this history began: nanoseconds since 1970, 0 where there was none.
+    pub fn written_until(&self) -> u64 {
+        self.written_until
     }
 
     /// Writes what has ended so far, and ends.
@@ -196,6 +210,9 @@ pub fn read(directory: &Path, wanted: &Wanted) -> io::Result<Found> {
             Err(error) => return Err(error),
         }
     }
+    // What another server told twice is told once.
+    let mut known = HashSet::new();
+    found.records.retain(|record| known.insert(record.span));
     found.records.sort_by_key(|record| record.start);
     Ok(found)
 }

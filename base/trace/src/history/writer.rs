@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
+use super::choice::Choice;
 use super::retention::Retention;
 use super::segment::{self, Open, Segment};
-use crate::ring::{Record, Ring};
+use crate::ring::{Ended, Record, Ring};
 
 /// Spans end in bursts: one write and one sync take a burst along. What is lost in a crash is younger than this.
 const GATHER: Duration = Duration::from_millis(500);
@@ -82,12 +83,14 @@ impl Drop for Writer {
 
 fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
     let mut written = 0;
+    let mut choice = Choice::default();
     loop {
         let is_stopping = wait_for_more(ring, written, shared);
-        let records = ring.after(written);
-        if let Some(last) = records.last().map(|record| record.sequence) {
-            let missed = (last - written) - records.len() as u64;
-            let lost = match segments.append(&records) {
+        let Ended { records, seen, last } = ring.after_if(written, |record| choice.takes(record));
+        if let Some(last) = last {
+            let missed = (last - written) - seen;
+            let appended = if records.is_empty() { Ok(()) } else { segments.append(&records) };
+            let lost = match appended {
                 Ok(()) => {
                     *shared.failure.lock() = None;
                     missed

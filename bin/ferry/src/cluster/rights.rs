@@ -54,7 +54,7 @@ fn roles_of_ferry() -> [(&'static str, Value); 6] {
         "apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
         "resourceNames": ["kubernetes.io/kubelet-serving"], "verbs": ["approve"],
     }]);
-    // Nodes tell what they did; only administrators read what everybody did.
+    // Nodes and components tell what they did; only administrators read what everybody did.
     let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
     let images = json!([{ "nonResourceURLs": ["/ferry/v1/images/*"], "verbs": ["get", "head"] }]);
     // A policy is about pods by their labels, wherever they run: a node must see them to know their addresses.
@@ -72,7 +72,7 @@ fn roles_of_ferry() -> [(&'static str, Value); 6] {
     ]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 11] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 14] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
@@ -86,6 +86,14 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 11] {
         // A node's proxy, network and DNS work with the node's own certificate.
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
         ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
+        // Components that run as processes of their own.
+        (
+            "system:ferry:controllers-trace",
+            "system:ferry:trace-writer",
+            user("system:kube-controller-manager"),
+        ),
+        ("system:ferry:scheduler-trace", "system:ferry:trace-writer", user("system:kube-scheduler")),
+        ("system:ferry:proxy-trace", "system:ferry:trace-writer", user("system:kube-proxy")),
         ("system:ferry:node", "system:ferry:node", group("system:nodes")),
         ("system:ferry:image-reader", "system:ferry:image-reader", group("system:nodes")),
         ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),

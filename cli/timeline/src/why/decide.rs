@@ -47,6 +47,9 @@ pub struct Reason {
     pub uid: Option<String>,
     /// Nanoseconds since 1970.
     pub time: u64,
+    /// When it was over, of something that lasts: nanoseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
     #[serde(flatten)]
@@ -102,7 +105,12 @@ pub fn why(records: &[Record], object: &str, question: &Question) -> Vec<Reason>
     if !matches!(question, Question::Field(_)) {
         reasons.retain(|reason| !is_gone(reason) || gone.insert(reason.uid.clone()));
     }
-    reasons.extend(history.pending(object).filter(|reason| asks_for(question, reason.what)));
+    // A pod that waits no longer is told about only when that is the question.
+    let is_told = |reason: &Reason| match question {
+        Question::Only(_) => asks_for(question, reason.what),
+        _ => asks_for(question, reason.what) && reason.until.is_none(),
+    };
+    reasons.extend(history.pending(object).filter(is_told));
     match question {
         Question::Anything => worth_telling(reasons),
         Question::Only(_) | Question::Field(_) => {
@@ -186,6 +194,7 @@ impl<'a> History<'a> {
             object: commit.object.as_deref().unwrap_or_default().to_owned(),
             uid: commit.text("uid").map(str::to_owned),
             time: commit.start,
+            until: None,
             revision: commit.committed,
             writer: self.writer(commit),
             detail: self.detail(commit, what, &changed),
@@ -288,27 +297,28 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The last attempt to find a node, if it is not followed by one that did.
+    /// The last attempt to find a node that found none, and when another one did or the pod went.
     fn pending(&self, object: &str) -> Option<Reason> {
-        let attempts = self
-            .records
-            .iter()
-            .filter(|record| record.name == "scheduler.schedule" && record.object.as_deref() == Some(object));
-        let last = attempts.max_by_key(|record| record.start)?;
-        let refused = last.text("refused").filter(|refused| !refused.is_empty())?;
-        // A pod that went meanwhile waits for nothing.
-        let is_gone = |commit: &&Record| {
-            commit.start > last.start && matches!(commit.text("verb"), Some(MARK | DELETE))
+        let attempts = || {
+            let of_pod = |record: &&Record| {
+                record.name == "scheduler.schedule" && record.object.as_deref() == Some(object)
+            };
+            self.records.iter().filter(of_pod)
         };
-        if self.commits_of(object).iter().any(is_gone) {
-            return None;
-        }
+        let refusal =
+            |record: &Record| record.text("refused").filter(|text| !text.is_empty()).map(str::to_owned);
+        let last = attempts().filter(|record| refusal(record).is_some()).max_by_key(|record| record.start)?;
+        let refused = refusal(last)?;
+        let is_gone = |commit: &&Record| matches!(commit.text("verb"), Some(MARK | DELETE));
+        let ends = self.commits_of(object).into_iter().filter(is_gone).chain(attempts());
+        let until = ends.map(|record| record.start).filter(|start| *start > last.start).min();
         let nodes = last.text("refused_nodes").map(|nodes| format!(" ({nodes})")).unwrap_or_default();
         Some(Reason {
             what: What::Pending,
             object: object.to_owned(),
             uid: None,
             time: last.start,
+            until,
             revision: None,
             writer: Writer { component: Some("scheduler".into()), ..Writer::default() },
             detail: Some(format!("{refused}{nodes}")),
@@ -592,6 +602,15 @@ mod tests {
         );
         let bound = format!("{refused}\nscheduler.schedule @pods/default/x node=one");
         check(&bound, "pods/default/x", Question::Anything, &[]);
+        check(
+            &bound,
+            "pods/default/x",
+            Question::Only(What::Pending),
+            &[
+                "pods/default/x was pending T until 1970-01-01T00:00:01.001Z: 0/1-nodes (one-cpu)",
+                "  by the scheduler",
+            ],
+        );
         let gone = format!("{refused}\nstore.commit @pods/default/x >5 verb=delete");
         assert_eq!(why(&history(&gone), "pods/default/x", &Question::Anything)[0].what, What::Deleted);
     }

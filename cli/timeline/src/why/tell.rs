@@ -19,7 +19,12 @@ fn headline(reason: &Reason) -> String {
     let at = time(reason.time).unwrap_or_default();
     let revision = reason.revision.map(|revision| format!(" (r{revision})")).unwrap_or_default();
     let detail = reason.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
-    format!("{}{} {at}{revision}{detail}", reason.object, what(reason.what, &reason.changes, true))
+    let until = reason.until.and_then(time).map(|until| format!(" until {until}")).unwrap_or_default();
+    let what = match until.is_empty() {
+        true => what(reason.what, &reason.changes, true),
+        false => what(reason.what, &reason.changes, true).replacen(" is ", " was ", 1),
+    };
+    format!("{}{what} {at}{until}{revision}{detail}", reason.object)
 }
 
 fn because(cause: &Cause) -> String {

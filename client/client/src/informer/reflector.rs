@@ -316,7 +316,7 @@ mod tests {
         follower.caught_up(&server).await;
         assert_eq!(
             follower.told(),
-            ["deleted default/a at 5", "modified default/b at 4", "added default/c at 5"]
+            ["deleted default/a at 0", "modified default/b at 4", "added default/c at 5"]
         );
         assert_eq!(server.lists(), 2);
         follower.stop().await;

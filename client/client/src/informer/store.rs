@@ -19,8 +19,8 @@ pub enum Event<K> {
         old: Arc<K>,
         new: Arc<K>,
     },
-    /// `last` is the object's last known state; `revision` that of its deletion, or of the
-    /// list in which it was missing.
+    /// `last` is the object's last known state; `revision` that of its deletion, if it was
+    /// seen: of what is missing in a list, nobody knows when it went.
     Deleted {
         last: Arc<K>,
         revision: Option<i64>,
@@ -133,8 +133,9 @@ impl<K: Object> Store<K> {
         let present: BTreeSet<NamespacedName> = listed.iter().map(NamespacedName::of).collect();
         let missing: Vec<Arc<NamespacedName>> =
             self.objects.keys().filter(|key| !present.contains(&***key)).cloned().collect();
+        // Deleted while nobody watched, at some revision before the list's: that one is somebody else's write.
         let mut events: Vec<Event<K>> =
-            missing.iter().filter_map(|key| self.remove(key, None, self.revision())).collect();
+            missing.iter().filter_map(|key| self.remove(key, None, None)).collect();
         for object in listed {
             events.extend(self.put(object));
         }
@@ -265,7 +266,7 @@ mod tests {
         );
         assert_eq!(
             told(&store.replace(vec![config_map("a", 1), config_map("c", 5), config_map("d", 6)], "9")),
-            ["deleted default/b at 9", "modified default/c at 5", "added default/d at 6"]
+            ["deleted default/b at 0", "modified default/c at 5", "added default/d at 6"]
         );
         assert_eq!(store.resource_version(), "9");
     }

@@ -238,7 +238,8 @@ impl Worker {
             });
             let sandbox = sandbox.map_err(Error::Sandbox)?;
             if let Some(directory) = &self.context.config.cni_trace_dir {
-                ferry_trace::handoff::collect(directory, &sandbox, span.context(), "cni");
+                use ferry_trace::handoff::{PLUGIN, collect};
+                collect(directory, &sandbox, span.context(), PLUGIN);
             }
             drop(span);
             runtime = if plan.kill_pod {

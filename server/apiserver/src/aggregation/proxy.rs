@@ -13,7 +13,7 @@ use super::{Remote, identity};
 use crate::body::{self, Body, PassedOn, Response};
 use crate::node_connection::{copy_headers, join};
 use crate::request_info::RequestInfo;
-use crate::respond;
+use crate::{proxied_pages, respond};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -44,12 +44,13 @@ where
         Ok(place) => Some(place),
         Err(_) => return plain(429, "too many requests to this API server, please try again later"),
     };
+    let is_shown = proxied_pages::is_shown(&passing.headers);
     let (request, client) = match request(remote, user, passing) {
         Ok(request) => request,
         Err(why) => return plain(500, &why),
     };
     match span.in_scope(remote.backend.send(request)).await {
-        Ok(response) => answer(response, client),
+        Ok(response) => answer(response, client, is_shown),
         Err(why) => {
             span.fail(&why);
             remote.backend.failing.notify_one();
@@ -103,6 +104,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
 fn answer(
     mut response: http::Response<hyper::body::Incoming>,
     client: Option<hyper::upgrade::OnUpgrade>,
+    is_shown: bool,
 ) -> Response {
     // How fast it is read is between the client and who answers.
     let mut builder = http::Response::builder().status(response.status()).extension(PassedOn);
@@ -119,6 +121,9 @@ fn answer(
     let (parts, body) = response.into_parts();
     if let Some(headers) = builder.headers_mut() {
         copy_headers(&parts.headers, headers);
+        if is_shown {
+            proxied_pages::confine(headers);
+        }
     }
     respond::finish(builder, Body::passed_on(body::pieces_of(body)))
 }

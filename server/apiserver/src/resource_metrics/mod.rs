@@ -1,10 +1,13 @@
 //! `metrics.k8s.io`: what nodes and pods use, for `kubectl top` and autoscalers. Upstream leaves this to
 //! metrics-server, which scrapes every kubelet all the time; here a kubelet is asked when somebody asks, and
-//! an answer serves everybody for a few seconds. Who never asks pays nothing.
+//! an answer serves everybody for a few seconds.
+//!
+//! [`hours`] is the exception: a look a minute for the plots of the page.
 //!
 //! [`counters`] reads a kubelet's page and makes rates of two of them, [`look`] asks the kubelets.
 
 mod counters;
+pub mod hours;
 mod look;
 
 use std::collections::HashMap;

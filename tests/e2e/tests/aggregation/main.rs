@@ -235,6 +235,15 @@ async fn a_backend_hears_who_asks_and_nothing_that_clients_make_up() {
     let asked = ferry_testkit::send(&admin, Method::GET, RESOURCES, &as_joe, Vec::new()).await.expect(200);
     assert_eq!(header(&asked, "x-remote-user"), ["joe"]);
     assert_eq!(header(&asked, "impersonate-user"), [""; 0]);
+
+    // Shown in a browser, a backend's answer has no part in the API's origin.
+    let browser = [("sec-fetch-site", "none")];
+    let shown = ferry_testkit::send(&admin, Method::GET, RESOURCES, &browser, Vec::new()).await;
+    let policy = shown.headers.get("content-security-policy").and_then(|policy| policy.to_str().ok());
+    assert!(policy.is_some_and(|policy| policy.starts_with("sandbox ") && !policy.contains("same-origin")));
+    let proxy = [("sec-fetch-site", "none"), ("x-forwarded-for", "127.0.0.1")];
+    let passed = ferry_testkit::send(&admin, Method::GET, RESOURCES, &proxy, Vec::new()).await;
+    assert!(!passed.headers.contains_key("content-security-policy"));
 }
 
 #[tokio::test]

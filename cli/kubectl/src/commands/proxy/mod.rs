@@ -5,6 +5,7 @@ mod filter;
 mod static_files;
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -77,8 +78,8 @@ async fn run(cli: &Cli) -> Result<()> {
         cli.line(format!("Starting to serve on {}", listener.local_addr()?))?;
         cli.flush()?;
         loop {
-            let (stream, _) = listener.accept().await?;
-            tokio::task::spawn_local(serve(proxy.clone(), stream));
+            let (stream, peer) = listener.accept().await?;
+            tokio::task::spawn_local(serve(proxy.clone(), stream, Some(peer.ip())));
         }
     }
     let listener = listen_unix(socket)?;
@@ -86,7 +87,7 @@ async fn run(cli: &Cli) -> Result<()> {
     cli.flush()?;
     loop {
         let (stream, _) = listener.accept().await?;
-        tokio::task::spawn_local(serve(proxy.clone(), stream));
+        tokio::task::spawn_local(serve(proxy.clone(), stream, None));
     }
 }
 
@@ -278,9 +279,18 @@ fn keep_alive(socket: &tokio::net::TcpStream, period: Duration) -> Result<()> {
 }
 
 /// One connection of a local client.
-async fn serve(proxy: Rc<Proxy>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+async fn serve(
+    proxy: Rc<Proxy>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Option<IpAddr>,
+) {
     let upstream: Rc<Upstream> = Rc::default();
-    let service = service_fn(move |request| {
+    // Says that a proxy asks, as upstream's does: a page that is shown has this proxy's origin, not the server's.
+    let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.to_string()).ok());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(peer) = &forwarded {
+            request.headers_mut().append("x-forwarded-for", peer.clone());
+        }
         let (proxy, upstream) = (proxy.clone(), upstream.clone());
         async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &upstream).await) }
     });

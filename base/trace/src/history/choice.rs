@@ -1,0 +1,91 @@
+//! What goes to disk: spans that say something a day later, and what they are part of.
+//!
+//! A write is some twenty spans, most of them steps of a few microseconds (an authorizer that allowed, a plugin that had
+//! nothing to say). They are in memory for whoever looks now. To keep each of them for days would cost a write more than
+//! everything else about its trace.
+
+use std::collections::HashSet;
+
+use crate::context::SpanId;
+use crate::ring::Record;
+
+/// A step that took as long as this is worth keeping, whatever it was: somebody waited for it.
+const LONG: u64 = 500_000;
+
+/// Calls that are open at a time; a span whose parent never ends must not take memory for ever.
+const MAX_AWAITED: usize = 16 * 1024;
+
+/// Spans end before what called them does, so a chosen span's callers come later.
+#[derive(Default)]
+pub struct Choice {
+    awaited: HashSet<SpanId, foldhash::fast::RandomState>,
+}
+
+impl Choice {
+    /// Whether it is kept. Records are shown in the order in which they ended.
+    pub fn takes(&mut self, record: &Record) -> bool {
+        let is_chosen = self.awaited.remove(&record.span) || says_something(record);
+        if let Some(parent) = record.parent.filter(|_| is_chosen) {
+            if self.awaited.len() >= MAX_AWAITED {
+                self.awaited.clear();
+            }
+            self.awaited.insert(parent);
+        }
+        is_chosen
+    }
+}
+
+fn says_something(record: &Record) -> bool {
+    record.parent.is_none()
+        || record.committed.is_some()
+        || record.object.is_some()
+        || record.error.is_some()
+        || !record.causes.is_empty()
+        || record.duration >= LONG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::history;
+
+    #[test]
+    fn what_says_something_is_kept_with_all_that_called_it() {
+        let mut records = history(
+            "
+            apiserver.request user=alice
+            filter.authorization ^apiserver.request verdict=allowed
+            registry.create ^apiserver.request
+            registry.validate ^registry.create
+            admission.validate ^registry.create !denied
+            store.commit ^registry.create >7
+            watch.cache ^store.commit
+            webhook.call ^apiserver.request
+            ",
+        );
+        records.iter_mut().for_each(|record| record.duration = 1_000);
+        records[7].duration = LONG;
+        // A call comes from somebody else.
+        records[0].parent = Some(SpanId::generate());
+        records.reverse();
+        let mut choice = Choice::default();
+        let mut kept: Vec<&str> =
+            records.iter().filter(|record| choice.takes(record)).map(|record| &*record.name).collect();
+        kept.reverse();
+        assert_eq!(
+            kept,
+            ["apiserver.request", "registry.create", "admission.validate", "store.commit", "webhook.call"]
+        );
+    }
+
+    #[test]
+    fn callers_that_never_end_take_bounded_memory() {
+        let mut choice = Choice::default();
+        for _ in 0..MAX_AWAITED * 3 {
+            let mut record = history("step >1").remove(0);
+            record.parent = Some(SpanId::generate());
+            assert!(choice.takes(&record));
+        }
+        assert!(choice.awaited.len() <= MAX_AWAITED);
+    }
+}
