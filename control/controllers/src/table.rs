@@ -2,12 +2,12 @@
 
 use crate::context::{Context, Running};
 use crate::{
-    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector,
-    horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle, persistent_volume,
-    pod_gc, policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
-    service_cidr, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
-    volume_expansion,
+    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment,
+    device_taint_eviction, disruption, endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume,
+    garbage_collector, horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle,
+    persistent_volume, pod_gc, policy_status, replica_set, resource_claim, resource_quota, root_ca,
+    service_account, service_account_token, service_cidr, stateful_set, storage_protection, taint_eviction,
+    ttl, ttl_after_finished, volume_expansion,
 };
 
 pub struct Row {
@@ -67,6 +67,18 @@ pub static ROWS: &[Row] = &[
     row("node-ipam-controller", "nodeipam", "node-controller", node_ipam::start),
     row("node-lifecycle-controller", "nodelifecycle", "node-controller", node_lifecycle::start),
     row("taint-eviction-controller", "taint-eviction", "node-controller", taint_eviction::start),
+    row(
+        "device-taint-eviction-controller",
+        "device-taint-eviction",
+        "device-taint-eviction-controller",
+        device_taint_eviction::start,
+    ),
+    row(
+        "resourceclaim-controller",
+        "resource-claim-controller",
+        "resource-claim-controller",
+        resource_claim::start,
+    ),
     row(
         "validatingadmissionpolicy-status-controller",
         "validatingadmissionpolicy-status",
