@@ -2,6 +2,7 @@
 //! why not.
 
 mod cluster;
+mod devices;
 mod extenders;
 
 use cluster::{Cluster, node};
