@@ -202,6 +202,12 @@ impl Kind {
         self
     }
 
+    /// What clients of the kind are told with every answer.
+    fn deprecated(mut self, warning: &'static str) -> Kind {
+        self.deprecation = Some(warning.into());
+        self
+    }
+
     fn returns_deleted(mut self) -> Kind {
         self.returns_deleted = true;
         self

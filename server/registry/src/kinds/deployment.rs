@@ -37,6 +37,11 @@ impl Rules<IgnoredAny> for DeploymentRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, status_keeps_labels: true, ..Traits::default() }
+        Traits {
+            generation: true,
+            counts_metadata: &["annotations"],
+            status_keeps_labels: true,
+            ..Traits::default()
+        }
     }
 }

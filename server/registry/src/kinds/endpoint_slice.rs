@@ -19,6 +19,6 @@ impl Rules<IgnoredAny> for SliceRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+        Traits { generation: true, counts_metadata: &["labels"], ..Traits::default() }
     }
 }

@@ -19,6 +19,6 @@ impl Rules<IgnoredAny> for PriorityClassRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+        Traits { generation: true, counts_nothing: true, ..Traits::default() }
     }
 }

@@ -39,6 +39,6 @@ impl Rules<IgnoredAny> for ReplicaSetRules {
     }
 
     fn traits(&self) -> Traits {
-        Traits { generation: true, status_keeps_labels: true, ..Traits::default() }
+        Traits { generation: true, ..Traits::default() }
     }
 }

@@ -61,6 +61,9 @@ const FOREGROUND: &str = "foregroundDeletion";
 impl Registry {
     pub async fn delete(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         validate_options(options)?;
+        if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
+            call.warn(call.resource.strategy.traits().orphans_warning.map(str::to_owned));
+        }
         for _ in 0..TRIES {
             let entry = call.current().ok_or_else(|| call.not_found())?;
             if let Some(deleted) = self.try_delete(call, options, &entry).await? {
