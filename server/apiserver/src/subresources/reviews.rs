@@ -99,7 +99,9 @@ fn metadata_of(review: &Object, kind: &Kind, manager: &str, namespace: &str) -> 
             versions: &OneVersion,
         },
     );
-    let mut metadata = review.get(&["metadata"]).cloned().unwrap_or_else(|| json!({}));
+    // managers are kept apart from the fields, and only written out together with them
+    let written: Value = serde_json::from_slice(&review.to_stored_json()).unwrap_or_default();
+    let mut metadata = written.get("metadata").cloned().unwrap_or_else(|| json!({}));
     // where it was sent to counts, whatever it says itself
     if let Some(fields) = metadata.as_object_mut() {
         match namespace {
