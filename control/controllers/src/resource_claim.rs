@@ -152,6 +152,14 @@ impl reconcile::Key for Key {
     }
 }
 
+/// A claim that was made for an entry of a pod's list.
+struct Made {
+    /// The pod's uid.
+    pod: String,
+    entry: String,
+    claim: String,
+}
+
 struct Controller {
     client: Client,
     pods: Informer<Pod>,
@@ -160,8 +168,8 @@ struct Controller {
     claims: Informer<ResourceClaim>,
     of_pod: Index<ResourceClaim>,
     templates: Informer<ResourceClaimTemplate>,
-    /// Claims made for a pod that the informer may not show yet: the pod's uid, the entry, and the claim's name.
-    made: Mutex<HashMap<NamespacedName, Vec<(String, String, String)>>>,
+    /// Claims made for a pod that the informer may not show yet.
+    made: Mutex<HashMap<NamespacedName, Vec<Made>>>,
     recorder: Recorder,
 }
 
@@ -305,9 +313,9 @@ impl Controller {
         }
         if let Name::NotMade(_) = name_of(pod, entry)
             && let Some(made) = self.made.lock().get(&NamespacedName::of(pod))
-            && let Some((_, _, name)) = made.iter().find(|(own, of, _)| own == uid && *of == entry.name)
+            && let Some(made) = made.iter().find(|made| made.pod == uid && made.entry == entry.name)
         {
-            return Ok(Some(name.clone()));
+            return Ok(Some(made.claim.clone()));
         }
         let template = entry.resource_claim_template_name.as_deref().unwrap_or("");
         let Some(template) = self.templates.get(&in_namespace_of(pod, template)) else {
@@ -318,7 +326,7 @@ impl Controller {
             Api::namespaced(self.client.clone(), pod.metadata.namespace.as_deref().unwrap_or(""));
         let created = api.create(&PostParams::default(), &claim).await;
         let name = created.attempting("create ResourceClaim").map_err(Failure::Api)?.name_any();
-        let noted = (uid.to_owned(), entry.name.clone(), name.clone());
+        let noted = Made { pod: uid.to_owned(), entry: entry.name.clone(), claim: name.clone() };
         self.made.lock().entry(NamespacedName::of(pod)).or_default().push(noted);
         Ok(Some(name))
     }

@@ -92,8 +92,8 @@ fn configuration(demand: &Demand, choices: &[Choice]) -> Vec<DeviceAllocationCon
             all.push(entry("FromClaim", requests, config.opaque.clone()));
             continue;
         }
-        for request in chosen.iter().filter(|request| names(request.base()) || names(&request.name)) {
-            let _ = request;
+        let concerned = chosen.iter().filter(|request| names(request.base()) || names(&request.name)).count();
+        for _ in 0..concerned {
             all.push(entry("FromClaim", requests.clone(), config.opaque.clone()));
         }
     }
