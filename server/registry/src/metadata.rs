@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rand::RngExt;
 use serde_json::Value;
 
-use crate::strategy::{NameRule, Traits};
+use crate::strategy::{NameRule, StrategyOptions};
 use crate::verbs::Call;
 
 /// Letters and digits that form no words and are not mistaken for each other.
@@ -53,7 +53,7 @@ pub fn check_is_new(resource_version: &str, call: &Call<'_>) -> Result<(), Statu
 }
 
 /// After admission: what only the server sets.
-pub fn finish_create(object: &mut Object, call: &Call<'_>, traits: &Traits) {
+pub fn finish_create(object: &mut Object, call: &Call<'_>, traits: &StrategyOptions) {
     for field in
         ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"]
     {
@@ -172,7 +172,7 @@ pub fn drop_repeated_owners(object: &mut Object) -> bool {
     true
 }
 
-pub fn validate(object: &Object, namespaced: bool, traits: &Traits, errors: &mut FieldErrors) {
+pub fn validate(object: &Object, namespaced: bool, traits: &StrategyOptions, errors: &mut FieldErrors) {
     let rule = traits.name;
     let generate_name = object.meta_text("generateName");
     if !generate_name.is_empty() {
@@ -204,7 +204,7 @@ pub fn validate(object: &Object, namespaced: bool, traits: &Traits, errors: &mut
     validate_shared(object, traits, errors);
 }
 
-pub fn validate_update(new: &Object, old: &Object, traits: &Traits, errors: &mut FieldErrors) {
+pub fn validate_update(new: &Object, old: &Object, traits: &StrategyOptions, errors: &mut FieldErrors) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new.meta(field) != old.meta(field) {
             errors.invalid(format!("metadata.{field}"), new.meta_text(field), "field is immutable");
@@ -227,7 +227,7 @@ pub fn validate_update(new: &Object, old: &Object, traits: &Traits, errors: &mut
     validate_shared(new, traits, errors);
 }
 
-fn validate_shared(object: &Object, traits: &Traits, errors: &mut FieldErrors) {
+fn validate_shared(object: &Object, traits: &StrategyOptions, errors: &mut FieldErrors) {
     for (key, value) in object.labels() {
         for why in names::qualified_name(key) {
             errors.invalid("metadata.labels", key, &why);
@@ -351,7 +351,7 @@ mod tests {
     fn faults(object: Value) -> Vec<String> {
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, &Traits::PLAIN, &mut errors);
+        validate(&object, true, &StrategyOptions::PLAIN, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let object = json!({"metadata": {"namespace": "a", "name": "a", "ownerReferences": owners}});
         let object = Object::from_value(object).expect("an object");
         let mut errors = FieldErrors::default();
-        validate(&object, true, &Traits::PLAIN, &mut errors);
+        validate(&object, true, &StrategyOptions::PLAIN, &mut errors);
         let status = Status::invalid("", "ConfigMap", "a", &errors);
         assert!(status.message.contains("Found \"true\" in references for a0 and a1"), "{status}");
         assert!(status.message.ends_with("more errors]"), "{status}");

@@ -87,8 +87,8 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         crate::columns::AGE_ONLY
     }
 
-    fn traits(&self) -> Traits {
-        Traits::default()
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions::default()
     }
 
     /// The time an object has to end by itself once its deletion was asked for; `None`: it goes at once.
@@ -162,7 +162,7 @@ pub struct ScalePaths {
 
 /// Switches of the pipeline that a kind may set.
 #[derive(Debug, Clone, Copy)]
-pub struct Traits {
+pub struct StrategyOptions {
     /// PUT on a name that does not exist creates the object.
     pub create_on_update: bool,
     /// PUT without a resourceVersion replaces whatever is there.
@@ -216,9 +216,9 @@ pub enum NameRule {
     IpAddress,
 }
 
-impl Traits {
+impl StrategyOptions {
     /// The switches of a kind that sets none.
-    pub const PLAIN: Traits = Traits {
+    pub const PLAIN: StrategyOptions = StrategyOptions {
         create_on_update: false,
         unconditional_update: true,
         status_keeps_labels: false,
@@ -238,9 +238,9 @@ impl Traits {
     };
 }
 
-impl Default for Traits {
-    fn default() -> Traits {
-        Traits::PLAIN
+impl Default for StrategyOptions {
+    fn default() -> StrategyOptions {
+        StrategyOptions::PLAIN
     }
 }
 
@@ -274,7 +274,7 @@ pub trait Strategy: Send + Sync {
         true
     }
     fn columns(&self, version: &str) -> &[Column];
-    fn traits(&self) -> Traits;
+    fn options(&self) -> StrategyOptions;
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64>;
     fn is_renewal(&self, _new: &Object, _old: &Object) -> bool {
         false
@@ -441,8 +441,8 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.columns()
     }
 
-    fn traits(&self) -> Traits {
-        self.rules.traits()
+    fn options(&self) -> StrategyOptions {
+        self.rules.options()
     }
 
     fn grace_period(&self, object: &Object, asked: Option<i64>) -> Option<i64> {

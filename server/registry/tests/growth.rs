@@ -246,7 +246,7 @@ fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<
     });
     time("validate", &mut || {
         let mut errors = FieldErrors::default();
-        metadata::validate(&new, kind.is_namespaced(), &strategy.traits(), &mut errors);
+        metadata::validate(&new, kind.is_namespaced(), &strategy.options(), &mut errors);
         black_box(strategy.validate(&new, &kind.version, &mut errors).is_ok());
         black_box(Status::invalid(&kind.group, &kind.kind, "a", &errors).to_json());
     });
@@ -259,7 +259,7 @@ fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<
         time("validate an update", &mut || {
             let mut errors = FieldErrors::default();
             strategy.prepare_update(&mut changed, &deleted);
-            metadata::validate_update(&changed, &deleted, &strategy.traits(), &mut errors);
+            metadata::validate_update(&changed, &deleted, &strategy.options(), &mut errors);
             let scope = UpdateScope::of(subresource);
             black_box(
                 strategy.validate_update(&changed, &deleted, &kind.version, scope, &mut errors).is_ok(),

@@ -232,7 +232,7 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
     let mut object = live.clone();
     match asked.resource_version() {
         // Whoever scales need not say which version, of any kind.
-        "" if !target.resource.strategy.traits().unconditional_update => {}
+        "" if !target.resource.strategy.options().unconditional_update => {}
         "" => {
             object.remove_meta("resourceVersion");
         }

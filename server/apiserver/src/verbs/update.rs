@@ -25,7 +25,7 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
     let change = Change {
         transform: &transform,
         tracked: false,
-        may_create: target.resource.strategy.traits().create_on_update
+        may_create: target.resource.strategy.options().create_on_update
             && target.request.info.subresource.is_empty(),
         uid: None,
     };

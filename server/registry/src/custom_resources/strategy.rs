@@ -9,7 +9,7 @@ use super::definition::Version;
 use super::schema::VersionSchema;
 use crate::columns::{self, Column};
 use crate::registry::Registry;
-use crate::strategy::{ScalePaths, Selectable, Strategy, Traits, TxnPart, UpdateScope};
+use crate::strategy::{ScalePaths, Selectable, Strategy, StrategyOptions, TxnPart, UpdateScope};
 
 #[derive(Default)]
 pub struct CustomStrategy {
@@ -144,13 +144,13 @@ impl Strategy for CustomStrategy {
         self.versions.get(version).map_or(&[], |rules| &rules.columns)
     }
 
-    fn traits(&self) -> Traits {
-        Traits {
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
             generation: true,
             unconditional_update: false,
             status_keeps_metadata: true,
             plain_finalizers: true,
-            ..Traits::PLAIN
+            ..StrategyOptions::PLAIN
         }
     }
 

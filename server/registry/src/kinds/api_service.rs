@@ -8,7 +8,7 @@ use serde_json::json;
 use super::checks::{self, Path};
 use crate::columns::Column;
 use crate::metadata::timestamp;
-use crate::strategy::{NameRule, Rules, Traits, Typed};
+use crate::strategy::{NameRule, Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<APIService, ApiServiceRules> = Typed::new(ApiServiceRules);
 
@@ -116,8 +116,8 @@ impl Rules<APIService> for ApiServiceRules {
     }
 
     /// The core group's is called "v1.", which is no DNS name.
-    fn traits(&self) -> Traits {
-        Traits { name: NameRule::PathSegment, unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { name: NameRule::PathSegment, unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::columns::Column;
 use crate::metadata::timestamp;
-use crate::strategy::{NameRule, Rules, Selectable, Traits, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<CertificateSigningRequest, RequestRules> = Typed::new(RequestRules);
 
@@ -78,8 +78,8 @@ impl Rules<CertificateSigningRequest> for RequestRules {
         }
     }
 
-    fn traits(&self) -> Traits {
-        Traits { name: NameRule::PathSegment, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { name: NameRule::PathSegment, ..StrategyOptions::default() }
     }
 
     fn judges_status(&self) -> bool {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, CronJobRules> = Typed::new(CronJobRules);
 
@@ -28,8 +28,8 @@ impl Rules<IgnoredAny> for CronJobRules {
         super::tables::workloads::CRON_JOB
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }
 

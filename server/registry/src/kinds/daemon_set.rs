@@ -7,7 +7,7 @@ use serde_json::json;
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, DaemonSetRules> = Typed::new(DaemonSetRules);
 
@@ -52,8 +52,8 @@ impl Rules<IgnoredAny> for DaemonSetRules {
         super::tables::workloads::DAEMON_SET
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }
 

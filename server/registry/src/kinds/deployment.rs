@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Traits, Typed};
+use crate::strategy::{Rules, ScalePaths, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, DeploymentRules> = Typed::new(DeploymentRules);
 
@@ -36,12 +36,12 @@ impl Rules<IgnoredAny> for DeploymentRules {
         Some(&workload::SCALE)
     }
 
-    fn traits(&self) -> Traits {
-        Traits {
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
             generation: true,
             counts_metadata: &["annotations"],
             status_keeps_labels: true,
-            ..Traits::default()
+            ..StrategyOptions::default()
         }
     }
 }

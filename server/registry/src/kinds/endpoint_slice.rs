@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, SliceRules> = Typed::new(SliceRules);
 
@@ -18,7 +18,7 @@ impl Rules<IgnoredAny> for SliceRules {
         super::tables::network::ENDPOINT_SLICE
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, counts_metadata: &["labels"], ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, counts_metadata: &["labels"], ..StrategyOptions::default() }
     }
 }

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, IngressRules> = Typed::new(IngressRules);
 
@@ -18,7 +18,7 @@ impl Rules<IgnoredAny> for IngressRules {
         super::tables::network::INGRESS
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::checks::{self, Path};
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, Selectable, Traits, Typed};
+use crate::strategy::{Rules, Selectable, StrategyOptions, Typed};
 
 const ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove \
     them or set propagationPolicy=Orphan to suppress this warning";
@@ -95,12 +95,12 @@ impl Rules<Job> for JobRules {
         super::tables::workloads::JOB
     }
 
-    fn traits(&self) -> Traits {
-        Traits {
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
             generation: true,
             orphans_by_default: true,
             orphans_warning: Some(ORPHANS),
-            ..Traits::default()
+            ..StrategyOptions::default()
         }
     }
 }

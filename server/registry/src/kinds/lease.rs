@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::columns::Column;
-use crate::strategy::{Relaxed, Rules, Traits, Typed};
+use crate::strategy::{Relaxed, Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, LeaseRules> = Typed::new(LeaseRules);
 
@@ -20,13 +20,13 @@ impl Rules<IgnoredAny> for LeaseRules {
         super::tables::cluster::LEASE
     }
 
-    fn traits(&self) -> Traits {
-        Traits {
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
             plain_finalizers: true,
             create_on_update: true,
             unconditional_update: false,
             relaxed: Relaxed::Renewals,
-            ..Traits::default()
+            ..StrategyOptions::default()
         }
     }
 

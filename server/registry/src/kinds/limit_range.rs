@@ -4,7 +4,7 @@ use ferry_api::Object;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, LimitRangeRules> = Typed::new(LimitRangeRules);
 
@@ -30,8 +30,8 @@ impl Rules<IgnoredAny> for LimitRangeRules {
         true
     }
 
-    fn traits(&self) -> Traits {
-        Traits { create_on_update: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { create_on_update: true, ..StrategyOptions::default() }
     }
 }
 

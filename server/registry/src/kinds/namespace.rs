@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use serde_json::{Value, json};
 
 use crate::columns::Column;
-use crate::strategy::{NameRule, Rules, Selectable, Traits, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Namespace, NamespaceRules> = Typed::new(NamespaceRules);
 
@@ -88,8 +88,8 @@ impl Rules<Namespace> for NamespaceRules {
         super::tables::cluster::NAMESPACE
     }
 
-    fn traits(&self) -> Traits {
-        Traits { name: NameRule::DnsLabel, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { name: NameRule::DnsLabel, ..StrategyOptions::default() }
     }
 }
 

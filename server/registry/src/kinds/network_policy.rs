@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, PolicyRules> = Typed::new(PolicyRules);
 
@@ -32,7 +32,7 @@ impl Rules<IgnoredAny> for PolicyRules {
         super::tables::network::NETWORK_POLICY
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }

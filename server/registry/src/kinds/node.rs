@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Selectable, Traits, Typed};
+use crate::strategy::{Rules, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, NodeRules> = Typed::new(NodeRules);
 
@@ -38,7 +38,7 @@ impl Rules<IgnoredAny> for NodeRules {
         super::tables::cluster::NODE
     }
 
-    fn traits(&self) -> Traits {
-        Traits { created_with_status: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { created_with_status: true, ..StrategyOptions::default() }
     }
 }

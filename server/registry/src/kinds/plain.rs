@@ -11,7 +11,7 @@ use super::pod;
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
 use crate::registry::Registry;
-use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, Traits, TxnPart, Typed};
+use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, StrategyOptions, TxnPart, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -27,7 +27,7 @@ struct Row {
 /// The switches, the fields that selectors may name, what `kubectl get` shows, and defaults that follow from other fields.
 struct Switches {
     default: fn(&mut Object),
-    traits: Traits,
+    traits: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
     /// What other objects have to say about a write.
@@ -39,7 +39,7 @@ impl Rules<IgnoredAny> for Switches {
         (self.default)(object);
     }
 
-    fn traits(&self) -> Traits {
+    fn options(&self) -> StrategyOptions {
         self.traits
     }
 
@@ -71,7 +71,7 @@ impl Rules<IgnoredAny> for Switches {
 const fn row(
     group: &'static str,
     kind: &'static str,
-    traits: Traits,
+    traits: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
 ) -> Row {
@@ -81,7 +81,7 @@ const fn row(
 const fn row_with(
     group: &'static str,
     kind: &'static str,
-    traits: Traits,
+    traits: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
     default: fn(&mut Object),
@@ -137,22 +137,22 @@ fn default_count(request: &mut Value) {
     }
 }
 
-const NONE: Traits = Traits::PLAIN;
-const COUNTED: Traits = Traits { generation: true, ..NONE };
+const NONE: StrategyOptions = StrategyOptions::PLAIN;
+const COUNTED: StrategyOptions = StrategyOptions { generation: true, ..NONE };
 /// A write of the status leaves the rest alone, its metadata too.
-const APART: Traits = Traits { status_keeps_metadata: true, ..NONE };
-const COUNTED_APART: Traits = Traits { status_keeps_metadata: true, ..COUNTED };
-const CONDITIONAL_APART: Traits = Traits { status_keeps_metadata: true, ..CONDITIONAL };
-const CONDITIONAL: Traits = Traits { unconditional_update: false, ..NONE };
-const ADDRESS: Traits = Traits { name: NameRule::IpAddress, ..NONE };
-const UPSERT: Traits = Traits { create_on_update: true, ..NONE };
-const CONDITIONAL_UPSERT: Traits = Traits { create_on_update: true, ..CONDITIONAL };
-const LEASE_CANDIDATE: Traits = Traits { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
+const APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..NONE };
+const COUNTED_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..COUNTED };
+const CONDITIONAL_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..CONDITIONAL };
+const CONDITIONAL: StrategyOptions = StrategyOptions { unconditional_update: false, ..NONE };
+const ADDRESS: StrategyOptions = StrategyOptions { name: NameRule::IpAddress, ..NONE };
+const UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..NONE };
+const CONDITIONAL_UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..CONDITIONAL };
+const LEASE_CANDIDATE: StrategyOptions = StrategyOptions { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
-const RUNTIME_CLASS: Traits = Traits { plain_finalizers: true, ..CONDITIONAL_UPSERT };
+const RUNTIME_CLASS: StrategyOptions = StrategyOptions { plain_finalizers: true, ..CONDITIONAL_UPSERT };
 
 /// Events go away after an hour.
-const EVENT: Traits = Traits {
+const EVENT: StrategyOptions = StrategyOptions {
     ttl: Some(Duration::from_secs(3600)),
     relaxed: Relaxed::Always,
     create_on_update: true,

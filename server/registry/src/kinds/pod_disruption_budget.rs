@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::columns::Column;
-use crate::strategy::{NameRule, Rules, Traits, Typed};
+use crate::strategy::{NameRule, Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, BudgetRules> = Typed::new(BudgetRules);
 
@@ -18,13 +18,13 @@ impl Rules<IgnoredAny> for BudgetRules {
         super::tables::workloads::POD_DISRUPTION_BUDGET
     }
 
-    fn traits(&self) -> Traits {
-        Traits {
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
             plain_finalizers: true,
             name: NameRule::PathSegment,
             generation: true,
             unconditional_update: false,
-            ..Traits::default()
+            ..StrategyOptions::default()
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, PriorityClassRules> = Typed::new(PriorityClassRules);
 
@@ -18,7 +18,7 @@ impl Rules<IgnoredAny> for PriorityClassRules {
         super::tables::workloads::PRIORITY_CLASS
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, counts_nothing: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, counts_nothing: true, ..StrategyOptions::default() }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Selectable, Traits, Typed};
+use crate::strategy::{Rules, ScalePaths, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, ReplicaSetRules> = Typed::new(ReplicaSetRules);
 
@@ -38,7 +38,7 @@ impl Rules<IgnoredAny> for ReplicaSetRules {
         Some(&workload::SCALE)
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }

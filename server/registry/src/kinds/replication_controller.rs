@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Selectable, Traits, Typed};
+use crate::strategy::{Rules, ScalePaths, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, ReplicationControllerRules> = Typed::new(ReplicationControllerRules);
 
@@ -47,7 +47,7 @@ impl Rules<IgnoredAny> for ReplicationControllerRules {
         Some(&workload::SCALE)
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, orphans_by_default: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, orphans_by_default: true, ..StrategyOptions::default() }
     }
 }

@@ -5,21 +5,22 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use serde_json::{Value, json};
 
 use super::checks::{self, Path};
-use crate::strategy::{NameRule, Rules, Traits, Typed};
+use crate::strategy::{NameRule, Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Role, RoleRules> = Typed::new(RoleRules);
 pub static CLUSTER_STRATEGY: Typed<ClusterRole, RoleRules> = Typed::new(RoleRules);
 
 pub struct RoleRules;
 
-const TRAITS: Traits = Traits { name: NameRule::PathSegment, create_on_update: true, ..Traits::PLAIN };
+const TRAITS: StrategyOptions =
+    StrategyOptions { name: NameRule::PathSegment, create_on_update: true, ..StrategyOptions::PLAIN };
 
 impl Rules<Role> for RoleRules {
     fn validate(&self, role: &Role, errors: &mut FieldErrors) {
         validate_rules(role.rules.as_deref().unwrap_or(&[]), true, errors);
     }
 
-    fn traits(&self) -> Traits {
+    fn options(&self) -> StrategyOptions {
         TRAITS
     }
 }
@@ -44,7 +45,7 @@ impl Rules<ClusterRole> for RoleRules {
         }
     }
 
-    fn traits(&self) -> Traits {
+    fn options(&self) -> StrategyOptions {
         TRAITS
     }
 }

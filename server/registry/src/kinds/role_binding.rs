@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::checks::{self, Path};
 use crate::columns::Column;
-use crate::strategy::{NameRule, Rules, Traits, Typed};
+use crate::strategy::{NameRule, Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<RoleBinding, BindingRules> = Typed::new(BindingRules);
 pub static CLUSTER_STRATEGY: Typed<ClusterRoleBinding, BindingRules> = Typed::new(BindingRules);
@@ -14,7 +14,8 @@ pub static CLUSTER_STRATEGY: Typed<ClusterRoleBinding, BindingRules> = Typed::ne
 pub struct BindingRules;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-const TRAITS: Traits = Traits { name: NameRule::PathSegment, create_on_update: true, ..Traits::PLAIN };
+const TRAITS: StrategyOptions =
+    StrategyOptions { name: NameRule::PathSegment, create_on_update: true, ..StrategyOptions::PLAIN };
 
 impl Rules<RoleBinding> for BindingRules {
     fn default(&self, object: &mut Object) {
@@ -34,7 +35,7 @@ impl Rules<RoleBinding> for BindingRules {
         super::tables::cluster::ROLE_BINDING
     }
 
-    fn traits(&self) -> Traits {
+    fn options(&self) -> StrategyOptions {
         TRAITS
     }
 }
@@ -57,7 +58,7 @@ impl Rules<ClusterRoleBinding> for BindingRules {
         super::tables::cluster::ROLE_BINDING
     }
 
-    fn traits(&self) -> Traits {
+    fn options(&self) -> StrategyOptions {
         TRAITS
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::checks;
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{NameRule, Rules, ScalePaths, Traits, Typed};
+use crate::strategy::{NameRule, Rules, ScalePaths, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<StatefulSet, StatefulSetRules> = Typed::new(StatefulSetRules);
 
@@ -67,7 +67,7 @@ impl Rules<StatefulSet> for StatefulSetRules {
         Some(&workload::SCALE)
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, name: NameRule::DnsLabel, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, name: NameRule::DnsLabel, ..StrategyOptions::default() }
     }
 }

@@ -14,7 +14,7 @@ use crate::change;
 use crate::conversion::Conversion;
 use crate::metadata;
 use crate::registry::Registry;
-use crate::strategy::{Relaxed, Traits, TxnPart};
+use crate::strategy::{Relaxed, StrategyOptions, TxnPart};
 
 /// How often a generated name is drawn again when another request took it.
 const DRAWS: usize = 8;
@@ -69,7 +69,7 @@ impl Registry {
             return Err(WriteFailure::Exists);
         }
         // What is reserved now is not asked for when another draw is needed.
-        let asked = call.resource.strategy.traits().reserves.then(|| object.clone());
+        let asked = call.resource.strategy.options().reserves.then(|| object.clone());
         let mut txn_parts = call.resource.strategy.txn_parts(self, Some(object), None)?;
         let reservation = call.admission.reserve(call, Operation::Create, object, None).await?;
         txn_parts.extend(reservation.txn_parts);
@@ -164,7 +164,7 @@ impl Registry {
 
     /// Keeps what was just written for its next writer. Leases and events come and go by the thousand and have none.
     pub(super) fn keep(&self, call: &Call<'_>, entry: &Arc<Entry>, written: Object, revision: Revision) {
-        if call.resource.strategy.traits().relaxed == Relaxed::Never {
+        if call.resource.strategy.options().relaxed == Relaxed::Never {
             self.recent.keep(entry, written, revision);
         }
     }
@@ -239,7 +239,7 @@ pub fn managed_write<'a>(
 async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
-    let traits = strategy.traits();
+    let traits = strategy.options();
     // Admission may change much, but not where the object belongs.
     metadata::match_place(object, call)?;
     metadata::finish_create(object, call, &traits);
@@ -264,7 +264,7 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
 }
 
 pub(super) fn put(call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
-    let traits: Traits = call.resource.strategy.traits();
+    let traits: StrategyOptions = call.resource.strategy.options();
     StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl: traits.ttl }
 }
 
@@ -277,7 +277,7 @@ pub(super) fn transaction(
     let mut txn = Txn {
         compare: vec![compare],
         operations: vec![operation],
-        durability: match call.resource.strategy.traits().relaxed {
+        durability: match call.resource.strategy.options().relaxed {
             Relaxed::Always => Durability::Relaxed,
             Relaxed::Never | Relaxed::Renewals => Durability::Sync,
         },

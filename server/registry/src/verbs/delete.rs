@@ -62,7 +62,7 @@ impl Registry {
     pub async fn delete(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         validate_options(options)?;
         if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
-            call.warn(call.resource.strategy.traits().orphans_warning.map(str::to_owned));
+            call.warn(call.resource.strategy.options().orphans_warning.map(str::to_owned));
         }
         for _ in 0..TRIES {
             let entry = call.current().ok_or_else(|| call.not_found())?;
@@ -166,7 +166,7 @@ fn plan(
     grace_of: impl Fn(&Object) -> Option<i64>,
 ) -> Plan {
     let mut object = old.clone();
-    set_dependents_finalizer(&mut object, options, call.resource.strategy.traits().orphans_by_default);
+    set_dependents_finalizer(&mut object, options, call.resource.strategy.options().orphans_by_default);
     let held = object.finalizers().next().is_some() || call.resource.strategy.is_retained(&object);
     let asked = options.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let now = call.now.as_second();

@@ -98,7 +98,7 @@ impl Registry {
                 ),
             ));
         }
-        if asked.is_empty() && !call.resource.strategy.traits().unconditional_update {
+        if asked.is_empty() && !call.resource.strategy.options().unconditional_update {
             let mut errors = FieldErrors::default();
             errors.invalid("metadata.resourceVersion", 0, "must be specified for an update");
             return Err(Status::invalid(&call.kind.group, &call.kind.plural, call.name, &errors));
@@ -152,7 +152,7 @@ impl Registry {
         let operation =
             if gone { StoreOperation::Delete { key: key.clone() } } else { put(call, &key, &new) };
         let mut txn = transaction(call, compare, operation, txn_parts);
-        if !gone && strategy.traits().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
+        if !gone && strategy.options().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
             txn = txn.relaxed();
         }
         let committed = self.commit(call, call.namespace, call.name, txn, Some(old), Some(&new)).await;
@@ -192,13 +192,13 @@ fn keep_the_other_side(new: &mut Object, old: &Object, call: &Call<'_>, scope: U
                     new.0.insert(field.clone(), value.clone());
                 }
             }
-            if call.resource.strategy.traits().status_keeps_metadata {
+            if call.resource.strategy.options().status_keeps_metadata {
                 let version = new.resource_version().to_string();
                 let metadata = old.0.get("metadata").cloned().unwrap_or_default();
                 new.0.insert("metadata".into(), metadata);
                 new.set_meta("resourceVersion", version);
             }
-            if call.resource.strategy.traits().status_keeps_labels {
+            if call.resource.strategy.options().status_keeps_labels {
                 metadata::copy(new, old, "labels");
             }
             metadata::copy(new, old, "ownerReferences");
@@ -214,7 +214,7 @@ async fn prepare(
 ) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
-    let traits = strategy.traits();
+    let traits = strategy.options();
     metadata::finish_update(new, old);
     match scope {
         UpdateScope::Main => strategy.prepare_update(new, old),

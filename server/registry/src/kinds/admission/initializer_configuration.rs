@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::super::checks::Path;
 use super::rule::{self, Rule};
 use super::webhook_configuration::full_name;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Configuration, InitializerConfigurationRules> =
     Typed::new(InitializerConfigurationRules);
@@ -57,7 +57,7 @@ impl Rules<Configuration> for InitializerConfigurationRules {
         }
     }
 
-    fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }

@@ -10,7 +10,7 @@ use super::super::tables::cluster;
 use super::policy_parts::{MatchResources, ParamKind, environment_of, expression};
 use super::webhook_configuration::MatchCondition;
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Policy, MutatingAdmissionPolicyRules> = Typed::new(MutatingAdmissionPolicyRules);
 
@@ -79,8 +79,8 @@ impl Rules<Policy> for MutatingAdmissionPolicyRules {
         cluster::MUTATING_POLICY
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::checks::{self, Path};
 use super::super::tables::cluster;
 use super::policy_parts::MatchResources;
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static MUTATING: Typed<Binding, PolicyBindingRules> = Typed::new(PolicyBindingRules { mutating: true });
 pub static VALIDATING: Typed<Binding, PolicyBindingRules> =
@@ -64,8 +64,8 @@ impl Rules<Binding> for PolicyBindingRules {
         cluster::POLICY_BINDING
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }
 

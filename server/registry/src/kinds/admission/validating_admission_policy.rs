@@ -11,7 +11,7 @@ use super::super::tables::cluster;
 use super::policy_parts::{MatchResources, ParamKind, environment_of, expression};
 use super::webhook_configuration::MatchCondition;
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Policy, ValidatingAdmissionPolicyRules> =
     Typed::new(ValidatingAdmissionPolicyRules);
@@ -106,8 +106,8 @@ impl Rules<Policy> for ValidatingAdmissionPolicyRules {
         cluster::VALIDATING_POLICY
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }
 

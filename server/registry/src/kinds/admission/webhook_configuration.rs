@@ -15,7 +15,7 @@ use super::super::checks::{self, Path};
 use super::super::tables::cluster;
 use super::rule::{self, Rule};
 use crate::columns::Column;
-use crate::strategy::{Rules, Traits, Typed};
+use crate::strategy::{Rules, StrategyOptions, Typed};
 
 pub static MUTATING: Typed<Configuration, WebhookConfigurationRules> =
     Typed::new(WebhookConfigurationRules { mutating: true });
@@ -94,8 +94,8 @@ impl Rules<Configuration> for WebhookConfigurationRules {
         cluster::WEBHOOKS
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, unconditional_update: false, ..StrategyOptions::PLAIN }
     }
 }
 

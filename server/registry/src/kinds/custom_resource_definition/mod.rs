@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::columns::Column;
 use crate::custom_resources::{approval, conditions};
 use crate::registry::Registry;
-use crate::strategy::{ScalePaths, Selectable, Strategy, Traits, TxnPart, UpdateScope};
+use crate::strategy::{ScalePaths, Selectable, Strategy, StrategyOptions, TxnPart, UpdateScope};
 
 pub struct Definition;
 
@@ -110,8 +110,13 @@ impl Strategy for Definition {
         crate::columns::AGE_ONLY
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, unconditional_update: false, plain_finalizers: true, ..Traits::PLAIN }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
+            generation: true,
+            unconditional_update: false,
+            plain_finalizers: true,
+            ..StrategyOptions::PLAIN
+        }
     }
 
     fn grace_period(&self, _: &Object, _: Option<i64>) -> Option<i64> {

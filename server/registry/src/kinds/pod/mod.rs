@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::columns::Column;
-use crate::strategy::{Rules, Selectable, Traits, Typed};
+use crate::strategy::{Rules, Selectable, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<Pod, PodRules> = Typed::new(PodRules);
 
@@ -93,8 +93,8 @@ impl Rules<Pod> for PodRules {
         super::tables::pods::POD
     }
 
-    fn traits(&self) -> Traits {
-        Traits { generation: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::columns::{AGE, Column};
 use crate::registry::Registry;
-use crate::strategy::{NameRule, Rules, Selectable, Traits, TxnPart, Typed};
+use crate::strategy::{NameRule, Rules, Selectable, StrategyOptions, TxnPart, Typed};
 
 pub static STRATEGY: Typed<Service, ServiceRules> = Typed::new(ServiceRules);
 
@@ -72,8 +72,13 @@ impl Rules<Service> for ServiceRules {
         COLUMNS
     }
 
-    fn traits(&self) -> Traits {
-        Traits { name: NameRule::DnsLabel, create_on_update: true, reserves: true, ..Traits::default() }
+    fn options(&self) -> StrategyOptions {
+        StrategyOptions {
+            name: NameRule::DnsLabel,
+            create_on_update: true,
+            reserves: true,
+            ..StrategyOptions::default()
+        }
     }
 }
 
