@@ -18,6 +18,7 @@ pub mod convert;
 pub mod decode;
 pub mod defaulting;
 pub mod depth;
+pub mod device_taint;
 pub mod discovery;
 pub mod duration;
 pub mod excerpt;

@@ -199,13 +199,8 @@ impl Status {
     }
 
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &FieldErrors) -> Status {
-        let lines: Vec<String> = distinct(&errors.0);
-        let list = match lines.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
         let name = excerpt::of(name, excerpt::LONGEST_VALUE);
-        Status::new(422, "Invalid", format!("{kind}{} {name:?} is invalid: {list}", dotted(group)))
+        Status::new(422, "Invalid", format!("{kind}{} {name:?} is invalid: {errors}", dotted(group)))
             .with_details(Details {
                 name: name.into_owned(),
                 group: group.into(),
@@ -278,6 +273,16 @@ fn distinct(errors: &[FieldError]) -> Vec<String> {
         }
     }
     lines
+}
+
+/// One error as it is, several as a list.
+impl Display for FieldErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match distinct(&self.0).as_slice() {
+            [one] => f.write_str(one),
+            many => write!(f, "[{}]", many.join(", ")),
+        }
+    }
 }
 
 impl Display for Status {

@@ -37,6 +37,11 @@ impl Environment {
         Environment { env: libraries(), variables, object_literals: false }
     }
 
+    /// The same with `cel.bind`, which selectors of devices have besides.
+    pub fn for_devices<'n>(variables: impl IntoIterator<Item = (&'n str, Type)>) -> Environment {
+        Environment { env: libraries_for_devices(), ..Environment::new(variables) }
+    }
+
     /// Expressions may write out objects and patches of them ([`crate::literals`]).
     pub fn with_object_literals(mut self) -> Environment {
         self.object_literals = true;
@@ -134,12 +139,23 @@ fn fault(why: &str) -> String {
 /// One set of libraries for the process; they hold no state.
 fn libraries() -> Arc<Env> {
     static LIBRARIES: OnceLock<Arc<Env>> = OnceLock::new();
+    LIBRARIES.get_or_init(|| Arc::new(declared())).clone()
+}
+
+fn libraries_for_devices() -> Arc<Env> {
+    static LIBRARIES: OnceLock<Arc<Env>> = OnceLock::new();
     LIBRARIES
         .get_or_init(|| {
-            let mut env = Env::stdlib();
-            env.set_error_on_duplicate_map_keys(true);
-            library::declare(&mut env).expect("no two libraries declare the same function");
+            let mut env = declared();
+            library::bind::declare(&mut env).expect("no other library has cel.bind");
             Arc::new(env)
         })
         .clone()
+}
+
+fn declared() -> Env {
+    let mut env = Env::stdlib();
+    env.set_error_on_duplicate_map_keys(true);
+    library::declare(&mut env).expect("no two libraries declare the same function");
+    env
 }

@@ -15,6 +15,7 @@ pub mod admission;
 mod arguments;
 mod check;
 mod cost;
+pub mod device;
 pub mod environment;
 mod library;
 pub mod literals;

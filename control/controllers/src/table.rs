@@ -2,12 +2,12 @@
 
 use crate::context::{Context, Running};
 use crate::{
-    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume, garbage_collector,
-    horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle, persistent_volume,
-    pod_gc, policy_status, replica_set, resource_quota, root_ca, service_account, service_account_token,
-    service_cidr, stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished,
-    volume_expansion,
+    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment,
+    device_taint_eviction, disruption, endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume,
+    garbage_collector, horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle,
+    persistent_volume, pod_gc, policy_status, replica_set, resource_claim, resource_quota, root_ca,
+    service_account, service_account_token, service_cidr, stateful_set, storage_protection, taint_eviction,
+    ttl, ttl_after_finished, volume_expansion,
 };
 
 pub struct Row {
@@ -67,6 +67,18 @@ pub static ROWS: &[Row] = &[
     row("node-ipam-controller", "nodeipam", "node-controller", node_ipam::start),
     row("node-lifecycle-controller", "nodelifecycle", "node-controller", node_lifecycle::start),
     row("taint-eviction-controller", "taint-eviction", "node-controller", taint_eviction::start),
+    row(
+        "device-taint-eviction-controller",
+        "device-taint-eviction",
+        "device-taint-eviction-controller",
+        device_taint_eviction::start,
+    ),
+    row(
+        "resourceclaim-controller",
+        "resource-claim-controller",
+        "resource-claim-controller",
+        resource_claim::start,
+    ),
     row(
         "validatingadmissionpolicy-status-controller",
         "validatingadmissionpolicy-status",
@@ -176,3 +188,45 @@ pub static ROWS: &[Row] = &[
     ),
     row("serviceaccount-token-controller", "serviceaccount-token", "", service_account_token::start),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Upstream's own list, `kube-controller-manager --help` of v1.36.4.
+    const UPSTREAM: &str = "bootstrap-signer-controller certificatesigningrequest-approving-controller \
+        certificatesigningrequest-cleaner-controller certificatesigningrequest-signing-controller \
+        cloud-node-lifecycle-controller clusterrole-aggregation-controller cronjob-controller daemonset-controller \
+        deployment-controller device-taint-eviction-controller disruption-controller endpoints-controller \
+        endpointslice-controller endpointslice-mirroring-controller ephemeral-volume-controller \
+        garbage-collector-controller horizontal-pod-autoscaler-controller job-controller \
+        kube-apiserver-serving-clustertrustbundle-publisher-controller legacy-serviceaccount-token-cleaner-controller \
+        namespace-controller node-ipam-controller node-lifecycle-controller node-route-controller \
+        persistentvolume-attach-detach-controller persistentvolume-binder-controller \
+        persistentvolume-expander-controller persistentvolume-protection-controller \
+        persistentvolumeclaim-protection-controller pod-garbage-collector-controller \
+        podcertificaterequest-cleaner-controller podgroup-protection-controller replicaset-controller \
+        replicationcontroller-controller resourceclaim-controller resourcepoolstatusrequest-controller \
+        resourcequota-controller root-ca-certificate-publisher-controller selinux-warning-controller \
+        service-cidr-controller service-lb-controller serviceaccount-controller serviceaccount-token-controller \
+        statefulset-controller storage-version-migrator-controller storageversion-garbage-collector-controller \
+        taint-eviction-controller token-cleaner-controller ttl-after-finished-controller ttl-controller \
+        validatingadmissionpolicy-status-controller volumeattributesclass-protection-controller";
+
+    #[test]
+    fn every_controller_of_upstream_runs_or_is_explained() {
+        let page = include_str!("../../../docs/control.md");
+        let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '-';
+        let words = |text: &'static str| text.split(move |letter| !is_part(letter));
+        let explained: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("| ")).flat_map(words).collect();
+        for name in UPSTREAM.split_whitespace() {
+            let runs = ROWS.iter().any(|row| row.name == name);
+            assert!(
+                runs != explained.contains(&name),
+                "{name} runs: {runs}; the table of others must say the opposite"
+            );
+            assert!(words(page).any(|word| word == name), "{name} is not on the page");
+        }
+    }
+}

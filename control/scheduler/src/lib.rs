@@ -20,10 +20,12 @@
 //!
 //! Start reading at [`cycle`], then [`plugins`], then `scheduler`, the loop around them.
 
+mod assumed;
 mod config;
 pub mod configuration_file;
 mod consult;
 pub mod cycle;
+pub mod devices;
 pub mod extender;
 pub mod metrics;
 pub mod nominated;

@@ -31,6 +31,8 @@ pub struct PodInfo {
     pub preferred_affinity: Vec<(i64, PodTerm)>,
     pub preferred_anti_affinity: Vec<(i64, PodTerm)>,
     pub claims: Vec<Claim>,
+    /// In the order of `spec.resourceClaims`.
+    pub resource_claims: Vec<ResourceClaimUse>,
     /// Of all containers, with a tag.
     pub images: Vec<Box<str>>,
 }
@@ -50,6 +52,18 @@ pub struct Claim {
     pub name: String,
     /// Made for this pod, and owned by it.
     pub ephemeral: bool,
+}
+
+/// A ResourceClaim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResourceClaimUse {
+    Named(String),
+    /// Made from a template for this pod, and owned by it.
+    Generated(String),
+    /// To be made from the template of this name.
+    NotGenerated(String),
+    /// The controller found that the pod needs none.
+    Unneeded,
 }
 
 /// One term of a pod's (anti-)affinity, ready to be matched against other pods.
@@ -134,6 +148,7 @@ pub static KEPT: Projection = Projection::Except(&[
             ("initContainerStatuses", CONTAINER_STATUS),
             ("nominatedNodeName", Projection::All),
             ("phase", Projection::All),
+            ("resourceClaimStatuses", Projection::All),
         ]),
     ),
 ]);
@@ -184,6 +199,7 @@ impl PodInfo {
             preferred_affinity: preferred,
             preferred_anti_affinity: anti_preferred,
             claims: spec.map(|spec| claims(spec, &pod)).unwrap_or_default(),
+            resource_claims: resource_claims(&pod),
             images: spec.map(images).unwrap_or_default(),
             pod,
         }
@@ -246,8 +262,10 @@ impl PodInfo {
         status.nominated_node_name.as_deref().filter(|name| !name.is_empty())
     }
 
+    /// Whether it is not to be scheduled yet: a gate says so, or claims have to be made from their templates first.
     pub fn is_gated(&self) -> bool {
         self.spec().scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
+            || self.resource_claims.iter().any(|used| matches!(used, ResourceClaimUse::NotGenerated(_)))
     }
 }
 
@@ -358,6 +376,25 @@ fn claims(spec: &PodSpec, pod: &Pod) -> Vec<Claim> {
             Some(Claim { name: format!("{pod}-{}", volume.name), ephemeral: true })
         })
         .collect()
+}
+
+fn resource_claims(pod: &Pod) -> Vec<ResourceClaimUse> {
+    let statuses =
+        pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_deref()).unwrap_or(&[]);
+    let claims = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let claims = claims.filter_map(|claim| {
+        if let Some(name) = &claim.resource_claim_name {
+            return Some(ResourceClaimUse::Named(name.clone()));
+        }
+        let template = claim.resource_claim_template_name.clone()?;
+        let status = statuses.iter().find(|status| status.name == claim.name);
+        Some(match status.map(|status| status.resource_claim_name.clone()) {
+            None => ResourceClaimUse::NotGenerated(template),
+            Some(None) => ResourceClaimUse::Unneeded,
+            Some(Some(name)) => ResourceClaimUse::Generated(name),
+        })
+    });
+    claims.collect()
 }
 
 type Terms = (Vec<PodTerm>, Vec<(i64, PodTerm)>);

@@ -363,7 +363,10 @@ impl Default for Backoff {
 
 /// Status writes, our own among them, are no reason to try again.
 fn asks_differently(old: &PodInfo, new: &PodInfo) -> bool {
-    old.pod.spec != new.pod.spec || old.requests != new.requests || old.labels() != new.labels()
+    old.pod.spec != new.pod.spec
+        || old.requests != new.requests
+        || old.labels() != new.labels()
+        || old.resource_claims != new.resource_claims
 }
 
 #[cfg(test)]

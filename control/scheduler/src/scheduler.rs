@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::events::Events;
-use ferry_client::{CancellationToken, Client, Error, EventType, Informers, NamespacedName, Recorder};
+use ferry_client::{CancellationToken, Client, EventType, Informers, NamespacedName, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::mpsc;
@@ -20,9 +20,11 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::consult;
 use crate::cycle::{Filters, FitError, Found, Search};
-use crate::extender::{EXTENDER, Extender, ExtenderError};
+use crate::devices::binding::{self, Readiness};
+use crate::extender::{EXTENDER, Extender};
 use crate::metrics;
 use crate::nominated::Nominated;
+use crate::plugins::dynamic_resources::{self, Reservations};
 use crate::plugins::{
     self, Change, Choices, Cycle, State, changed_facts, default_preemption, fact, may_help,
 };
@@ -31,7 +33,7 @@ use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::snapshot::{NodeIndex, Snapshot};
 use crate::watched::{self, Changed, Inbox, Watched};
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// Runs until `shutdown`, and waits for all it has started.
 pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, shutdown: CancellationToken) {
@@ -64,6 +66,7 @@ pub async fn run(client: Client, config: Config, extenders: Vec<Arc<Extender>>, 
         parallelism: config.parallelism,
         extenders,
         awaiting_volumes: HashMap::new(),
+        awaiting_devices: HashMap::new(),
     };
     scheduler.run(&inbox, finished, &shutdown).await;
     informers.stopped().await;
@@ -84,6 +87,8 @@ struct Scheduler {
     extenders: Vec<Arc<Extender>>,
     /// Pods that have a node and wait for volumes there.
     awaiting_volumes: HashMap<NamespacedName, AwaitingVolumes>,
+    /// Pods that have a node and wait for their claims to be theirs, and ready.
+    awaiting_devices: HashMap<NamespacedName, AwaitingDevices>,
 }
 
 /// A pod whose volumes are being bound or made. Its node is booked meanwhile: the volumes are made for it alone.
@@ -98,6 +103,18 @@ struct AwaitingVolumes {
     began: Instant,
 }
 
+/// A pod whose claims are being reserved, or whose devices are being attached to its node.
+struct AwaitingDevices {
+    pod: Arc<PodInfo>,
+    node: String,
+    /// What comes after that.
+    choices: Choices,
+    reservations: Reservations,
+    written: bool,
+    until: Instant,
+    began: Instant,
+}
+
 /// Upstream's `bindTimeoutSeconds`.
 const VOLUMES_WITHIN: Duration = Duration::from_secs(600);
 
@@ -106,24 +123,18 @@ struct Finished {
     pod: Arc<PodInfo>,
     node: String,
     step: Step,
+    /// Claims that got an allocation, by uid, and the revisions that have it; also where a later one failed.
+    allocated: Vec<(String, i64)>,
     result: Result<(), WriteError>,
     /// When the attempt began.
     began: Instant,
-}
-
-/// Whoever was asked to write, the API or an extender, could not.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(transparent)]
-    Api(#[from] Error),
-    #[error(transparent)]
-    Extender(#[from] ExtenderError),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Bind,
     BindVolumes,
+    ReserveClaims,
 }
 
 impl Scheduler {
@@ -148,6 +159,9 @@ impl Scheduler {
             if self.awaiting_volumes.values().any(|awaiting| awaiting.until <= now) {
                 self.look_at_volumes();
             }
+            if self.awaiting_devices.values().any(|awaiting| awaiting.until <= now) {
+                self.look_at_devices();
+            }
             if self.writes.len() < self.parallelism
                 && let Some(pod) = self.queue.pop(Instant::now())
             {
@@ -162,7 +176,8 @@ impl Scheduler {
             let full = self.writes.len() >= self.parallelism;
             let deadline = self.queue.next_deadline().filter(|_| !full);
             let volumes = self.awaiting_volumes.values().map(|awaiting| awaiting.until).min();
-            let deadline = deadline.into_iter().chain(volumes).min();
+            let devices = self.awaiting_devices.values().map(|awaiting| awaiting.until).min();
+            let deadline = deadline.into_iter().chain(volumes).chain(devices).min();
             let due = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -195,20 +210,31 @@ impl Scheduler {
                 self.look_at_volumes();
             }
             Changed::Namespace => self.wake(&Change::Namespace),
+            Changed::Devices => self.wake(&Change::Devices),
+            Changed::ResourceClaim(key) => self.take_in_resource_claim(&key),
         }
+    }
+
+    fn take_in_resource_claim(&mut self, key: &NamespacedName) {
+        let claim = self.watched.resource_claims.get(key);
+        let revision = claim.as_ref().and_then(|claim| ferry_client::name::revision(&**claim));
+        self.watched.assumed.observe((&key.namespace, &key.name), claim.as_deref(), revision);
+        let frees = claim.is_none_or(|claim| binding::allocation(&claim).is_none());
+        self.wake(&Change::ResourceClaim { namespace: &key.namespace, name: &key.name, frees });
+        self.look_at_devices();
     }
 
     fn take_in_pod(&mut self, key: &NamespacedName) {
         let pod = self.watched.pods.get(key).filter(|info| !is_finished(&info.pod));
         let Some(info) = pod else {
-            self.awaiting_volumes.remove(key);
+            self.stop_awaiting(key);
             self.queue.remove(key);
             self.break_promise(key, None);
             self.leave(key);
             return;
         };
         if let Some(node) = node_name(&info.pod) {
-            self.awaiting_volumes.remove(key);
+            self.stop_awaiting(key);
             self.queue.remove(key);
             self.break_promise(key, Some(node));
             let before = self.snapshot.placed(key).map(|(before, _)| before.clone());
@@ -229,7 +255,7 @@ impl Scheduler {
         }
         let ours = self.profiles.iter().any(|(_, profile)| profile.name == info.scheduler_name());
         if !ours || info.is_terminating() {
-            self.awaiting_volumes.remove(key);
+            self.stop_awaiting(key);
             self.queue.remove(key);
             self.break_promise(key, None);
             self.leave(key);
@@ -244,7 +270,7 @@ impl Scheduler {
                 return;
             }
             self.leave(key);
-            if self.awaiting_volumes.remove(key).is_some() {
+            if self.stop_awaiting(key) {
                 self.queue.remove(key);
             }
         }
@@ -252,6 +278,13 @@ impl Scheduler {
             self.nominated.put(info.clone(), node);
         }
         self.queue.put(info, Instant::now());
+    }
+
+    /// Whether the pod had a node and waited for something there. Its claims are given back by their own controller.
+    fn stop_awaiting(&mut self, key: &NamespacedName) -> bool {
+        let volumes = self.awaiting_volumes.remove(key).is_some();
+        let devices = self.awaiting_devices.remove(key).is_some();
+        volumes || devices
     }
 
     fn leave(&mut self, key: &NamespacedName) {
@@ -350,6 +383,7 @@ impl Scheduler {
             let extra = span.in_scope(extra).await;
             let node = self.search.pick(&cycle, &self.snapshot, &nodes, extra.as_deref());
             let choices = cycle.state.volume_choices(&cycle, &self.snapshot, node);
+            let reservations = dynamic_resources::choose(&cycle, &self.snapshot, node);
             span.set("node", self.snapshot.name(node).to_string());
             span.set("feasible", nodes.len() as i64);
             if nodes.len() > 1 {
@@ -359,7 +393,7 @@ impl Scheduler {
                 span.set("refused_nodes", self.refusals(&refused));
             }
             metrics::searched(began.elapsed());
-            return span.enter(|| self.place(&pod, node, choices, began));
+            return span.enter(|| self.place(&pod, node, choices, reservations, began));
         }
         metrics::searched(began.elapsed());
         let nominated = span.in_scope(self.make_room(&mut cycle, &filters, &mut refused)).await;
@@ -399,10 +433,53 @@ impl Scheduler {
     }
 
     /// Books the node at once, and binds beside the next searches.
-    fn place(&mut self, pod: &Arc<PodInfo>, node: NodeIndex, choices: Choices, began: Instant) {
+    fn place(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        node: NodeIndex,
+        choices: Choices,
+        reservations: Reservations,
+        began: Instant,
+    ) {
         let name = self.snapshot.name(node).to_string();
         self.snapshot.place(pod.clone(), node);
         self.break_promise(&pod.key, Some(&name));
+        if reservations.0.is_empty() {
+            return self.bind_volumes(pod, name, choices, began);
+        }
+        for (claim, allocation) in &reservations.0 {
+            if let Some(allocation) = allocation {
+                self.watched.assumed.put(claim, allocation);
+            }
+        }
+        let awaiting = AwaitingDevices {
+            pod: pod.clone(),
+            node: name.clone(),
+            choices,
+            reservations: reservations.clone(),
+            written: false,
+            until: Instant::now() + binding::WITHIN,
+            began,
+        };
+        self.awaiting_devices.insert(pod.key.clone(), awaiting);
+        let (client, user) = (self.client.clone(), pod.clone());
+        self.write(pod.clone(), name, Step::ReserveClaims, began, async move {
+            let mut allocated = Vec::new();
+            for (claim, allocation) in &reservations.0 {
+                match write::reserve_claim(&client, claim, allocation.as_ref(), &user).await {
+                    Ok(revision) if allocation.is_some() => {
+                        allocated.push((claim.metadata.uid.clone().unwrap_or_default(), revision));
+                    }
+                    Ok(_) => {}
+                    Err(error) => return (allocated, Err(error)),
+                }
+            }
+            (allocated, Ok(()))
+        });
+    }
+
+    /// Has volumes bound for the node first, if some have to be.
+    fn bind_volumes(&mut self, pod: &Arc<PodInfo>, name: String, choices: Choices, began: Instant) {
         if choices.is_empty() {
             return self.bind(pod.clone(), name, began);
         }
@@ -417,7 +494,8 @@ impl Scheduler {
         self.awaiting_volumes.insert(pod.key.clone(), awaiting);
         let (client, node) = (self.client.clone(), name.clone());
         self.write(pod.clone(), name, Step::BindVolumes, began, async move {
-            Ok(write::bind_volumes(&client, &choices, &node).await?)
+            let written = write::bind_volumes(&client, &choices, &node).await;
+            (Vec::new(), written.map_err(WriteError::from))
         });
     }
 
@@ -425,11 +503,11 @@ impl Scheduler {
         let binder = self.extenders.iter().find(|own| own.binds() && own.is_interested(&pod)).cloned();
         let (client, bound, node) = (self.client.clone(), pod.clone(), name.clone());
         self.write(pod, name, Step::Bind, began, async move {
-            match binder {
-                Some(binder) => binder.bind(&bound, &node).await?,
-                None => write::bind(&client, &bound, &node).await?,
-            }
-            Ok(())
+            let written = match binder {
+                Some(binder) => binder.bind(&bound, &node).await.map_err(WriteError::from),
+                None => write::bind(&client, &bound, &node).await.map_err(WriteError::from),
+            };
+            (Vec::new(), written)
         });
     }
 
@@ -439,20 +517,20 @@ impl Scheduler {
         node: String,
         step: Step,
         began: Instant,
-        act: impl Future<Output = Result<(), WriteError>> + Send + 'static,
+        act: impl Future<Output = (Vec<(String, i64)>, Result<(), WriteError>)> + Send + 'static,
     ) {
         let sender = self.sender.clone();
         let write = async move {
             let mut span = ferry_trace::span("scheduler.bind");
             span.object("pods", &pod.key.namespace, &pod.key.name).set("node", node.as_str());
             let binding = Instant::now();
-            let result = span.in_scope(act).await;
+            let (allocated, result) = span.in_scope(act).await;
             if step == Step::Bind {
                 let status = if result.is_ok() { "Success" } else { "Error" };
                 metrics::ran("Bind", pod.scheduler_name(), status, binding.elapsed());
             }
             // fails only when the scheduler has ended
-            let _ = sender.send(Finished { pod, node, step, result, began }).await;
+            let _ = sender.send(Finished { pod, node, step, allocated, result, began }).await;
         };
         self.writes.spawn(ferry_trace::inherit(write));
     }
@@ -485,9 +563,107 @@ impl Scheduler {
         }
     }
 
+    /// Goes on with the pods whose devices are ready; those whose devices fail look for a node again.
+    fn look_at_devices(&mut self) {
+        let now = Instant::now();
+        let wall = Timestamp::now();
+        let mut settled = Vec::new();
+        for (key, awaiting) in self.awaiting_devices.iter().filter(|(_, awaiting)| awaiting.written) {
+            let readiness = awaiting.readiness(&self.watched, wall);
+            match readiness {
+                Readiness::Waits if awaiting.until > now => {}
+                Readiness::Waits => {
+                    settled.push((key.clone(), Err("device binding timeout".to_owned())));
+                }
+                Readiness::Ready => settled.push((key.clone(), Ok(()))),
+                Readiness::Failed(why) => settled.push((key.clone(), Err(why))),
+            }
+        }
+        for (key, outcome) in settled {
+            let Some(AwaitingDevices { pod, node, choices, began, .. }) = self.awaiting_devices.remove(&key)
+            else {
+                continue;
+            };
+            match outcome {
+                Ok(()) => self.bind_volumes(&pod, node, choices, began),
+                Err(why) => self.devices_failed(&pod, &node, &why),
+            }
+        }
+    }
+
+    fn devices_failed(&mut self, pod: &Arc<PodInfo>, node: &str, why: &str) {
+        tracing::warn!(pod = %pod.key, node, why, "claims not reserved");
+        self.leave(&pod.key);
+        self.unreserve(pod);
+        self.queue.failed(&pod.key, Instant::now());
+        let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
+        if let Some(at) = at {
+            let message = format!("running PreBind plugin \"DynamicResources\": {why}");
+            self.tell(at, pod, "SchedulerError", &message, None);
+        }
+    }
+
+    /// The pod does not go to its node after all: its claims are there for others.
+    fn unreserve(&mut self, pod: &Arc<PodInfo>) {
+        for name in dynamic_resources::names_of(pod) {
+            let key = NamespacedName::new(&pod.key.namespace, name);
+            let Some(claim) = self.watched.resource_claims.get(&key) else { continue };
+            let (client, pod) = (self.client.clone(), pod.clone());
+            self.writes.spawn(ferry_trace::inherit(async move {
+                if let Err(error) = write::unreserve_claim(&client, &claim, &pod).await {
+                    tracing::warn!(%error, "claim not unreserved");
+                }
+            }));
+        }
+    }
+
+    /// Notes which of a pod's allocations are written; the others are not going to be.
+    fn settle_allocations(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        reservations: &Reservations,
+        allocated: &[(String, i64)],
+    ) {
+        for (claim, _) in reservations.0.iter().filter(|(_, allocation)| allocation.is_some()) {
+            let uid = claim.metadata.uid.as_deref().unwrap_or("");
+            match allocated.iter().find(|(own, _)| own == uid) {
+                Some((_, revision)) => self.watched.assumed.written(uid, *revision),
+                None if self.watched.assumed.remove(uid) => {
+                    let name = claim.metadata.name.as_deref().unwrap_or("");
+                    let namespace = pod.key.namespace.as_str();
+                    self.wake(&Change::ResourceClaim { namespace, name, frees: true });
+                }
+                None => {}
+            }
+            // it may have been heard of before this
+            let key = NamespacedName::new(&pod.key.namespace, claim.metadata.name.as_deref().unwrap_or(""));
+            let seen = self.watched.resource_claims.get(&key);
+            let revision = seen.as_ref().and_then(|claim| ferry_client::name::revision(&**claim));
+            self.watched.assumed.observe((&key.namespace, &key.name), seen.as_deref(), revision);
+        }
+    }
+
+    /// The pod went while its claims were written: what was written is seen in time.
+    fn forget_allocations(&mut self, pod: &Arc<PodInfo>, allocated: &[(String, i64)]) {
+        for (uid, revision) in allocated {
+            self.watched.assumed.written(uid, *revision);
+        }
+        for name in dynamic_resources::names_of(pod) {
+            let key = NamespacedName::new(&pod.key.namespace, name);
+            let seen = self.watched.resource_claims.get(&key);
+            let uid = seen.as_ref().and_then(|claim| claim.metadata.uid.clone()).unwrap_or_default();
+            if !allocated.iter().any(|(own, _)| *own == uid) {
+                self.watched.assumed.remove(&uid);
+            }
+            let revision = seen.as_ref().and_then(|claim| ferry_client::name::revision(&**claim));
+            self.watched.assumed.observe((&key.namespace, &key.name), seen.as_deref(), revision);
+        }
+    }
+
     fn volumes_failed(&mut self, pod: &Arc<PodInfo>, node: &str, why: &str) {
         tracing::warn!(pod = %pod.key, node, why, "volumes not bound");
         self.leave(&pod.key);
+        self.unreserve(pod);
         self.queue.failed(&pod.key, Instant::now());
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         if let Some(at) = at {
@@ -497,7 +673,7 @@ impl Scheduler {
     }
 
     fn finish(&mut self, done: Finished) {
-        let Finished { pod, node, step, result, began } = done;
+        let Finished { pod, node, step, allocated, result, began } = done;
         let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
         match (step, result) {
             (Step::Bind, Ok(())) => {
@@ -521,8 +697,34 @@ impl Scheduler {
                     self.look_at_volumes();
                 }
             }
+            (Step::ReserveClaims, Ok(())) => {
+                let Some(awaiting) =
+                    self.awaiting_devices.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid)
+                else {
+                    return self.forget_allocations(&pod, &allocated);
+                };
+                awaiting.written = true;
+                let reservations = awaiting.reservations.clone();
+                self.settle_allocations(&pod, &reservations, &allocated);
+                if let (Some(at), true) = (at, has_conditions(&reservations)) {
+                    let note = format!("waiting for binding conditions for device on node {node}");
+                    let recorder = &self.profiles[at].0;
+                    recorder.event(
+                        &pod.pod,
+                        EventType::Normal,
+                        "BindingConditionsPending",
+                        "Scheduling",
+                        note,
+                    );
+                }
+                self.look_at_devices();
+            }
             (_, Err(error)) => {
                 self.awaiting_volumes.remove(&pod.key);
+                match self.awaiting_devices.remove(&pod.key) {
+                    Some(awaiting) => self.settle_allocations(&pod, &awaiting.reservations, &allocated),
+                    None => self.forget_allocations(&pod, &allocated),
+                }
                 // someone may have bound it; the informer then has the last word
                 let seen = self.watched.pods.get(&pod.key);
                 let bound = seen.as_ref().is_some_and(|seen| node_name(&seen.pod).is_some());
@@ -530,6 +732,7 @@ impl Scheduler {
                     return;
                 }
                 self.leave(&pod.key);
+                self.unreserve(&pod);
                 if seen.is_none_or(|seen| seen.uid != pod.uid) {
                     self.queue.remove(&pod.key);
                     return;
@@ -538,7 +741,13 @@ impl Scheduler {
                 metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
                 self.queue.failed(&pod.key, Instant::now());
                 if let Some(at) = at {
-                    self.tell(at, &pod, "SchedulerError", &format!("binding rejected: {error}"), None);
+                    let message = match step {
+                        Step::ReserveClaims => {
+                            format!("running PreBind plugin \"DynamicResources\": {error}")
+                        }
+                        Step::Bind | Step::BindVolumes => format!("binding rejected: {error}"),
+                    };
+                    self.tell(at, &pod, "SchedulerError", &message, None);
                 }
             }
         }
@@ -554,6 +763,7 @@ impl Scheduler {
         if !cycle.profile.preempts || error.refused_at_once.is_some() || error.nodes == 0 {
             return None;
         }
+        let claims = self.deallocate(cycle, error);
         let from = self.search.random() as usize;
         let mut span = ferry_trace::span("scheduler.preempt");
         metrics::preemption_attempted();
@@ -565,7 +775,7 @@ impl Scheduler {
         let candidates = match found {
             Ok(candidates) => candidates,
             Err(message) => {
-                error.preemption = message;
+                error.preemption = format!("{claims}, {message}");
                 return None;
             }
         };
@@ -573,7 +783,7 @@ impl Scheduler {
         let candidate = match span.in_scope(agreed).await {
             Ok(candidates) => default_preemption::best(candidates)?,
             Err(failed) => {
-                error.preemption = format!("preemption: {failed}");
+                error.preemption = format!("{claims}, preemption: {failed}");
                 return None;
             }
         };
@@ -613,6 +823,23 @@ impl Scheduler {
         Some(node)
     }
 
+    /// Has a claim give its devices back that keep the pod from every node; says what came of that.
+    fn deallocate(&mut self, cycle: &Cycle<'_>, error: &FitError) -> &'static str {
+        if !dynamic_resources::has_claims(cycle) {
+            return "no new claims to deallocate";
+        }
+        let Some(claim) = dynamic_resources::to_deallocate(cycle, &self.snapshot, error) else {
+            return "still not schedulable";
+        };
+        let client = self.client.clone();
+        self.writes.spawn(ferry_trace::inherit(async move {
+            if let Err(error) = write::deallocate_claim(&client, &claim).await {
+                tracing::warn!(%error, "claim not deallocated");
+            }
+        }));
+        "deallocation of ResourceClaim completed"
+    }
+
     fn tell_refused(&mut self, at: usize, pod: &Arc<PodInfo>, summary: &str, nominated: Option<String>) {
         if let Some(node) = &nominated {
             self.nominated.put(pod.clone(), node);
@@ -643,4 +870,36 @@ impl Scheduler {
             }
         }));
     }
+}
+
+impl AwaitingDevices {
+    /// Of all claims that were reserved; one that is not seen with its devices yet is waited for.
+    fn readiness(&self, watched: &Watched, now: Timestamp) -> Readiness {
+        let mut all = Readiness::Ready;
+        if !has_conditions(&self.reservations) {
+            return all;
+        }
+        for (claim, _) in &self.reservations.0 {
+            let name = claim.metadata.name.as_deref().unwrap_or("");
+            let key = NamespacedName::new(&self.pod.key.namespace, name);
+            let seen =
+                watched.resource_claims.get(&key).filter(|seen| seen.metadata.uid == claim.metadata.uid);
+            let Some(seen) = seen else {
+                return Readiness::Failed(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
+            };
+            match binding::readiness(&seen, now) {
+                Readiness::Ready => {}
+                Readiness::Waits => all = Readiness::Waits,
+                failed => return failed,
+            }
+        }
+        all
+    }
+}
+
+/// Whether somebody has to make devices ready before the pod may be bound.
+fn has_conditions(reservations: &Reservations) -> bool {
+    reservations.0.iter().any(|(claim, allocation)| {
+        allocation.as_ref().or(binding::allocation(claim)).is_some_and(binding::has_conditions)
+    })
 }

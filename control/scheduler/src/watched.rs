@@ -13,12 +13,15 @@ use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::assumed::Assumed;
+use crate::devices::slice::SliceInfo;
 use crate::plugins::Cluster;
 use crate::pod_info::{NamespaceLabels, PodInfo};
 
@@ -37,6 +40,11 @@ pub struct Watched {
     replication_controllers: Informer<ReplicationController>,
     replica_sets: Informer<ReplicaSet>,
     stateful_sets: Informer<StatefulSet>,
+    pub resource_claims: Informer<ResourceClaim>,
+    resource_slices: Informer<SliceInfo>,
+    device_classes: Informer<DeviceClass>,
+    /// Allocations that were decided and are not seen yet.
+    pub assumed: Assumed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +54,8 @@ pub enum Changed {
     Claim(NamespacedName),
     Storage,
     Namespace,
+    ResourceClaim(NamespacedName),
+    Devices,
 }
 
 #[derive(Default)]
@@ -90,6 +100,10 @@ impl Watched {
             replication_controllers: informers.of(),
             replica_sets: informers.of(),
             stateful_sets: informers.of(),
+            resource_claims: informers.of(),
+            resource_slices: informers.of(),
+            device_classes: informers.of(),
+            assumed: Assumed::default(),
         };
         tell(&watched.pods, inbox, Changed::Pod);
         tell(&watched.nodes, inbox, |key| Changed::Node(key.name));
@@ -98,6 +112,9 @@ impl Watched {
         tell(&watched.classes, inbox, |_| Changed::Storage);
         tell(&watched.csi_nodes, inbox, |_| Changed::Storage);
         tell(&watched.namespaces, inbox, |_| Changed::Namespace);
+        tell(&watched.resource_claims, inbox, Changed::ResourceClaim);
+        tell(&watched.resource_slices, inbox, |_| Changed::Devices);
+        tell(&watched.device_classes, inbox, |_| Changed::Devices);
         watched
     }
 
@@ -117,6 +134,9 @@ impl Watched {
             self.replication_controllers.synced(),
             self.replica_sets.synced(),
             self.stateful_sets.synced(),
+            self.resource_claims.synced(),
+            self.resource_slices.synced(),
+            self.device_classes.synced(),
         );
     }
 }
@@ -185,6 +205,28 @@ impl Cluster for Watched {
 
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {
         self.budgets.list_namespace(namespace)
+    }
+
+    fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {
+        self.resource_claims.get(&NamespacedName::new(namespace, name))
+    }
+
+    fn resource_claims(&self) -> Vec<Arc<ResourceClaim>> {
+        let mut claims = self.resource_claims.list();
+        claims.extend(self.assumed.claims().cloned());
+        claims
+    }
+
+    fn is_being_allocated(&self, uid: &str) -> bool {
+        self.assumed.has(uid)
+    }
+
+    fn resource_slices(&self) -> Vec<Arc<SliceInfo>> {
+        self.resource_slices.list()
+    }
+
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
+        self.device_classes.get(&NamespacedName::cluster(name))
     }
 
     fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector> {

@@ -9,11 +9,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
 };
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Api, Resource};
 use serde_json::json;
 
+use crate::devices::FINALIZER;
+use crate::extender::ExtenderError;
 use crate::plugins::Choices;
 use crate::pod_info::PodInfo;
 
@@ -86,6 +89,120 @@ async fn select_node(client: &Client, claim: &PersistentVolumeClaim, node: &str)
         .await
         .attempting(format!("select node for claim {name}"))?;
     Ok(())
+}
+
+/// How often a claim that others write too is read again.
+const ATTEMPTS: usize = 5;
+
+/// Reserves a claim for a pod, with its devices if it has none yet; returns the revision that says so.
+pub async fn reserve_claim(
+    client: &Client,
+    claim: &ResourceClaim,
+    allocation: Option<&AllocationResult>,
+    pod: &PodInfo,
+) -> Result<i64, WriteError> {
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &pod.key.namespace);
+    let uid = claim.metadata.uid.clone();
+    let mut claim = claim.clone();
+    for attempt in 1.. {
+        if attempt > 1 {
+            claim = claims.get(name).await.attempting(format!("get claim {name}"))?;
+        }
+        match reserve_once(&claims, claim.clone(), allocation, pod, &uid).await {
+            Err(WriteError::Api(error)) if attempt < ATTEMPTS && is_conflict(&error) => {}
+            other => return other,
+        }
+    }
+    unreachable!("the last attempt's outcome is returned")
+}
+
+async fn reserve_once(
+    claims: &Api<ResourceClaim>,
+    mut claim: ResourceClaim,
+    allocation: Option<&AllocationResult>,
+    pod: &PodInfo,
+    uid: &Option<String>,
+) -> Result<i64, WriteError> {
+    let name = claim.metadata.name.clone().unwrap_or_default();
+    let key = format!("{}/{name}", pod.key.namespace);
+    if claim.metadata.deletion_timestamp.is_some() || claim.metadata.uid != *uid {
+        return Err(WriteError::Claim(format!("claim {key} got deleted in the meantime")));
+    }
+    if let Some(allocation) = allocation {
+        if claim.status.as_ref().is_some_and(|status| status.allocation.is_some()) {
+            return Err(WriteError::Claim(format!("claim {key} got allocated elsewhere in the meantime")));
+        }
+        let finalizers = claim.metadata.finalizers.get_or_insert_default();
+        // first, so that no claim is deleted with devices that nobody gives back
+        if !finalizers.iter().any(|own| own == FINALIZER) {
+            finalizers.push(FINALIZER.to_owned());
+            let written = claims.replace(&name, &PostParams::default(), &claim).await;
+            claim = written.attempting(format!("add finalizer to claim {key}"))?;
+        }
+        claim.status.get_or_insert_default().allocation = Some(allocation.clone());
+    }
+    let status = claim.status.get_or_insert_default();
+    let Some(have) = &mut status.allocation else {
+        return Err(WriteError::Claim(format!("claim {key} got deallocated elsewhere in the meantime")));
+    };
+    let now = || k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now());
+    have.allocation_timestamp.get_or_insert_with(now);
+    let users = status.reserved_for.get_or_insert_default();
+    if !users.iter().any(|user| user.uid == pod.uid) {
+        users.push(ResourceClaimConsumerReference {
+            api_group: None,
+            resource: "pods".into(),
+            name: pod.key.name.clone(),
+            uid: pod.uid.clone(),
+        });
+    }
+    let what = if allocation.is_some() { "allocation and reservation" } else { "reservation" };
+    let written = claims.replace_status(&name, &PostParams::default(), &claim).await;
+    let written = written.attempting(format!("add {what} to claim {key}"))?;
+    Ok(ferry_client::name::revision(&written).unwrap_or(i64::MAX))
+}
+
+fn is_conflict(error: &Error) -> bool {
+    matches!(error.kube(), kube::Error::Api(status) if status.code == 409)
+}
+
+/// Takes a pod out of those that a claim is reserved for; of others nothing needs to be known for that.
+pub async fn unreserve_claim(client: &Client, claim: &ResourceClaim, pod: &PodInfo) -> Result<(), Error> {
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    let patch = Patch::Strategic(json!({
+        "metadata": {"uid": claim.metadata.uid},
+        "status": {"reservedFor": [{"$patch": "delete", "uid": pod.uid}]},
+    }));
+    let claims = Request::new(ResourceClaim::url_path(&(), Some(&pod.key.namespace)));
+    let request = claims.patch_subresource("status", name, &PatchParams::default(), &patch);
+    let patched = undecoded::send(client, request).await;
+    ignore_not_found(patched).attempting(format!("unreserve claim {name}"))?;
+    Ok(())
+}
+
+/// Gives a claim's devices back, so that it can be allocated elsewhere.
+pub async fn deallocate_claim(client: &Client, claim: &ResourceClaim) -> Result<(), Error> {
+    let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+    let (namespace, name) = (namespace.unwrap_or(""), name.unwrap_or(""));
+    let mut claim = claim.clone();
+    // with its version: somebody may have begun to use it
+    claim.status = Some(Default::default());
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), namespace);
+    let written = claims.replace_status(name, &PostParams::default(), &claim).await;
+    written.attempting(format!("deallocate claim {namespace}/{name}"))?;
+    Ok(())
+}
+
+/// Whoever was asked to write, the API or an extender, could not; or what was to be written makes no sense any more.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    #[error(transparent)]
+    Api(#[from] Error),
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
+    #[error("{0}")]
+    Claim(String),
 }
 
 /// The condition as it should be, if that differs from what the pod has.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ferry_client::NamespacedName;
 use ferry_scheduler::cycle::Search;
+use ferry_scheduler::devices::slice::SliceInfo;
 use ferry_scheduler::nominated::Nominated;
 use ferry_scheduler::plugins::{Cluster, Cycle, State, default_preemption};
 use ferry_scheduler::pod_info::{NamespaceLabels, PodInfo};
@@ -15,6 +16,7 @@ use ferry_scheduler::profile::Profile;
 use ferry_scheduler::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
@@ -46,6 +48,21 @@ impl Cluster for NoVolumes {
     }
     fn budgets(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
         Vec::new()
+    }
+    fn resource_claim(&self, _: &str, _: &str) -> Option<Arc<ResourceClaim>> {
+        None
+    }
+    fn resource_claims(&self) -> Vec<Arc<ResourceClaim>> {
+        Vec::new()
+    }
+    fn is_being_allocated(&self, _: &str) -> bool {
+        false
+    }
+    fn resource_slices(&self) -> Vec<Arc<SliceInfo>> {
+        Vec::new()
+    }
+    fn device_class(&self, _: &str) -> Option<Arc<DeviceClass>> {
+        None
     }
     fn workload_selector(&self, _: &PodInfo) -> Option<LabelSelector> {
         None

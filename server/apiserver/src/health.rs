@@ -39,25 +39,38 @@ enum Test {
     Store,
 }
 
+const fn check(name: &'static str, test: Test) -> Check {
+    Check { name, readiness_only: false, test }
+}
+
+const fn readiness(name: &'static str, test: Test) -> Check {
+    Check { name, readiness_only: true, test }
+}
+
+const CACHES: Test = Test::State(|health| health.caches.load(Ordering::Acquire));
+const STARTED: Test = Test::State(|health| health.started.load(Ordering::Acquire));
+
+/// Under upstream's names and in its order. A hook of upstream's that has its like here is well when that is done: the first
+/// fill of the caches, or the default objects.
 const CHECKS: &[Check] = &[
-    Check { name: "ping", readiness_only: false, test: Test::State(|_| true) },
-    Check { name: "etcd", readiness_only: false, test: Test::Store },
-    Check { name: "etcd-readiness", readiness_only: true, test: Test::Store },
-    Check {
-        name: "informer-sync",
-        readiness_only: true,
-        test: Test::State(|health| health.caches.load(Ordering::Acquire)),
-    },
-    Check {
-        name: "poststarthook/bootstrap-controller",
-        readiness_only: false,
-        test: Test::State(|health| health.started.load(Ordering::Acquire)),
-    },
-    Check {
-        name: "shutdown",
-        readiness_only: true,
-        test: Test::State(|health| !health.stopping.is_cancelled()),
-    },
+    check("ping", Test::State(|_| true)),
+    check("etcd", Test::Store),
+    readiness("etcd-readiness", Test::Store),
+    readiness("informer-sync", CACHES),
+    check("poststarthook/generic-apiserver-start-informers", CACHES),
+    check("poststarthook/start-apiextensions-informers", CACHES),
+    check("poststarthook/crd-informer-synced", CACHES),
+    check("poststarthook/start-system-namespaces-controller", STARTED),
+    check("poststarthook/storage-readiness", CACHES),
+    check("poststarthook/rbac/bootstrap-roles", STARTED),
+    check("poststarthook/scheduling/bootstrap-system-priority-classes", STARTED),
+    check("poststarthook/priority-and-fairness-config-producer", STARTED),
+    check("poststarthook/bootstrap-controller", STARTED),
+    check("poststarthook/start-kubernetes-service-cidr-controller", STARTED),
+    check("poststarthook/start-kube-aggregator-informers", CACHES),
+    check("poststarthook/kube-apiserver-autoregistration", STARTED),
+    check("autoregister-completion", STARTED),
+    readiness("shutdown", Test::State(|health| !health.stopping.is_cancelled())),
 ];
 
 impl Health {

@@ -301,7 +301,7 @@ fn validate_finalizers(object: &Object, plain: bool, errors: &mut FieldErrors) {
     let (mut orphans, mut foreground) = (false, false);
     for (index, name) in object.finalizers().enumerate() {
         for why in names::qualified_name(name) {
-            errors.invalid(format!("metadata.finalizers[{index}]"), name, &why);
+            errors.invalid("metadata.finalizers", name, &why);
         }
         if !plain && !name.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(&name) {
             errors.invalid(

@@ -175,6 +175,10 @@ pub struct StrategyOptions {
     pub name: NameRule,
     /// metadata.generation counts changes of everything but metadata and status.
     pub generation: bool,
+    /// Fields of metadata whose change counts too.
+    pub counts_metadata: &'static [&'static str],
+    /// It is 1 from the beginning, and only an end that waits is counted.
+    pub counts_nothing: bool,
     /// A new object keeps the status it came with (nodes register with theirs).
     pub created_with_status: bool,
     /// Addresses or ports are reserved together with the object: it has [`TxnPart`]s.
@@ -188,6 +192,8 @@ pub struct StrategyOptions {
     pub first_finalizer: Option<&'static str>,
     /// What a delete does to dependents when the request does not say.
     pub orphans_by_default: bool,
+    /// What is told to those who delete without saying what becomes of dependents.
+    pub orphans_warning: Option<&'static str>,
 }
 
 /// Which writes are answered before they are durable.
@@ -219,6 +225,8 @@ impl StrategyOptions {
         status_keeps_metadata: false,
         name: NameRule::DnsSubdomain,
         generation: false,
+        counts_metadata: &[],
+        counts_nothing: false,
         created_with_status: false,
         reserves: false,
         relaxed: Relaxed::Never,
@@ -226,6 +234,7 @@ impl StrategyOptions {
         plain_finalizers: false,
         first_finalizer: None,
         orphans_by_default: false,
+        orphans_warning: None,
     };
 }
 

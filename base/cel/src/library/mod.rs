@@ -1,13 +1,14 @@
 //! Kubernetes' function libraries, a file each, over those of CEL itself.
 
 pub mod authorizer;
+pub mod bind;
 mod format;
 mod ip;
 mod json_patch;
 mod lists;
-mod quantity;
+pub mod quantity;
 pub mod regex;
-mod semver;
+pub mod semver;
 mod sets;
 mod texts;
 mod two_variables;

@@ -12,6 +12,12 @@ pub struct Quantity(Amount);
 
 opaque!(Quantity, "kubernetes.Quantity");
 
+impl From<Amount> for Quantity {
+    fn from(amount: Amount) -> Quantity {
+        Quantity(amount)
+    }
+}
+
 pub fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     add_overload!(env, fn quantity: (CelString) -> Result<Quantity>)?;
     add_overload!(env, fn is_quantity: (CelString) -> CelBool)?;

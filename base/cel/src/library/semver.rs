@@ -14,6 +14,12 @@ pub struct Semver(Version);
 
 opaque!(Semver, "kubernetes.Semver");
 
+impl Semver {
+    pub fn parse(text: &str) -> Result<Semver, semver::Error> {
+        Version::parse(text).map(Semver)
+    }
+}
+
 /// What comes after a plus says nothing about precedence.
 impl PartialEq for Semver {
     fn eq(&self, other: &Semver) -> bool {

@@ -190,6 +190,6 @@ pub fn hint(cycle: &Cycle, change: &Change) -> bool {
         // a new domain, or a node that moved to another
         Change::Node { what, .. } => what & super::fact::LABELS != 0,
         Change::Namespace => true,
-        Change::Claim(..) | Change::Storage => false,
+        Change::Claim(..) | Change::Storage | Change::ResourceClaim { .. } | Change::Devices => false,
     }
 }

@@ -3,6 +3,7 @@
 //! the pod stays in [`State`], between its functions.
 
 pub mod default_preemption;
+pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 pub mod node_affinity;
@@ -22,10 +23,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use smallvec::{SmallVec, smallvec};
 
+use crate::devices::slice::SliceInfo;
 use crate::pod_info::{NamespaceLabels, PodInfo};
 use crate::profile::Profile;
 use crate::snapshot::{NodeIndex, Snapshot};
@@ -69,6 +72,13 @@ pub trait Cluster: NamespaceLabels + Sync {
     fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>>;
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
+    fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
+    /// All of them, those with the allocations that are about to be written.
+    fn resource_claims(&self) -> Vec<Arc<ResourceClaim>>;
+    /// Whether an allocation is about to be written for a claim, by its uid.
+    fn is_being_allocated(&self, uid: &str) -> bool;
+    fn resource_slices(&self) -> Vec<Arc<SliceInfo>>;
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>>;
     /// What selects a pod and its likes: its services and the workload that controls it.
     fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector>;
 }
@@ -90,6 +100,7 @@ pub struct State {
     spread: pod_topology_spread::Counts,
     volumes: volume_binding::Volumes,
     zones: volume_zone::Wanted,
+    devices: dynamic_resources::Prepared,
     /// The only nodes worth trying, where NodeAffinity names them.
     pub only: Option<Vec<NodeIndex>>,
 }
@@ -113,6 +124,10 @@ pub enum Change<'a> {
     Claim(&'a str, &'a str),
     /// A volume, a storage class or a node's drivers.
     Storage,
+    /// A ResourceClaim; it frees devices if it has none any more.
+    ResourceClaim { namespace: &'a str, name: &'a str, frees: bool },
+    /// A ResourceSlice or a DeviceClass.
+    Devices,
     /// A namespace's labels.
     Namespace,
 }
@@ -127,6 +142,8 @@ impl Change<'_> {
             Change::PodLeft { .. } => "AssignedPodDelete",
             Change::Claim(..) => "PersistentVolumeClaimUpdate",
             Change::Storage => "PersistentVolumeUpdate",
+            Change::ResourceClaim { .. } => "ResourceClaimUpdate",
+            Change::Devices => "ResourceSliceUpdate",
             Change::Namespace => "NamespaceUpdate",
         }
     }
@@ -276,6 +293,16 @@ pub static PLUGINS: &[Plugin] = &[
         score: Some(inter_pod_affinity::score),
         moved: Some(inter_pod_affinity::moved),
         hint: Some(inter_pod_affinity::hint),
+        ..PLUGIN
+    },
+    Plugin {
+        name: dynamic_resources::NAME,
+        weight: 2,
+        prepare: Some(dynamic_resources::prepare),
+        filter: Some(dynamic_resources::filter),
+        score: Some(dynamic_resources::score),
+        node_facts: fact::LABELS,
+        hint: Some(dynamic_resources::hint),
         ..PLUGIN
     },
     // makes room when no node fits; see `default_preemption` and `scheduler`

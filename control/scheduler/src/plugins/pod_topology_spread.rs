@@ -249,6 +249,10 @@ pub fn hint(cycle: &Cycle, change: &Change) -> bool {
         Change::Node { what, .. } => {
             what & (super::fact::LABELS | super::fact::TAINTS | super::fact::ADDED) != 0
         }
-        Change::Claim(..) | Change::Storage | Change::Namespace => false,
+        Change::Claim(..)
+        | Change::Storage
+        | Change::ResourceClaim { .. }
+        | Change::Devices
+        | Change::Namespace => false,
     }
 }

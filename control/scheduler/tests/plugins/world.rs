@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ferry_scheduler::devices::slice::SliceInfo;
 use ferry_scheduler::plugins::{self, Cluster, Cycle, Relevance, State};
 use ferry_scheduler::pod_info::{NamespaceLabels, PodInfo};
 use ferry_scheduler::profile::Profile;
 use ferry_scheduler::snapshot::{NodeIndex, Snapshot};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
@@ -33,6 +35,11 @@ struct Objects {
     budgets: Vec<Arc<PodDisruptionBudget>>,
     namespaces: Vec<Arc<Namespace>>,
     workload: Option<LabelSelector>,
+    resource_claims: Vec<Arc<ResourceClaim>>,
+    slices: Vec<Arc<SliceInfo>>,
+    device_classes: Vec<Arc<DeviceClass>>,
+    /// Claims that are being allocated, by uid.
+    assumed: Vec<String>,
 }
 
 impl World {
@@ -70,6 +77,10 @@ impl World {
             "csi node" => objects.csi_nodes.push(Arc::new(read(object))),
             "budget" => objects.budgets.push(Arc::new(read(object))),
             "namespace" => objects.namespaces.push(Arc::new(read(object))),
+            "resource claim" => objects.resource_claims.push(Arc::new(read(object))),
+            "slice" => objects.slices.push(Arc::new(SliceInfo::new(read::<ResourceSlice>(object)))),
+            "device class" => objects.device_classes.push(Arc::new(read(object))),
+            "assumed" => objects.assumed.push(read(object)),
             "workload" => objects.workload = Some(read(object)),
             other => panic!("no plugin asks for a {other}"),
         }
@@ -189,6 +200,26 @@ impl Cluster for Objects {
 
     fn budgets(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
         self.budgets.clone()
+    }
+
+    fn resource_claim(&self, _: &str, name: &str) -> Option<Arc<ResourceClaim>> {
+        find(&self.resource_claims, name)
+    }
+
+    fn resource_claims(&self) -> Vec<Arc<ResourceClaim>> {
+        self.resource_claims.clone()
+    }
+
+    fn is_being_allocated(&self, uid: &str) -> bool {
+        self.assumed.iter().any(|own| own == uid)
+    }
+
+    fn resource_slices(&self) -> Vec<Arc<SliceInfo>> {
+        self.slices.clone()
+    }
+
+    fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
+        find(&self.device_classes, name)
     }
 
     fn workload_selector(&self, _: &PodInfo) -> Option<LabelSelector> {

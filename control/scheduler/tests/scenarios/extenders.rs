@@ -142,8 +142,8 @@ async fn an_extender_filters_and_scores_the_nodes_it_is_told_by_name() {
         .refused(
             "hungry",
             "0/3 nodes are available: 1 node(s) had no free lunch, 2 node(s) didn't match Pod's node \
-             affinity/selector. preemption: 0/3 nodes are available: 1 No preemption victims found for \
-             incoming pod, 2 Preemption is not helpful for scheduling.",
+             affinity/selector. no new claims to deallocate, preemption: 0/3 nodes are available: 1 No \
+             preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling.",
         )
         .await;
     cluster.stop().await;

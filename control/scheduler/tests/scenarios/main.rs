@@ -2,6 +2,7 @@
 //! why not.
 
 mod cluster;
+mod devices;
 mod extenders;
 
 use cluster::{Cluster, node};
@@ -40,8 +41,8 @@ async fn a_pod_that_fits_nowhere_is_told_why_and_bound_when_that_changes() {
     cluster
         .refused(
             "waits",
-            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). preemption: \
-             0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new \
+             claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
         )
         .await;
     let untaint = json!({"spec": {"taints": null}});

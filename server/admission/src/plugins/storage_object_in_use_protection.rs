@@ -1,4 +1,4 @@
-//! StorageObjectInUseProtection: claims and volumes get a finalizer, which a controller takes off when nobody
+//! StorageObjectInUseProtection: claims, volumes and their attribute classes get a finalizer, which a controller takes off when nobody
 //! uses them any more.
 
 use std::sync::Arc;
@@ -21,6 +21,9 @@ fn finalizer(request: &Request<'_>) -> Option<&'static str> {
     match () {
         () if request.is_for("", "persistentvolumes") => Some("kubernetes.io/pv-protection"),
         () if request.is_for("", "persistentvolumeclaims") => Some("kubernetes.io/pvc-protection"),
+        () if request.is_for("storage.k8s.io", "volumeattributesclasses") => {
+            Some("kubernetes.io/vac-protection")
+        }
         () => None,
     }
 }

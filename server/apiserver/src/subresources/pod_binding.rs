@@ -54,7 +54,8 @@ async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, S
         errors.required("target.name", "");
     }
     if !errors.is_empty() {
-        return Err(Status::invalid("", "Binding", binding.name(), &errors));
+        // upstream wraps these errors into no status of their own
+        return Err(Status::unexpected(&errors));
     }
 
     // The pod's own update rules forbid to set the node; the binding is the one way past them.

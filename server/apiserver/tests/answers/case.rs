@@ -155,6 +155,7 @@ impl Case {
             _ => {}
         }
         scrub(&mut object, keeps_managers);
+        hide_chosen(&mut object);
         (none(), String::new(), Some(object))
     }
 }
@@ -204,7 +205,9 @@ fn parse(path: &Path, shared: &Path, is_whole: bool) -> Vec<Case> {
             warnings.push(warning.to_owned());
             warnings.sort_unstable();
         } else if let Some(object) = line.strip_prefix("~ ") {
-            cases.last_mut().unwrap().answer.object = Some(serde_json::from_str(object).unwrap());
+            let mut object = serde_json::from_str(object).unwrap();
+            hide_chosen(&mut object);
+            cases.last_mut().unwrap().answer.object = Some(object);
         } else {
             let mut words = line.splitn(3, ' ').map(str::to_owned);
             let mut word = || words.next().unwrap_or_else(|| panic!("{file}: {line}"));
@@ -283,15 +286,37 @@ fn scrub(value: &mut Value, keeps_managers: bool) {
     }
 }
 
+/// Puts words in the place of what the server chooses: uids, and addresses of services.
+fn hide_chosen(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(hide_chosen),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_str() {
+                    Some(address) if name == "clusterIP" && address.starts_with("10.") => {
+                        *value = "<ip>".into()
+                    }
+                    _ if name == "clusterIPs" => *value = "<ips>".into(),
+                    _ if name == "nodePort" => *value = "<port>".into(),
+                    _ => hide_chosen(value),
+                }
+            }
+        }
+        Value::String(text) if is_uid(text) => *text = "<uid>".into(),
+        _ => {}
+    }
+}
+
+fn is_uid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        })
+}
+
 /// Puts `<uid>` and `<revision>` in the place of what differs from run to run.
 fn normalize(message: &str) -> String {
-    let is_uid = |text: &str| {
-        text.len() == 36
-            && text.bytes().enumerate().all(|(at, byte)| match at {
-                8 | 13 | 18 | 23 => byte == b'-',
-                _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
-            })
-    };
     let mut normalized = String::new();
     let mut rest = message;
     while let Some(first) = rest.chars().next() {

@@ -1,4 +1,4 @@
-//! Ferry's answers beside Kubernetes': the recorded requests of `golden/answers` and `golden/custom_resources`, one
+//! Ferry's answers beside Kubernetes': the recorded requests of `golden/answers`, `golden/updates` and `golden/custom_resources`, one
 //! after the other, on one fresh server each. `README.md` there explains the format.
 //!
 //! What still differs is listed in a folder's `differences.txt`, and the list is checked in both directions:
@@ -32,6 +32,14 @@ async fn answers_about_custom_resources_are_those_of_kubernetes() {
         ferry_skip::unchecked("objects of others' definitions: ../shared/crds is missing");
         cases.retain(|case| !case.file.contains("shared"));
     }
+    compare(folder, &cases).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_to_updates_are_those_of_kubernetes() {
+    let folder = Path::new("tests/golden/updates");
+    let cases = cases(folder, Path::new(""), true);
+    assert!(cases.len() >= 700, "the table has lost rows");
     compare(folder, &cases).await;
 }
 

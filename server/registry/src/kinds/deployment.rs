@@ -37,6 +37,11 @@ impl Rules<IgnoredAny> for DeploymentRules {
     }
 
     fn options(&self) -> StrategyOptions {
-        StrategyOptions { generation: true, status_keeps_labels: true, ..StrategyOptions::default() }
+        StrategyOptions {
+            generation: true,
+            counts_metadata: &["annotations"],
+            status_keeps_labels: true,
+            ..StrategyOptions::default()
+        }
     }
 }

@@ -19,6 +19,6 @@ impl Rules<IgnoredAny> for SliceRules {
     }
 
     fn options(&self) -> StrategyOptions {
-        StrategyOptions { generation: true, ..StrategyOptions::default() }
+        StrategyOptions { generation: true, counts_metadata: &["labels"], ..StrategyOptions::default() }
     }
 }

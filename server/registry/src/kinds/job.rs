@@ -10,6 +10,9 @@ use super::workload;
 use crate::columns::Column;
 use crate::strategy::{Rules, Selectable, StrategyOptions, Typed};
 
+const ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove \
+    them or set propagationPolicy=Orphan to suppress this warning";
+
 pub static STRATEGY: Typed<Job, JobRules> = Typed::new(JobRules);
 
 pub struct JobRules;
@@ -93,7 +96,12 @@ impl Rules<Job> for JobRules {
     }
 
     fn options(&self) -> StrategyOptions {
-        StrategyOptions { generation: true, orphans_by_default: true, ..StrategyOptions::default() }
+        StrategyOptions {
+            generation: true,
+            orphans_by_default: true,
+            orphans_warning: Some(ORPHANS),
+            ..StrategyOptions::default()
+        }
     }
 }
 

@@ -22,6 +22,7 @@ impl Rules<IgnoredAny> for LeaseRules {
 
     fn options(&self) -> StrategyOptions {
         StrategyOptions {
+            plain_finalizers: true,
             create_on_update: true,
             unconditional_update: false,
             relaxed: Relaxed::Renewals,

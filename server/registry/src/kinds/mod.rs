@@ -10,6 +10,7 @@ mod cron_job;
 mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
+mod device_claim;
 mod endpoint_slice;
 mod horizontal_pod_autoscaler;
 mod ingress;

@@ -1,13 +1,15 @@
 //! Kinds whose rules are switches of the pipeline and rows of `rules.txt`: a row each here.
 
-use ferry_api::Object;
+use ferry_api::{Object, Status};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::device_claim;
 use super::pod;
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
-use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, StrategyOptions, Typed};
+use crate::registry::Registry;
+use crate::strategy::{NameRule, Relaxed, Rules, Selectable, Strategy, StrategyOptions, TxnPart, Typed};
 
 pub fn strategy(group: &str, kind: &str) -> Option<&'static dyn Strategy> {
     let row = ROWS.iter().find(|row| row.group == group && row.kind == kind)?;
@@ -26,6 +28,8 @@ struct Switches {
     strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
+    /// What other objects have to say about a write.
+    allowed: fn(&Registry, &Object, Option<&Object>) -> Result<(), Status>,
 }
 
 impl Rules<IgnoredAny> for Switches {
@@ -48,6 +52,18 @@ impl Rules<IgnoredAny> for Switches {
     fn columns(&self) -> &[Column] {
         self.columns
     }
+
+    fn txn_parts(
+        &self,
+        registry: &Registry,
+        new: Option<&mut Object>,
+        old: Option<&Object>,
+    ) -> Result<Vec<TxnPart>, Status> {
+        if let Some(new) = new {
+            (self.allowed)(registry, new, old)?;
+        }
+        Ok(Vec::new())
+    }
 }
 
 const fn row(
@@ -68,7 +84,19 @@ const fn row_with(
     columns: &'static [Column],
     default: fn(&mut Object),
 ) -> Row {
-    Row { group, kind, strategy: Typed::new(Switches { default, strategy_options, selectable, columns }) }
+    let allowed = |_: &Registry, _: &Object, _: Option<&Object>| Ok(());
+    Row {
+        group,
+        kind,
+        strategy: Typed::new(Switches { default, strategy_options, selectable, columns, allowed }),
+    }
+}
+
+/// A kind with claims for devices.
+const fn claims(kind: &'static str, columns: &'static [Column]) -> Row {
+    let (default, allowed) = (default_device_counts as fn(&mut Object), device_claim::administration as _);
+    let switches = Switches { default, strategy_options: APART, selectable: &[], columns, allowed };
+    Row { group: DRA, kind, strategy: Typed::new(switches) }
 }
 
 fn default_template(object: &mut Object) {
@@ -113,13 +141,19 @@ fn default_count(request: &mut Value) {
 
 const NONE: StrategyOptions = StrategyOptions::PLAIN;
 const COUNTED: StrategyOptions = StrategyOptions { generation: true, ..NONE };
+/// A write of the status leaves the rest alone, its metadata too.
+const APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..NONE };
+const COUNTED_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..COUNTED };
+const CONDITIONAL_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..CONDITIONAL };
 const CONDITIONAL: StrategyOptions = StrategyOptions { unconditional_update: false, ..NONE };
 const ADDRESS: StrategyOptions = StrategyOptions { name: NameRule::IpAddress, ..NONE };
 const UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..CONDITIONAL };
 const LEASE_CANDIDATE: StrategyOptions = StrategyOptions { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
 
-/// Events go away after an hour.
+const RUNTIME_CLASS: StrategyOptions = StrategyOptions { plain_finalizers: true, ..CONDITIONAL_UPSERT };
+
+/// Events go away after a while.
 const EVENT: StrategyOptions = StrategyOptions {
     expires: true,
     relaxed: Relaxed::Always,
@@ -147,19 +181,19 @@ static ROWS: &[Row] = &[
     row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
     row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
     row("coordination.k8s.io", "LeaseCandidate", LEASE_CANDIDATE, &[], cluster::LEASE_CANDIDATE),
-    row(FLOW, "FlowSchema", COUNTED, &[], cluster::FLOW_SCHEMA),
-    row(FLOW, "PriorityLevelConfiguration", COUNTED, &[], cluster::PRIORITY_LEVEL),
+    row(FLOW, "FlowSchema", COUNTED_APART, &[], cluster::FLOW_SCHEMA),
+    row(FLOW, "PriorityLevelConfiguration", COUNTED_APART, &[], cluster::PRIORITY_LEVEL),
     row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
     row("metrics.k8s.io", "NodeMetrics", NONE, &[], cluster::NODE_METRICS),
     row("metrics.k8s.io", "PodMetrics", NONE, &[], pods::POD_METRICS),
     row(NETWORK, "IPAddress", ADDRESS, &[], network::IP_ADDRESS),
     row(NETWORK, "IngressClass", COUNTED, &[], network::INGRESS_CLASS),
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
-    row("node.k8s.io", "RuntimeClass", CONDITIONAL_UPSERT, &[], cluster::RUNTIME_CLASS),
+    row("node.k8s.io", "RuntimeClass", RUNTIME_CLASS, &[], cluster::RUNTIME_CLASS),
     row(DRA, "DeviceClass", COUNTED, &[], cluster::AGED),
     row(DRA, "DeviceTaintRule", COUNTED, &[], cluster::DEVICE_TAINT_RULE),
-    row_with(DRA, "ResourceClaim", NONE, &[], cluster::RESOURCE_CLAIM, default_device_counts),
-    row_with(DRA, "ResourceClaimTemplate", NONE, &[], cluster::AGED, default_device_counts),
+    claims("ResourceClaim", cluster::RESOURCE_CLAIM),
+    claims("ResourceClaimTemplate", cluster::AGED),
     row(DRA, "ResourcePoolStatusRequest", NONE, &[], cluster::POOL_STATUS_REQUEST),
     row(DRA, "ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
     row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
@@ -167,7 +201,7 @@ static ROWS: &[Row] = &[
     row(STORAGE, "CSIDriver", CONDITIONAL, &[], storage::CSI_DRIVER),
     row(STORAGE, "CSINode", CONDITIONAL, &[], storage::CSI_NODE),
     row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
-    row(STORAGE, "VolumeAttachment", CONDITIONAL, &[], storage::VOLUME_ATTACHMENT),
+    row(STORAGE, "VolumeAttachment", CONDITIONAL_APART, &[], storage::VOLUME_ATTACHMENT),
     row(STORAGE, "VolumeAttributesClass", NONE, &[], storage::VOLUME_ATTRIBUTES_CLASS),
     row("storagemigration.k8s.io", "StorageVersionMigration", NONE, &[], cluster::STORAGE_MIGRATION),
 ];

@@ -20,6 +20,7 @@ impl Rules<IgnoredAny> for BudgetRules {
 
     fn options(&self) -> StrategyOptions {
         StrategyOptions {
+            plain_finalizers: true,
             name: NameRule::PathSegment,
             generation: true,
             unconditional_update: false,

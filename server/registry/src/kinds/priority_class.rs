@@ -19,6 +19,6 @@ impl Rules<IgnoredAny> for PriorityClassRules {
     }
 
     fn options(&self) -> StrategyOptions {
-        StrategyOptions { generation: true, ..StrategyOptions::default() }
+        StrategyOptions { generation: true, counts_nothing: true, ..StrategyOptions::default() }
     }
 }

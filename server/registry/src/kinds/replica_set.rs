@@ -39,6 +39,6 @@ impl Rules<IgnoredAny> for ReplicaSetRules {
     }
 
     fn options(&self) -> StrategyOptions {
-        StrategyOptions { generation: true, status_keeps_labels: true, ..StrategyOptions::default() }
+        StrategyOptions { generation: true, ..StrategyOptions::default() }
     }
 }

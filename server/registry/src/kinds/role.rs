@@ -2,7 +2,7 @@
 
 use ferry_api::FieldErrors;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::checks::{self, Path};
 use crate::strategy::{NameRule, Rules, StrategyOptions, Typed};
@@ -36,7 +36,12 @@ impl Rules<ClusterRole> for RoleRules {
             errors.required(list, "at least one clusterRoleSelector required if aggregationRule is non-nil");
         }
         for (index, selector) in selectors.into_iter().flatten().enumerate() {
+            let before = errors.0.len();
             checks::selector(errors, list.index(index), selector);
+            // upstream tries to read what it has just refused, and says so
+            if errors.0.len() > before {
+                errors.invalid(list.index(index), Value::Null, "invalid label selector.");
+            }
         }
     }
 

@@ -70,6 +70,9 @@ const FOREGROUND: &str = "foregroundDeletion";
 impl Registry {
     pub async fn delete(&self, call: &Call<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         validate_options(options)?;
+        if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
+            call.warn(call.resource.strategy.options().orphans_warning.map(str::to_owned));
+        }
         for _ in 0..TRIES {
             let entry = call.current();
             let attempt = match &entry {

@@ -111,11 +111,6 @@ impl Registry {
         if insisted {
             return Err(Status::modified(&call.group_resource(), call.name));
         }
-        if asked.is_empty() && !call.resource.strategy.options().unconditional_update {
-            let mut errors = FieldErrors::default();
-            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            return Err(Status::invalid(&call.kind.group, &call.kind.plural, call.name, &errors));
-        }
         if change.uid.is_some_and(|uid| uid != old.uid()) || (!new.uid().is_empty() && new.uid() != old.uid())
         {
             let wanted = change.uid.unwrap_or(new.uid()).to_string();
@@ -124,10 +119,15 @@ impl Registry {
                 call.name,
                 format!(
                     "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {}",
-                    call.resource.store_key(call.namespace, call.name),
+                    shown_key(&call.resource.store_key(call.namespace, call.name), call.dry_run),
                     old.uid()
                 ),
             ));
+        }
+        if asked.is_empty() && !call.resource.strategy.options().unconditional_update {
+            let mut errors = FieldErrors::default();
+            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            return Err(Status::invalid(&call.kind.group, &call.kind.plural, call.name, &errors));
         }
         let scope = UpdateScope::of(call.subresource);
         metadata::begin_update(&mut new, &live, call)?;
@@ -249,7 +249,12 @@ async fn prepare(
     }
     // A binding is no change of what the pod should be.
     let counts = !matches!(scope, UpdateScope::Status | UpdateScope::Action("binding"));
-    if strategy_options.generation && counts && spec_changed(new, old) {
+    let counted = || strategy_options.counts_metadata.iter().any(|field| new.meta(field) != old.meta(field));
+    if strategy_options.generation
+        && !strategy_options.counts_nothing
+        && counts
+        && (spec_changed(new, old) || counted())
+    {
         new.set_meta("generation", old.generation() + 1);
     }
     let mut errors = FieldErrors::default();
@@ -271,6 +276,11 @@ async fn prepare(
     }
     call.warn(warnings);
     Ok(())
+}
+
+/// A key as errors show it: upstream's dry run does not know what all keys begin with.
+fn shown_key(key: &str, dry_run: bool) -> &str {
+    key.strip_prefix("/registry").filter(|_| dry_run).unwrap_or(key)
 }
 
 fn spec_changed(new: &Object, old: &Object) -> bool {

@@ -5,7 +5,7 @@ use ferry_api::FieldErrors;
 use super::field::{Context, Field};
 use super::{
     autoscaling, devices, events, flow_control, jobs, limits, network, nodes, placement, pods, resources,
-    services, storage, volumes, workloads,
+    services, statuses, storage, volumes, workloads,
 };
 
 pub type Code = fn(Field<'_>, &Context<'_>, &mut FieldErrors);
@@ -17,6 +17,14 @@ pub fn named(name: &str) -> Option<Code> {
 
 static CODE: &[(&str, Code)] = &[
     ("selector", placement::selector),
+    ("replica-counts", statuses::replicas),
+    ("deployment-counts", statuses::deployment),
+    ("stateful-set-counts", statuses::stateful_set),
+    ("job-status", statuses::job),
+    ("service-status", statuses::service),
+    ("ingress-status", statuses::ingress),
+    ("pod-status", statuses::pod),
+    ("claim-status", statuses::claim),
     ("node-selector", placement::node_selector),
     ("preferred-nodes", placement::preferred_nodes),
     ("pod-affinity", placement::pod_affinity),

@@ -231,9 +231,7 @@ fn selectors(list: Field<'_>, errors: &mut FieldErrors) {
 
 /// Whether an expression over `device` can be compiled.
 fn device_expression(expression: &str) -> Result<(), String> {
-    use ferry_cel::{Environment, Type};
-    let environment = Environment::new([("device", Type::Dyn)]);
-    environment.compile(expression, &[Type::Bool]).map(drop).map_err(|error| error.to_string())
+    ferry_cel::device::compile(expression).map(drop).map_err(|error| error.to_string())
 }
 
 /// What a driver is told besides; only it understands that.

@@ -20,6 +20,7 @@ mod placement;
 mod pods;
 mod resources;
 mod services;
+mod statuses;
 mod storage;
 mod table;
 mod volumes;

@@ -23,7 +23,7 @@ pub fn judge(
     let kind = GroupVersionKind::from_api_version(object.api_version(), object.kind());
     let Some(id) = types.by_kind(&kind) else { return };
     let Some(rules) = table.types.get(&id) else { return };
-    let only_fixed = old.is_some() && rules.fixed_on_update;
+    let only_fixed = old.is_some() && rules.fixed_on_update && scope != UpdateScope::Status;
     let walk = Walk { table, types, object, old_object: old, only_fixed };
     let old = match old {
         Some(old) => OldMap::Known(Some(&old.0)),

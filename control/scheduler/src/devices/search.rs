@@ -1,0 +1,414 @@
+//! Which devices of a node the claims get: every combination is tried, in order, until one satisfies all requests and
+//! constraints.
+//!
+//! Claims are done one after the other, their requests too, and each device is taken for the rest of the search until that
+//! turns out not to lead anywhere. Within a request devices are only taken in their order, since the same devices in another
+//! order are the same allocation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::capacity::{self, Amounts};
+use super::constraint::{Constraint, Names};
+use super::demand::{Count, Demand, Request};
+use super::pools::{Offer, Pool, State, release};
+use super::slice::{Counters, DeviceInfo, SliceInfo};
+use super::taken::Taken;
+use super::{MAX_RESULTS, Node};
+
+/// How many devices are tried before a node is given up: claims with many alternatives have more combinations than
+/// anybody can wait for.
+const MAX_STEPS: usize = 200_000;
+
+/// A device that a request gets.
+#[derive(Clone)]
+pub struct Choice {
+    pub slice: Arc<SliceInfo>,
+    /// Its place in the slice.
+    pub device: usize,
+    /// The request it is for, and which of the alternatives.
+    pub request: usize,
+    pub alternative: usize,
+    /// What it takes of a device that is shared.
+    pub share: Option<Amounts>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// A claim or a class is wrong, or asks for more than a claim can have.
+    Claim(String),
+    /// Only this node's devices are.
+    Node(String),
+    TooManySteps,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Claim(why) | Failure::Node(why) => f.write_str(why),
+            Failure::TooManySteps => f.write_str("timed out trying to allocate devices"),
+        }
+    }
+}
+
+/// The devices of each claim on a node; None where there are not enough.
+pub fn search(
+    demands: &[Demand],
+    offer: &Offer,
+    taken: &Taken,
+    node: &Node<'_>,
+) -> Result<Option<Vec<Vec<Choice>>>, Failure> {
+    let pools = offer.pools(node, taken);
+    let mut search = Search {
+        demands,
+        pools: &pools,
+        taken,
+        node,
+        all: HashMap::new(),
+        selected: HashMap::new(),
+        constraints: demands.iter().map(|demand| demand.constraints.clone()).collect(),
+        allocating: HashMap::new(),
+        sharing: HashMap::new(),
+        consumed: vec![BTreeMap::new(); pools.len()],
+        choices: vec![Vec::new(); demands.len()],
+        steps: 0,
+    };
+    search.check()?;
+    match search.next(At::default(), false, Place::default()) {
+        Ok(true) => Ok(Some(search.choices)),
+        Ok(false) | Err(Stop::TooManyDevices) => {
+            match pools.iter().any(|pool| matches!(pool.state, State::Invalid(_))) {
+                true => Err(Failure::Node("invalid resource pools were encountered".into())),
+                false => Ok(None),
+            }
+        }
+        Err(Stop::Failed(failure)) => Err(failure),
+    }
+}
+
+/// Which device is looked for.
+#[derive(Clone, Copy, Default)]
+struct At {
+    claim: usize,
+    request: usize,
+    alternative: usize,
+    device: usize,
+}
+
+/// Where among the devices.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Place {
+    pool: usize,
+    slice: usize,
+    device: usize,
+}
+
+enum Stop {
+    /// The claim's allocation would not hold them; another alternative may ask for fewer.
+    TooManyDevices,
+    Failed(Failure),
+}
+
+struct Search<'s> {
+    demands: &'s [Demand],
+    pools: &'s [Pool],
+    taken: &'s Taken,
+    node: &'s Node<'s>,
+    /// The devices of requests for all of them, by claim, request and alternative.
+    all: HashMap<(usize, usize, usize), Vec<Place>>,
+    /// Whether a request selects a device; selectors are not asked twice.
+    selected: HashMap<(usize, usize, usize, Place2), bool>,
+    constraints: Vec<Vec<Constraint>>,
+    /// The claims that are getting a device which they do not share.
+    allocating: HashMap<&'s str, Vec<usize>>,
+    /// What is taken of devices that are shared, once for each share.
+    sharing: HashMap<&'s str, Vec<Amounts>>,
+    /// Of each pool's counters.
+    consumed: Vec<BTreeMap<String, Counters>>,
+    choices: Vec<Vec<Choice>>,
+    steps: usize,
+}
+
+/// A place as a key.
+type Place2 = (usize, usize, usize);
+
+impl<'s> Search<'s> {
+    /// Finds the devices of requests for all of them, and refuses claims that want more than they can have.
+    fn check(&mut self) -> Result<(), Failure> {
+        let demands = self.demands;
+        for (claim, demand) in demands.iter().enumerate() {
+            let mut least = 0;
+            for (number, wanted) in demand.requests.iter().enumerate() {
+                let mut fewest = usize::MAX;
+                for (alternative, request) in wanted.alternatives.iter().enumerate() {
+                    let at = At { claim, request: number, alternative, device: 0 };
+                    let count = match request.count {
+                        Count::Exactly(count) => count,
+                        Count::All => {
+                            let all = self.all_devices(at, request, demand)?;
+                            let count = all.len();
+                            self.all.insert((claim, number, alternative), all);
+                            count
+                        }
+                    };
+                    fewest = fewest.min(count);
+                }
+                least += fewest;
+            }
+            if least > MAX_RESULTS {
+                return Err(Failure::Claim(format!(
+                    "claim {}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}",
+                    claim_name(demand)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn all_devices(&mut self, at: At, request: &Request, demand: &Demand) -> Result<Vec<Place>, Failure> {
+        let mut all = Vec::new();
+        for (number, pool) in self.pools.iter().enumerate() {
+            let what = match pool.state {
+                State::Usable => "",
+                State::Incomplete => "being updated",
+                State::Invalid(_) => "invalid",
+            };
+            if !what.is_empty() {
+                return Err(Failure::Claim(format!(
+                    "claim {}, request {}: asks for all devices, but resource pool {}/{} is currently {what}",
+                    claim_name(demand),
+                    request.name,
+                    pool.driver,
+                    pool.name
+                )));
+            }
+            for (slice_number, slice) in pool.slices.iter().enumerate() {
+                for (device_number, device) in slice.devices.iter().enumerate() {
+                    let place = Place { pool: number, slice: slice_number, device: device_number };
+                    if self.is_selected(at, request, place)? && self.has_capacity(request, device) {
+                        all.push(place);
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn device(&self, place: Place) -> (&'s Arc<SliceInfo>, &'s DeviceInfo) {
+        let slice = &self.pools[place.pool].slices[place.slice];
+        (slice, &slice.devices[place.device])
+    }
+
+    /// Looks for the device at `at` and all that come after it. `chosen` says that the alternative of the request is settled.
+    fn next(&mut self, at: At, chosen: bool, start: Place) -> Result<bool, Stop> {
+        let demands = self.demands;
+        let Some(demand) = demands.get(at.claim) else { return Ok(true) };
+        let Some(wanted) = demand.requests.get(at.request) else {
+            return match self.next(At { claim: at.claim + 1, ..At::default() }, false, Place::default()) {
+                // other devices for this claim may lead the next to another alternative
+                Err(Stop::TooManyDevices) => Ok(false),
+                other => other,
+            };
+        };
+        if !chosen && wanted.alternatives.len() > 1 {
+            let mut all_too_many = true;
+            for alternative in 0..wanted.alternatives.len() {
+                match self.next(At { alternative, ..at }, true, Place::default()) {
+                    Ok(true) => return Ok(true),
+                    Ok(false) => all_too_many = false,
+                    Err(Stop::TooManyDevices) => {}
+                    Err(failed) => return Err(failed),
+                }
+            }
+            return if all_too_many { Err(Stop::TooManyDevices) } else { Ok(false) };
+        }
+        let request = &wanted.alternatives[at.alternative];
+        let all = self.all.get(&(at.claim, at.request, at.alternative));
+        let count = match (request.count, all) {
+            (Count::Exactly(count), _) => count,
+            (Count::All, all) => all.map_or(0, Vec::len),
+        };
+        if request.count == Count::All && count == 0 {
+            return Ok(false);
+        }
+        if at.device >= count {
+            let next = At { claim: at.claim, request: at.request + 1, ..At::default() };
+            return self.next(next, false, Place::default());
+        }
+        if self.choices[at.claim].len() + count - at.device > MAX_RESULTS {
+            return Err(Stop::TooManyDevices);
+        }
+        let following = At { device: at.device + 1, ..at };
+        if let Some(place) = all.and_then(|all| all.get(at.device)).copied() {
+            let Some(undo) = self.take(at, request, place, true)? else { return Ok(false) };
+            return match self.next(following, chosen, Place::default()) {
+                Ok(true) => Ok(true),
+                other => {
+                    self.give_back(at, request, place, undo);
+                    other
+                }
+            };
+        }
+        let pools = self.pools;
+        for (pool_number, pool) in pools.iter().enumerate().skip(start.pool) {
+            let first_slice = if pool_number == start.pool { start.slice } else { 0 };
+            for (slice_number, slice) in pool.slices.iter().enumerate().skip(first_slice) {
+                let is_start = pool_number == start.pool && slice_number == start.slice;
+                let first_device = if is_start { start.device } else { 0 };
+                for device_number in first_device..slice.devices.len() {
+                    let place = Place { pool: pool_number, slice: slice_number, device: device_number };
+                    self.steps += 1;
+                    if self.steps > MAX_STEPS {
+                        return Err(Stop::Failed(Failure::TooManySteps));
+                    }
+                    let device = &slice.devices[device_number];
+                    if self.is_in_use(at, request, device)
+                        || !self.is_selected(at, request, place).map_err(Stop::Failed)?
+                        || !self.has_capacity(request, device)
+                    {
+                        continue;
+                    }
+                    let Some(undo) = self.take(at, request, place, false)? else { continue };
+                    match self.next(following, chosen, Place { device: device_number + 1, ..place }) {
+                        Ok(true) => return Ok(true),
+                        Ok(false) => self.give_back(at, request, place, undo),
+                        Err(stop) => {
+                            self.give_back(at, request, place, undo);
+                            return Err(stop);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the device is somebody's, or was taken by this search. For administration only a device that the same claim
+    /// has already is in use.
+    fn is_in_use(&self, at: At, request: &Request, device: &DeviceInfo) -> bool {
+        let allocating = self.allocating.get(device.id.as_str()).map_or(&[][..], Vec::as_slice);
+        match request.is_administration {
+            true => allocating.contains(&at.claim),
+            false => self.taken.has(&device.id) || !allocating.is_empty(),
+        }
+    }
+
+    fn is_selected(&mut self, at: At, request: &Request, place: Place) -> Result<bool, Failure> {
+        let key = (at.claim, at.request, at.alternative, (place.pool, place.slice, place.device));
+        if let Some(selected) = self.selected.get(&key) {
+            return Ok(*selected);
+        }
+        let (slice, info) = self.device(place);
+        let mut selected = request.selects(slice, info).map_err(Failure::Claim)?;
+        if selected && slice.spec().per_device_node_selection == Some(true) {
+            let device = slice.device(info);
+            let (name, all) = (device.node_name.as_deref(), device.all_nodes);
+            selected = self.node.is_selected(name, all, device.node_selector.as_ref());
+        }
+        self.selected.insert(key, selected);
+        Ok(selected)
+    }
+
+    fn has_capacity(&self, request: &Request, device: &DeviceInfo) -> bool {
+        let now = self.sharing.get(device.id.as_str()).map_or(&[][..], Vec::as_slice);
+        let before = self.taken.share(&device.id);
+        let others: Vec<&Amounts> = before.into_iter().chain(now).collect();
+        capacity::fits(&device.capacity, &request.capacity, &others)
+    }
+
+    /// Takes a device, if nothing speaks against it; `must` where the request wants this one and no other.
+    fn take(&mut self, at: At, request: &Request, place: Place, must: bool) -> Result<Option<Undo>, Stop> {
+        let (slice, device) = self.device(place);
+        if self.is_in_use(at, request, device) {
+            return Ok(None);
+        }
+        let names = Names { base: request.base(), full: &request.name };
+        let mut undo = Undo::default();
+        // whoever shared the device first has paid its counters
+        let is_paid = device.is_shared
+            && (self.taken.share(&device.id).is_some() || self.sharing.contains_key(device.id.as_str()));
+        if !is_paid && !device.consumes.is_empty() {
+            if !self.pools[place.pool].reserve(device, &mut self.consumed[place.pool]) {
+                return Ok(None);
+            }
+            undo.counters = true;
+        }
+        let mut refused = !request.tolerates_all(slice, device);
+        if !refused {
+            for constraint in &mut self.constraints[at.claim] {
+                if !constraint.add(&names, slice, device) {
+                    refused = true;
+                    if must {
+                        let claim = claim_name(&self.demands[at.claim]);
+                        return Err(Stop::Failed(Failure::Claim(format!(
+                            "claim {claim}, request {}: cannot add device {} because a claim constraint would not be satisfied",
+                            request.name, device.id
+                        ))));
+                    }
+                    break;
+                }
+                undo.constraints += 1;
+            }
+        }
+        if refused || !self.has_capacity(request, device) {
+            self.undo_reservation(at, &names, place, &undo);
+            return Ok(None);
+        }
+        let mut share = None;
+        if device.is_shared {
+            let amounts = capacity::taken(&device.capacity, &request.capacity);
+            self.sharing.entry(&device.id).or_default().push(amounts.clone());
+            share = Some(amounts);
+        } else {
+            self.allocating.entry(&device.id).or_default().push(at.claim);
+        }
+        self.choices[at.claim].push(Choice {
+            slice: slice.clone(),
+            device: place.device,
+            request: at.request,
+            alternative: at.alternative,
+            share,
+        });
+        Ok(Some(undo))
+    }
+
+    fn give_back(&mut self, at: At, request: &Request, place: Place, undo: Undo) {
+        let (_, device) = self.device(place);
+        self.choices[at.claim].pop();
+        let id = device.id.as_str();
+        if device.is_shared {
+            let shares = self.sharing.entry(id).or_default();
+            shares.pop();
+            if shares.is_empty() {
+                self.sharing.remove(id);
+            }
+        } else if let Some(claims) = self.allocating.get_mut(id) {
+            claims.pop();
+        }
+        let names = Names { base: request.base(), full: &request.name };
+        self.undo_reservation(at, &names, place, &undo);
+    }
+
+    fn undo_reservation(&mut self, at: At, names: &Names<'_>, place: Place, undo: &Undo) {
+        for constraint in self.constraints[at.claim][..undo.constraints].iter_mut().rev() {
+            constraint.remove(names);
+        }
+        if undo.counters {
+            let (_, device) = self.device(place);
+            release(device, &mut self.consumed[place.pool]);
+        }
+    }
+}
+
+/// What taking a device changed besides the choice itself.
+#[derive(Default)]
+struct Undo {
+    counters: bool,
+    constraints: usize,
+}
+
+fn claim_name(demand: &Demand) -> String {
+    let metadata = &demand.claim.metadata;
+    format!("{}/{}", metadata.namespace.as_deref().unwrap_or(""), metadata.name.as_deref().unwrap_or(""))
+}

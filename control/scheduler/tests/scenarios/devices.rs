@@ -1,0 +1,137 @@
+//! Devices, from the pod that asks for one to the claim that gives it back, with the loops of all who take part but the
+//! driver and the kubelet.
+
+use std::time::Duration;
+
+use ferry_client::CancellationToken;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+fn slice(node: &str, devices: &[&str]) -> Value {
+    let devices: Value = devices.iter().map(|name| json!({"name": name})).collect();
+    json!({"metadata": {"name": format!("{node}-gpu")}, "spec": {"driver": "gpu.example.com", "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices}})
+}
+
+fn one() -> Value {
+    json!({"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}})
+}
+
+fn uses(entry: Value) -> Value {
+    json!({"spec": {"resourceClaims": [entry]}})
+}
+
+impl Cluster {
+    async fn devices(&self) {
+        let class = json!({"metadata": {"name": "gpu"}, "spec": {"selectors": [
+            {"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}});
+        self.server.post("/apis/resource.k8s.io/v1/deviceclasses", &class).await.expect(201);
+    }
+
+    /// Waits until a claim is as `wanted` says.
+    async fn claim(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        for _ in 0..1500 {
+            last = self.server.get(&format!("{CLAIMS}/{name}")).await.expect(200);
+            if wanted(&last) {
+                return last;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never: {last}");
+    }
+}
+
+fn device(claim: &Value) -> Option<&str> {
+    claim["status"]["allocation"]["devices"]["results"][0]["device"].as_str()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_get_devices_and_give_them_back() {
+    let cluster = Cluster::start().await;
+    let stop = CancellationToken::new();
+    let names = ["resourceclaim-controller", "device-taint-eviction-controller"].map(str::to_owned).to_vec();
+    let config = ferry_controllers::Config { controllers: names, ..Default::default() };
+    let controllers = tokio::spawn(ferry_controllers::run(cluster.server.admin(), config, stop.clone()));
+    cluster.node("plain", "8", json!({})).await;
+    cluster.node("with-gpu", "8", json!({})).await;
+    cluster.devices().await;
+
+    // without a device there is no place
+    cluster.server.post(CLAIMS, &json!({"metadata": {"name": "own"}, "spec": one()})).await.expect(201);
+    cluster.pod("first", "10m", uses(json!({"name": "gpu", "resourceClaimName": "own"}))).await;
+    cluster
+        .refused(
+            "first",
+            "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes \
+             are available: 2 Preemption is not helpful for scheduling.",
+        )
+        .await;
+    cluster.server.post(SLICES, &slice("with-gpu", &["gpu-0"])).await.expect(201);
+    assert_eq!(cluster.bound("first").await, "with-gpu");
+    let claim = cluster.claim("own", |claim| device(claim) == Some("gpu-0")).await;
+    assert_eq!(claim["status"]["reservedFor"][0]["name"], "first");
+    assert_eq!(claim["metadata"]["finalizers"], json!(["resource.kubernetes.io/delete-protection"]));
+
+    // a claim is made from a template, and waits for the only device
+    let template = json!({"metadata": {"name": "each"}, "spec": {"spec": one()}});
+    let templates = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
+    cluster.server.post(templates, &template).await.expect(201);
+    cluster.pod("second", "10m", uses(json!({"name": "gpu", "resourceClaimTemplateName": "each"}))).await;
+    let told = cluster
+        .until("second", |pod| {
+            let status = pod.status.as_ref();
+            let made = status.and_then(|status| status.resource_claim_statuses.as_ref());
+            let refused = status.and_then(|status| status.conditions.as_ref());
+            made.is_some_and(|made| !made.is_empty()) && refused.is_some_and(|all| !all.is_empty())
+        })
+        .await;
+    let statuses = told.status.unwrap().resource_claim_statuses.unwrap();
+    let generated = statuses[0].resource_claim_name.clone().unwrap();
+    assert!(generated.starts_with("second-gpu-"), "{generated}");
+
+    // the first pod's end gives its device to the second
+    cluster.server.delete("/api/v1/namespaces/default/pods/first?gracePeriodSeconds=0").await.expect(200);
+    cluster.claim("own", |claim| claim["status"]["allocation"].is_null()).await;
+    assert_eq!(cluster.bound("second").await, "with-gpu");
+    cluster.claim(&generated, |claim| device(claim) == Some("gpu-0")).await;
+
+    // a taint that nobody tolerates drives it out
+    let taints = json!([{"op": "add", "path": "/spec/devices/0/taints",
+        "value": [{"key": "example.com/broken", "effect": "NoExecute"}]}]);
+    cluster.server.patch(&format!("{SLICES}/with-gpu-gpu"), "json", &taints).await.expect(200);
+    cluster.until("second", |pod| pod.metadata.deletion_timestamp.is_some()).await;
+
+    stop.cancel();
+    controllers.await.unwrap().unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_device_is_given_twice() {
+    let cluster = Cluster::start().await;
+    cluster.node("a", "8", json!({})).await;
+    cluster.devices().await;
+    cluster.server.post(SLICES, &slice("a", &["gpu-0", "gpu-1", "gpu-2", "gpu-3"])).await.expect(201);
+    for number in 0..4 {
+        let claim = json!({"metadata": {"name": format!("c{number}")}, "spec": one()});
+        cluster.server.post(CLAIMS, &claim).await.expect(201);
+    }
+    for number in 0..4 {
+        let entry = json!({"name": "gpu", "resourceClaimName": format!("c{number}")});
+        cluster.pod(&format!("p{number}"), "10m", uses(entry)).await;
+    }
+    let mut devices = Vec::new();
+    for number in 0..4 {
+        cluster.bound(&format!("p{number}")).await;
+        let claim = cluster.claim(&format!("c{number}"), |claim| device(claim).is_some()).await;
+        devices.push(device(&claim).unwrap().to_owned());
+    }
+    devices.sort();
+    assert_eq!(devices, ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]);
+    cluster.stop().await;
+}
