@@ -191,7 +191,8 @@ pub fn kubelet_tls(config: &Config, pki: &Pki) -> Result<Arc<rustls::ClientConfi
 
 /// Whom a pair's certificate names.
 pub fn common_name(pair: &PemPair) -> Result<String, StartError> {
-    let (chain, _) = chain_and_key(pair)?;
+    let (chain, _) =
+        tls::chain_and_key(pair.certificate.as_bytes(), pair.key.as_bytes()).map_err(config_error)?;
     let first = chain.first().ok_or_else(|| config_error("the certificate shown to kubelets is empty"))?;
     let (_, certificate) = x509_parser::parse_x509_certificate(first).map_err(config_error)?;
     let name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());

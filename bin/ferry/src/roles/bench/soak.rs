@@ -73,19 +73,26 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What must not grow by more than a tenth and some slack.
+struct Judged {
+    what: &'static str,
+    of: fn(&Sample) -> u64,
+    slack: u64,
+}
+
 /// Why the samples are not flat. The first tenths fill caches, and a part that was restarted fills them again: the last three
 /// stand against the three before them.
 fn growth(samples: &[&Sample]) -> Option<String> {
     let highest = |tenths: std::ops::RangeInclusive<u32>, of: fn(&Sample) -> u64| {
         samples.iter().filter(|sample| tenths.contains(&sample.tenth)).map(|sample| of(sample)).max()
     };
-    let judged: [(&str, fn(&Sample) -> u64, u64); 4] = [
-        ("bytes of memory", |sample| sample.memory_bytes, 16 << 20),
-        ("descriptors", |sample| sample.descriptors as u64, 20),
-        ("threads", |sample| sample.threads as u64, 8),
-        ("bytes on disk", |sample| sample.disk_bytes.unwrap_or(0), 64 << 20),
+    let judged = [
+        Judged { what: "bytes of memory", of: |sample| sample.memory_bytes, slack: 16 << 20 },
+        Judged { what: "descriptors", of: |sample| sample.descriptors as u64, slack: 20 },
+        Judged { what: "threads", of: |sample| sample.threads as u64, slack: 8 },
+        Judged { what: "bytes on disk", of: |sample| sample.disk_bytes.unwrap_or(0), slack: 64 << 20 },
     ];
-    judged.into_iter().find_map(|(what, of, slack)| {
+    judged.into_iter().find_map(|Judged { what, of, slack }| {
         let (before, after) = (highest(5..=7, of)?, highest(8..=10, of)?);
         (after > before + before / 10 + slack).then(|| format!("{before} {what} grew to {after}"))
     })
