@@ -45,7 +45,7 @@ mod tests {
             "f:selector": {"f:matchLabels": {"f:a": {}}},
             "f:template": {"f:spec": {"f:tolerations": {".": {}, "i:0": {}}, "f:nodeSelector": {"f:a": {}}}}}});
         let mut set = FieldSet::parse(&fields).expect("a set");
-        reconcile(&mut set, &schema);
+        reconcile_with_schema(&mut set, &schema);
         assert_eq!(
             set.into_value(),
             json!({"f:spec": {"f:selector": {}, "f:template": {"f:spec": {
