@@ -55,6 +55,23 @@ impl Kind {
         }
     }
 
+    /// Where a probe goes on with a container that the API shows already: a kubelet that was started again does not make a
+    /// ready container unready until it has asked.
+    fn before(self, pod: &Pod, container_id: &str) -> Verdict {
+        let status = pod::status(pod);
+        let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+        let shown = all.find(|status| {
+            let id = status.container_id.as_deref().and_then(|id| id.split_once("://"));
+            id.is_some_and(|(_, id)| id == container_id)
+        });
+        let holds = shown.is_some_and(|status| match self {
+            Self::Startup => status.started == Some(true),
+            Self::Readiness => status.ready,
+            Self::Liveness => false,
+        });
+        if holds { Verdict::Success } else { self.initial() }
+    }
+
     fn of<'a>(self, each: &'a ContainerOf<'_>) -> Option<&'a Probe> {
         match self {
             Self::Startup => each.container.startup_probe.as_ref(),
@@ -111,7 +128,7 @@ impl Probes {
         self.verdicts.lock().retain(|key, _| keep(key) || has_started(key));
         for (key, probe, each, record) in wanted {
             if !self.tasks.contains_key(&key) {
-                self.verdicts.lock().insert(key.clone(), key.1.initial());
+                self.verdicts.lock().insert(key.clone(), key.1.before(pod, &key.0));
                 let task = self.start(pod.clone(), key.clone(), probe, &each, &record, pod_ip);
                 self.tasks.insert(key, task);
             }
@@ -190,8 +207,12 @@ impl ProbeTask {
     async fn run(self) {
         let kind = self.key.1;
         let period = seconds(self.probe.period_seconds, DEFAULT_PERIOD);
+        let before = kind.before(&self.pod, &self.key.0);
+        if kind == Kind::Startup && before == Verdict::Success {
+            return std::future::pending().await;
+        }
         let mut threshold =
-            Threshold::new(kind.initial(), self.probe.success_threshold, self.probe.failure_threshold);
+            Threshold::new(before, self.probe.success_threshold, self.probe.failure_threshold);
         tokio::time::sleep(self.initial_delay()).await;
         self.wait_for_start().await;
         let mut ticks = tokio::time::interval(period);
@@ -315,14 +336,19 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_container_that_had_started_stays_so_while_its_pod_ends() {
+    /// A pod with every probe, none of which is made soon, and with this status of its container.
+    fn probed(status: &serde_json::Value) -> Arc<Pod> {
         let probe =
             serde_json::json!({"tcpSocket": {"port": 1}, "periodSeconds": 3600, "initialDelaySeconds": 3600});
-        let pod: Arc<Pod> = serde_json::from_value(serde_json::json!({"spec": {"containers":
-            [{"name": "c", "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe}]}}))
-        .map(Arc::new)
-        .expect("a pod");
+        let pod = serde_json::json!({
+            "spec": {"containers":
+                [{"name": "c", "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe}]},
+            "status": {"containerStatuses": status},
+        });
+        serde_json::from_value(pod).map(Arc::new).expect("a pod")
+    }
+
+    fn running() -> PodRuntime {
         let record = Container {
             id: "id".into(),
             name: "c".into(),
@@ -342,7 +368,33 @@ mod tests {
             termination_message_file: None,
             termination_message_policy: String::new(),
         };
-        let runtime = PodRuntime { sandboxes: vec![], containers: vec![record] };
+        PodRuntime { sandboxes: vec![], containers: vec![record] }
+    }
+
+    #[tokio::test]
+    async fn a_container_that_was_ready_stays_so_when_the_kubelet_is_started_again() {
+        let check = |id: &str, started: bool, ready: bool, expected: (bool, bool)| {
+            let pod = probed(&serde_json::json!([{
+                "name": "c", "image": "", "imageID": "", "restartCount": 0, "containerID": id,
+                "started": started, "ready": ready,
+            }]));
+            let client = cri::Client::new("unix:///nowhere").expect("a client");
+            let mut probes = Probes::new(client, Recorder::silent(), Arc::new(|| {}));
+            probes.follow(&pod, &running(), None, false);
+            let containers = pod::containers(&pod);
+            let readiness = probes.readiness(&containers[0], "id");
+            assert_eq!((readiness.started, readiness.ready), expected, "{id} {started} {ready}");
+        };
+        check("containerd://id", true, true, (true, true));
+        check("containerd://id", true, false, (true, false));
+        check("containerd://id", false, false, (false, false));
+        // It is about an earlier container.
+        check("containerd://other", true, true, (false, false));
+    }
+
+    #[tokio::test]
+    async fn a_container_that_had_started_stays_so_while_its_pod_ends() {
+        let (pod, runtime) = (probed(&serde_json::json!([])), running());
         let client = cri::Client::new("unix:///nowhere").expect("a client");
         let mut probes = Probes::new(client, Recorder::silent(), Arc::new(|| {}));
         probes.follow(&pod, &runtime, None, false);

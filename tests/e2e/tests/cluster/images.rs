@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::host::{free_port, run};
+use crate::host::{free_port, in_path, run};
 
 /// nginx, the libraries it loads, busybox for small tools, and bash, which opens connections by name: a static
 /// busybox cannot load the libraries that look names up.
@@ -254,6 +254,26 @@ fn put_nginx(storage: &Path, root: &Path) {
 /// The same image as `docker save` writes it, for hosts that reach no registry.
 pub fn archive(directory: &Path, root: &Path) -> PathBuf {
     archive_of(directory, root, "nginx")
+}
+
+/// An archive with an image named as the program is: the program alone, and the libraries it is linked with.
+pub fn of_program(directory: &Path, program: &Path) -> PathBuf {
+    let name = program.file_name().unwrap();
+    let root = directory.join("root");
+    fs::create_dir_all(&root).unwrap();
+    // Tests are built with what a debugger needs.
+    if in_path("strip") {
+        run(Command::new("strip").arg(program).arg("-o").arg(root.join(name)));
+    } else {
+        fs::copy(program, root.join(name)).unwrap();
+    }
+    let libraries = String::from_utf8(run(Command::new("ldd").arg(program))).unwrap();
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        let place = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(library, place).unwrap();
+    }
+    archive_of(directory, &root, name.to_str().unwrap())
 }
 
 fn archive_of(directory: &Path, root: &Path, name: &str) -> PathBuf {

@@ -14,6 +14,7 @@ mod metrics;
 mod network;
 mod nodes;
 mod offline;
+mod operator;
 mod pods;
 mod requests;
 mod resources;
