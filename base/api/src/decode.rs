@@ -1,4 +1,4 @@
-//! The one pass that turns a document into an [`Object`](crate::Object), guided by the field rows:
+//! The one pass that turns a document into an [`Object`], guided by the field rows:
 //! it keeps what the rows know, checks and normalises every value, and notes unknown and duplicate
 //! fields with their paths. JSON, YAML and values already in memory all come through here, as any
 //! serde deserializer can drive it.

@@ -1,4 +1,4 @@
-//! JSON documents, read through the one [`decode`](crate::decode) pass.
+//! JSON documents, read through the one [`mod@crate::decode`] pass.
 
 mod syntax;
 

@@ -6,7 +6,7 @@
 //!
 //! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
 //! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
-//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`write`] are for text of the server's own:
+//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`mod@write`] are for text of the server's own:
 //! what is stored. [`discovery`] and [`openapi`] tell clients
 //! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share,
 //! [`quota`] what objects cost, [`certificate_request`] what is asked of a signer, and [`local_volume`] how volumes on a

@@ -1,4 +1,4 @@
-//! Judges a custom object: types and constraints of the schema ([`constraints`]), embedded resources, lists
+//! Judges a custom object: types and constraints of the schema ([`constraints()`]), embedded resources, lists
 //! that are sets or maps ([`lists`]), then the rules in CEL.
 //!
 //! On an update what did not change keeps its errors to itself (KEP-4008): the old object is followed beside

@@ -1,10 +1,10 @@
 //! Spans and their causes: what happened, when, and because of what.
 //!
-//! Every step of Ferry opens a [`span`]. When it is dropped it is recorded, with its start,
+//! Every step of Ferry opens a [`span()`]. When it is dropped it is recorded, with its start,
 //! its duration and a few small facts, in one bounded [`Ring`] in memory. A span knows its
 //! parent (the task's current span, or the `traceparent` of a request), the revisions that
 //! caused it ([`Span::caused_by`]) and the revision it committed ([`Span::committed`]).
-//! From these three links [`timeline`] puts together the chain from a user's command to the
+//! From these three links [`timeline()`] puts together the chain from a user's command to the
 //! running container; nothing in it is guessed from clocks.
 //!
 //! ```

@@ -11,7 +11,7 @@
 //!                      Controller::run(reconcile)  → writes through Client
 //! ```
 //!
-//! - [`connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
+//! - [`mod@connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
 //!   which; their identity is configuration. Each request carries the current span.
 //!   [`coalesce`]: requests of one moment are one write.
 //! - [`mod@kubeconfig`]: kubeconfig files. [`tls`]: whom a client trusts and what it shows. kubectl uses these two as well.

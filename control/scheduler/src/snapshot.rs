@@ -120,7 +120,7 @@ impl Snapshot {
         self.columns.node[node.0 as usize].as_ref()
     }
 
-    /// All nodes, in the order they are tried. Call [`Snapshot::settle`] first.
+    /// All nodes, in the order they are tried. Call [`Snapshot::refresh_node_order`] first.
     pub fn order(&self) -> &[NodeIndex] {
         &self.order
     }

@@ -1,6 +1,6 @@
 //! What an initializer is: a function over an object, and the loop that waits for its turn.
 //!
-//! The three functions ([`sidecar`], [`test_certificates`], [`long_secrets`]) decide and know nothing of
+//! The three functions ([`sidecar()`], [`test_certificates()`], [`long_secrets()`]) decide and know nothing of
 //! the cluster; [`run`] watches, asks them, and writes. Start reading at [`run`].
 
 mod long_secrets;

@@ -1,7 +1,7 @@
 //! Who is calling, and may they.
 //!
-//! This room turns credentials into a [`User`](user::User) and a request's attributes into a
-//! [`Decision`](authorize::Decision). It also keeps the cluster's keys and certificates
+//! This room turns credentials into a [`User`] and a request's attributes into a
+//! [`Decision`]. It also keeps the cluster's keys and certificates
 //! ([`pki`]) and writes down what happened ([`audit`]).
 //!
 //! It deliberately knows no HTTP: the API server's filters hand in plain data and make the 401

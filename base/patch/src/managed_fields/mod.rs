@@ -1,13 +1,13 @@
 //! Who manages which field of an object: server-side apply and the bookkeeping it rests on
 //! (KEP-555).
 //!
-//! [`update`] runs on every create, update and patch: it compares the object before and after, takes
-//! changed fields from whoever managed them and notes the writer. [`apply`] runs for apply patches:
+//! [`update()`] runs on every create, update and patch: it compares the object before and after, takes
+//! changed fields from whoever managed them and notes the writer. [`apply()`] runs for apply patches:
 //! it lays a configuration over the object, refuses to take fields others manage with another value
 //! unless forced, and removes what the manager applied before and does not apply any more.
 //!
 //! Objects are in the form the decoder gives them: what is empty is left out, what is always written
-//! is there. Callers run [`update`] before admission and the kind's own preparation, whose changes
+//! is there. Callers run [`update()`] before admission and the kind's own preparation, whose changes
 //! nobody manages, and [`keep_times`] after them.
 //!
 //! `field_set` is the set of paths, `element` one step of a path, `rows` what the types say,

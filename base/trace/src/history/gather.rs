@@ -1,5 +1,5 @@
 //! The records of a causal chain, asked for step by step: the traces of what was asked about, what caused them, and
-//! what they caused. [`crate::timeline`] then chooses among them; this only makes sure that they are there.
+//! what they caused. [`crate::timeline()`] then chooses among them; this only makes sure that they are there.
 
 use std::collections::{HashMap, HashSet};
 

@@ -12,7 +12,7 @@
 //! A packet costs two look-ups, however many pods and policies there are, and then the rules of its own pods. Only
 //! what is forwarded is looked at: a node always reaches its own pods, which probes rely on, and they it.
 //!
-//! Start reading at [`decide`].
+//! Start reading at [`decide()`].
 
 mod decide;
 mod keep;
