@@ -338,6 +338,10 @@ impl Scheduler {
             if refused_by.contains(&EXTENDER) {
                 return true;
             }
+            // there was no node that a plugin could have refused
+            if refused_by.is_empty() {
+                return matches!(change, Change::Node { .. });
+            }
             let promised = changed.map(|node| (node, nominated.before(pod, snapshot, node)));
             let promised = || promised.iter().flat_map(|(node, pods)| pods.iter().map(|pod| (*node, pod)));
             promised().for_each(|(node, other)| snapshot.occupy(other, node));

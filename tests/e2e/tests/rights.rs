@@ -120,7 +120,10 @@ async fn proxies_do_not_lead_to_the_servers_own_side() {
     let server = TestServer::start().await;
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     server.post(PODS, &pod).await.expect(201);
-    for address in ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "::ffff:127.0.0.1"] {
+    // Another way to write the first is refused before it comes to a proxy.
+    pod["status"] = json!({"podIP": "::ffff:127.0.0.1", "podIPs": [{"ip": "::ffff:127.0.0.1"}]});
+    server.put(&format!("{PODS}/p/status"), &pod).await.expect(422);
+    for address in ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0"] {
         pod["status"] = json!({"podIP": address, "podIPs": [{"ip": address}]});
         server.put(&format!("{PODS}/p/status"), &pod).await.expect(200);
         let refused = server.get(&format!("{PODS}/p:80/proxy/")).await.expect(400);

@@ -81,6 +81,16 @@ async fn pods_of_one_workload_spread_over_nodes_although_another_has_more_room()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_came_before_every_node_goes_to_the_first() {
+    let cluster = Cluster::start().await;
+    cluster.pod("early", "1", json!({})).await;
+    cluster.until("early", |pod| pod.status.as_ref().is_some_and(|status| status.conditions.is_some())).await;
+    cluster.node("n", "4", json!({})).await;
+    assert_eq!(cluster.bound("early").await, "n");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gated_pod_waits_for_its_gate() {
     let cluster = Cluster::start().await;
     cluster.node("n", "4", json!({})).await;
