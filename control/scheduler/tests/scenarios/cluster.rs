@@ -7,6 +7,7 @@ use ferry_scheduler::{Config, RunError};
 use ferry_testkit::TestServer;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -53,6 +54,17 @@ impl Cluster {
         });
         merge(&mut pod, change);
         self.server.post("/api/v1/namespaces/default/pods", &pod).await.expect(201);
+    }
+
+    /// Waits until the scheduler has heard of a node, and so of those that were made before it.
+    pub async fn knows(&self, node: &str) {
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+        let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+        let everywhere = json!([{"operator": "Exists"}]);
+        self.pod("probe", "1m", json!({"spec": {"affinity": affinity, "tolerations": everywhere}})).await;
+        assert_eq!(self.bound("probe").await, node);
+        self.pods().delete("probe", &DeleteParams::default().grace_period(0)).await.unwrap();
     }
 
     pub fn pods(&self) -> Api<Pod> {

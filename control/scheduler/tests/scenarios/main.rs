@@ -37,6 +37,7 @@ async fn a_pod_that_fits_nowhere_is_told_why_and_bound_when_that_changes() {
     cluster.node("full", "1", json!({})).await;
     cluster.node("tainted-1", "8", taint.clone()).await;
     cluster.node("tainted-2", "8", taint).await;
+    cluster.knows("tainted-2").await;
     cluster.pod("waits", "4", json!({})).await;
     cluster
         .refused(
