@@ -56,7 +56,7 @@ fn code(passed: bool) -> ExitCode {
 /// Installs what is missing, builds, and runs a command that brings a cluster up; `ferry down` ends it.
 fn ferry(command: &str, flags: &[&str]) -> Result<()> {
     packages::install(packages::TO_RUN)?;
-    println!("The first build takes some minutes; later ones compile what changed.");
+    println!("The first build takes about five minutes on two cores; later ones compile what changed.");
     step::cargo(&["build", "--profile", "up", "--package", "ferry"])?;
     let binary = step::target_directory()?.join("up/ferry");
     let mut words: Vec<&str> = vec![command];
