@@ -35,6 +35,8 @@ pub type Failed = oneshot::Receiver<anyhow::Error>;
 pub struct Kubelets {
     pub running: Arc<AtomicUsize>,
     pub removed: Arc<AtomicUsize>,
+    /// How often a watch fell behind and its kubelet listed anew.
+    pub relists: Arc<AtomicUsize>,
     pub failed: Failed,
     _tasks: JoinSet<()>,
 }
@@ -45,6 +47,7 @@ impl Kubelets {
         const AT_A_TIME: usize = 32;
         let clients = server.clients(count.div_ceil(PER_CONNECTION)).await?;
         let (running, removed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let relists = Arc::<AtomicUsize>::default();
         let registering = (0..count).map(|number| {
             let kubelet = Kubelet {
                 node: format!("node-{number}"),
@@ -52,6 +55,7 @@ impl Kubelets {
                 leases: leases.clone(),
                 running: running.clone(),
                 removed: removed.clone(),
+                relists: relists.clone(),
             };
             async move { kubelet.register().await }
         });
@@ -77,7 +81,7 @@ impl Kubelets {
                 let _ = tell.send(why);
             }
         });
-        Ok(Kubelets { running, removed, failed, _tasks: tasks })
+        Ok(Kubelets { running, removed, relists, failed, _tasks: tasks })
     }
 
     /// How many pods were run until now.
@@ -96,7 +100,11 @@ struct Kubelet {
     leases: Arc<Latencies>,
     running: Arc<AtomicUsize>,
     removed: Arc<AtomicUsize>,
+    relists: Arc<AtomicUsize>,
 }
+
+/// How the line of an event begins that ends a watch.
+const ERROR: &[u8] = br#"{"type":"ERROR""#;
 
 #[derive(Deserialize)]
 struct Event {
@@ -183,10 +191,15 @@ impl Kubelet {
             let response = self.answer(Method::GET, &path, JSON, Vec::new()).await?;
             let mut data = response.into_body().into_data_stream();
             let mut lines = Vec::new();
-            while let Some(Ok(bytes)) = data.next().await {
+            'events: while let Some(Ok(bytes)) = data.next().await {
                 lines.extend_from_slice(&bytes);
                 while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = lines.drain(..=end).collect();
+                    // The watch fell behind what the server remembers; all is listed anew, as kubelets do.
+                    if line.starts_with(ERROR) {
+                        self.relists.fetch_add(1, Ordering::Relaxed);
+                        break 'events;
+                    }
                     let event: Event = serde_json::from_slice(&line)
                         .with_context(|| format!("understand {}", String::from_utf8_lossy(&line)))?;
                     self.act(&event, running.step(&event)).await?;

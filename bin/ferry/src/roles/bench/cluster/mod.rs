@@ -49,6 +49,8 @@ struct Measured {
     parts: Vec<PartUsage>,
     /// What kubelets waited for the renewal of a Lease.
     leases: Percentiles,
+    /// How often a kubelet's watch fell behind what the server remembers, until now.
+    relists: usize,
     /// What another client waited meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     requests: Vec<Request>,
@@ -77,11 +79,13 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
         return Ok(());
     }
     println!("{:<8} {:>8}  {:<18} {:>8} {:>7}", "PHASE", "SECONDS", "PART", "CPU S", "MIB");
-    for Measured { phase, seconds, parts, leases, requests } in all {
+    for Measured { phase, seconds, parts, leases, relists, requests } in all {
         for PartUsage { part, cpu_seconds, memory_bytes } in parts {
             println!("{phase:<8} {seconds:>8.1}  {part:<18} {cpu_seconds:>8.1} {:>7}", memory_bytes >> 20);
         }
-        println!("{phase:<8} {seconds:>8.1}  Lease renewed: {leases}");
+        println!(
+            "{phase:<8} {seconds:>8.1}  Lease renewed: {leases}; {relists} watches fell behind until now"
+        );
         for Request { request, latency } in requests {
             println!("{phase:<8} {seconds:>8.1}  {request}: {latency}");
         }
@@ -120,7 +124,7 @@ impl Cluster {
         let mut measured = Vec::new();
         let begun = self.begin()?;
         let mut kubelets = Kubelets::start(&self.server, flags.nodes, self.leases.clone()).await?;
-        measured.push(self.end("nodes", begun, Vec::new())?);
+        measured.push(self.end("nodes", begun, &kubelets, Vec::new())?);
 
         let begun = self.begin()?;
         let deployments = deployments(flags.pods);
@@ -128,14 +132,14 @@ impl Cluster {
         many(deployments.len(), |number| post(&self.client, DEPLOYMENTS, deployments[number].clone()))
             .await?;
         come_to(&kubelets.running, flags.pods, &mut kubelets.failed, "run").await?;
-        measured.push(self.end("start", begun, Vec::new())?);
+        measured.push(self.end("start", begun, &kubelets, Vec::new())?);
 
         let begun = self.begin()?;
         let requests = tokio::select! {
             requests = self.probe(Duration::from_secs(flags.seconds)) => requests?,
             failed = &mut kubelets.failed => bail!(told(failed)),
         };
-        measured.push(self.end("steady", begun, requests)?);
+        measured.push(self.end("steady", begun, &kubelets, requests)?);
 
         let begun = self.begin()?;
         many(deployments.len(), async |number| {
@@ -143,7 +147,7 @@ impl Cluster {
         })
         .await?;
         come_to(&kubelets.removed, flags.pods, &mut kubelets.failed, "were removed").await?;
-        measured.push(self.end("end", begun, Vec::new())?);
+        measured.push(self.end("end", begun, &kubelets, Vec::new())?);
         Ok(measured)
     }
 
@@ -166,8 +170,10 @@ impl Cluster {
         &self,
         phase: &'static str,
         (begin, before): (Instant, Vec<f64>),
+        kubelets: &Kubelets,
         requests: Vec<Request>,
     ) -> anyhow::Result<Measured> {
+        let relists = kubelets.relists.load(Ordering::Relaxed);
         let parts = self.parts().into_iter().zip(before).map(|((part, process), before)| {
             let usage = process.usage().with_context(|| format!("{part} in phase {phase}"))?;
             let cpu_seconds = usage.cpu_seconds - before;
@@ -175,7 +181,7 @@ impl Cluster {
         });
         let parts = parts.collect::<anyhow::Result<_>>()?;
         let leases = Percentiles::of(self.leases.take());
-        Ok(Measured { phase, seconds: begin.elapsed().as_secs_f64(), parts, leases, requests })
+        Ok(Measured { phase, seconds: begin.elapsed().as_secs_f64(), parts, leases, relists, requests })
     }
 
     /// Asks as a person would, one request after the other, ten rounds a second.
