@@ -256,6 +256,8 @@ impl EventStream {
                 return Poll::Ready(self.frames.shared_frame(change, &event).map(Some));
             }
         }
+        // Read before the watcher looks: an event that is applied after its look must not be covered by a bookmark.
+        let applied = self.frames.registry.log.applied();
         if let Poll::Ready(delivered) = self.watcher.poll_next(context) {
             let (change, event) = delivered.map_err(|gone| {
                 Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
@@ -267,10 +269,11 @@ impl EventStream {
             return Poll::Ready(self.events(change, &event).map(Some));
         }
         if let Some(time) = &mut self.next_bookmark
+            && !self.watcher.has_more()
             && time.poll_unpin(context).is_ready()
         {
             self.next_bookmark = Some(until(next_bookmark(Instant::now(), self.deadline)));
-            self.last_sent = self.last_sent.max(self.frames.registry.log.applied());
+            self.last_sent = self.last_sent.max(applied);
             return Poll::Ready(self.frames.bookmark(self.last_sent, false).map(Some));
         }
         self.over.poll_unpin(context).map(|()| Ok(None))

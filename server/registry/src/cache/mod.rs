@@ -2,7 +2,8 @@
 //! both immutable to their readers.
 //!
 //! Writers never wait for readers. A list works on a snapshot; a watcher holds a position in the ring
-//! and is woken when there is more. One that falls behind the ring is told that its revision is gone.
+//! and is woken when there is more. One whose events left the ring before it looked at them is told that its
+//! revision is gone.
 
 pub mod derived;
 pub mod entry;
@@ -20,14 +21,14 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ferry_store::Revision;
-use futures::task::AtomicWaker;
 use imbl::OrdMap;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 pub use derived::Derived;
 pub use entry::{Encoding, Entry, Form};
 pub use filter::Filter;
 pub use follow::{Delta, follow, until};
+use watcher::Waiting;
 pub use watcher::{Delivered, Watcher};
 
 pub type Snapshot = OrdMap<Arc<str>, Arc<Entry>>;
@@ -47,7 +48,8 @@ pub struct Cache {
     /// that the processors pass between them.
     published: AtomicU64,
     /// Who waits for events of which scope.
-    scopes: Mutex<HashMap<WakeScope, Vec<Arc<AtomicWaker>>>>,
+    /// Taken after `state` where both are needed.
+    scopes: Mutex<HashMap<WakeScope, Vec<Arc<Waiting>>>>,
     /// Snapshots that pages of unfinished lists come from, newest last.
     remembered: Mutex<VecDeque<(Revision, Snapshot)>>,
     paths: peek::Paths,
@@ -208,36 +210,34 @@ impl Cache {
                 }
             }
         }
-        {
-            let mut state = self.state.write();
-            state.bytes = snapshot.values().map(|entry| entry.size()).sum();
-            state.snapshot = snapshot;
-            state.unreadable = unreadable;
-            state.ring.clear();
-            state.ring_bytes = 0;
-            state.next += 1;
-            state.revision = revision;
-            state.forgotten = revision;
-            state.loaded = revision;
-            self.published.store(state.next, Ordering::Release);
-        }
-        self.scopes.lock().values().flatten().for_each(|waiting| waiting.wake());
+        let mut state = self.state.write();
+        state.bytes = snapshot.values().map(|entry| entry.size()).sum();
+        state.snapshot = snapshot;
+        state.unreadable = unreadable;
+        state.ring.clear();
+        state.ring_bytes = 0;
+        // What nobody knows has a position that is never in the ring.
+        state.next += 1;
+        state.revision = revision;
+        state.forgotten = revision;
+        state.loaded = revision;
+        self.published.store(state.next, Ordering::Release);
+        let scopes = self.scopes.lock();
+        let all = || scopes.values().flatten();
+        all().for_each(|waiting| waiting.note(state.next - 1));
+        drop(state);
+        all().for_each(|waiting| waiting.wake());
     }
 
     /// Takes in one put. Returns the entry.
     pub fn put(&self, entry: Entry) -> Arc<Entry> {
         let entry = Arc::new(entry);
-        let previous = {
-            let mut state = self.state.write();
-            let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
-            state.bytes += entry.size();
-            state.bytes -= previous.as_ref().map_or(0, |previous| previous.size());
-            state.unreadable.remove(&entry.key);
-            state.push(Event::new(entry.clone(), previous.clone(), false));
-            self.published.store(state.next, Ordering::Release);
-            previous
-        };
-        self.wake(&entry, previous.as_deref());
+        let mut state = self.state.write();
+        let previous = state.snapshot.insert(entry.key.clone(), entry.clone());
+        state.bytes += entry.size();
+        state.bytes -= previous.as_ref().map_or(0, |previous| previous.size());
+        state.unreadable.remove(&entry.key);
+        self.publish(state, Event::new(entry.clone(), previous, false));
         entry
     }
 
@@ -252,45 +252,45 @@ impl Cache {
     }
 
     fn remove(&self, key: &str, revision: Revision, unreadable: bool) {
-        let (entry, previous) = {
-            let mut state = self.state.write();
-            let changed = match unreadable {
-                true => state.unreadable.insert(key.into()),
-                false => state.unreadable.remove(key),
-            };
-            if changed {
-                state.revision = revision;
-            }
-            let Some(previous) = state.snapshot.remove(key) else { return };
-            state.bytes -= previous.size();
-            let entry = Arc::new(previous.deleted_at(revision));
-            state.push(Event::new(entry.clone(), Some(previous.clone()), true));
-            self.published.store(state.next, Ordering::Release);
-            (entry, previous)
+        let mut state = self.state.write();
+        let changed = match unreadable {
+            true => state.unreadable.insert(key.into()),
+            false => state.unreadable.remove(key),
         };
-        self.wake(&entry, Some(&previous));
+        if changed {
+            state.revision = revision;
+        }
+        let Some(previous) = state.snapshot.remove(key) else { return };
+        state.bytes -= previous.size();
+        let entry = Arc::new(previous.deleted_at(revision));
+        self.publish(state, Event::new(entry, Some(previous), true));
     }
 
-    fn wake(&self, entry: &Entry, previous: Option<&Entry>) {
+    /// Puts an event into the ring and wakes those whose scope it is of.
+    fn publish(&self, mut state: RwLockWriteGuard<'_, State>, event: Event) {
+        let (entry, previous) = (event.entry.clone(), event.previous.clone());
+        let position = state.next;
+        state.push(event);
+        self.published.store(state.next, Ordering::Release);
         let scopes = self.scopes.lock();
-        if scopes.is_empty() {
-            return;
-        }
-        let ring = |scope: WakeScope| {
-            scopes.get(&scope).into_iter().flatten().for_each(|waiting| waiting.wake());
-        };
-        ring(WakeScope::All);
-        ring(WakeScope::Object(entry.key.clone()));
-        if !entry.namespace().is_empty() {
-            ring(WakeScope::Namespace(entry.namespace().into()));
-        }
-        if let Some(field) = self.grouped_by {
-            ring(WakeScope::Group(entry.fields[field].clone()));
-            if let Some(previous) = previous.filter(|previous| previous.fields[field] != entry.fields[field])
-            {
-                ring(WakeScope::Group(previous.fields[field].clone()));
-            }
-        }
+        let group_of = |entry: &Entry| self.grouped_by.map(|field| entry.fields[field].clone());
+        let group = group_of(&entry);
+        let group_before =
+            previous.as_deref().and_then(group_of).filter(|before| Some(before) != group.as_ref());
+        let namespace = Some(entry.namespace()).filter(|namespace| !namespace.is_empty());
+        let woken = [
+            Some(WakeScope::All),
+            Some(WakeScope::Object(entry.key.clone())),
+            namespace.map(|namespace| WakeScope::Namespace(namespace.into())),
+            group.map(WakeScope::Group),
+            group_before.map(WakeScope::Group),
+        ]
+        .map(|scope| scope.and_then(|scope| scopes.get(&scope)));
+        let [_, narrow @ ..] = &woken;
+        // Noted before anybody can look at the ring again, and so before the event can leave it.
+        narrow.iter().flatten().copied().flatten().for_each(|waiting| waiting.note(position));
+        drop(state);
+        woken.iter().flatten().copied().flatten().for_each(|waiting| waiting.wake());
     }
 }
 
