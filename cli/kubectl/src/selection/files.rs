@@ -12,6 +12,8 @@ use crate::kustomization;
 use crate::transport::{Client, Request};
 use crate::yaml;
 
+use super::pattern;
+
 /// One object of a manifest and where it stood.
 #[derive(Debug, Clone)]
 pub struct Document {
@@ -105,11 +107,32 @@ fn flatten(object: Value, source: &str, validating: bool, documents: &mut Vec<Re
     }
 }
 
-/// A directory gives its manifests, sorted; `-R` goes deeper.
+/// A path, or a pattern where nothing is called that, gives files.
 fn expand(path: &str, recursive: bool) -> Result<Vec<PathBuf>> {
-    let root = Path::new(path);
-    let metadata =
-        std::fs::metadata(root).map_err(|_| Error::message(format!("the path {path:?} does not exist")))?;
+    if Path::new(path).exists() {
+        return files_of(Path::new(path), recursive);
+    }
+    let found = pattern::matches(path).map_err(|pattern::Malformed| {
+        Error::message(format!("pattern {path:?} is not valid: syntax error in pattern"))
+    })?;
+    if found.is_empty() {
+        return Err(does_not_exist(path));
+    }
+    let mut files = Vec::new();
+    for path in found {
+        files.extend(files_of(&path, recursive)?);
+    }
+    Ok(files)
+}
+
+fn does_not_exist(path: &str) -> Error {
+    Error::message(format!("the path {path:?} does not exist"))
+}
+
+/// A directory gives its manifests, sorted; `-R` goes deeper.
+fn files_of(root: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
+    let path = root.display().to_string();
+    let metadata = std::fs::metadata(root).map_err(|_| does_not_exist(&path))?;
     if !metadata.is_dir() {
         return Ok(vec![root.to_owned()]);
     }
@@ -207,5 +230,29 @@ mod tests {
         };
         assert_eq!(names(false), ["a.json", "b.yaml"]);
         assert_eq!(names(true), ["a.json", "b.yaml", "e.yml"]);
+    }
+    #[test]
+    fn a_pattern_gives_what_it_matches_and_a_file_of_that_very_name_comes_first() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("one/sub")).unwrap();
+        std::fs::create_dir(directory.path().join("two")).unwrap();
+        for name in ["one/b.yaml", "one/a.txt", "one/sub/c.yaml", "two/b.yaml"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        let check = |pattern: &str, expected: &[&str]| {
+            let files = expand(&directory.path().join(pattern).display().to_string(), false).unwrap();
+            let expected: Vec<PathBuf> = expected.iter().map(|name| directory.path().join(name)).collect();
+            assert_eq!(files, expected, "{pattern}");
+        };
+        check("*/b.yaml", &["one/b.yaml", "two/b.yaml"]);
+        check("one/a.*", &["one/a.txt"]);
+        check("one/*", &["one/a.txt", "one/b.yaml", "one/sub/c.yaml"]);
+        check("t[a-w]o", &["two/b.yaml"]);
+        std::fs::write(directory.path().join("one/[b].yaml"), "").unwrap();
+        check("one/[b].yaml", &["one/[b].yaml"]);
+
+        let refused = |path: &str| expand(path, false).unwrap_err().to_string();
+        assert_eq!(refused("no-such-*.yaml"), "the path \"no-such-*.yaml\" does not exist");
+        assert_eq!(refused("no-such-[a"), "pattern \"no-such-[a\" is not valid: syntax error in pattern");
     }
 }

@@ -2,6 +2,7 @@
 //! mechanism for all commands: words and files become targets, targets become objects.
 
 mod files;
+mod pattern;
 mod words;
 
 use files::built_documents;
