@@ -247,3 +247,22 @@ async fn an_unknown_plugin_ends_the_start_with_its_name() {
     let said = run("--disable-admission-plugins=Nonsense");
     assert!(said.contains("disable-admission-plugins plugin \"Nonsense\" is unknown"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signing_key_of_service_accounts_that_cannot_be_read_ends_the_start() {
+    let Some(ferry) = ferry() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("text.key"), "no key at all\n").expect("it is written");
+    for key in ["missing.key", "text.key"] {
+        let key = directory.path().join(key);
+        let output = std::process::Command::new(&ferry)
+            .args(["apiserver", "--bind-address", "127.0.0.1", "--port", "0", "--data-dir"])
+            .arg(directory.path().join("data"))
+            .arg("--service-account-signing-key-file")
+            .arg(&key)
+            .output()
+            .expect("ferry runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("key"), "{}: {said}", key.display());
+    }
+}

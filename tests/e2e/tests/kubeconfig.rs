@@ -186,3 +186,38 @@ fn admin_certificate(directory: &Path) -> Value {
     let documents = ferry_api::yaml::documents(&text).expect("YAML");
     documents[0]["users"][0]["user"].clone()
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn match_server_version_sends_nothing_else_to_a_server_of_another_version() {
+    let Some(ferry) = ferry() else { return };
+    let home = tempfile::tempdir().expect("a directory");
+    for (version, is_refused) in [("v1.36.4", false), ("v1.36.4+vendor", false), ("v1.35.0", true)] {
+        let responder = Responder::start(move |asked| match asked.path.as_str() {
+            "/version" => (200, json!({"major": "1", "minor": "36", "gitVersion": version})),
+            "/api/v1/namespaces/default" => {
+                (200, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}))
+            }
+            path => (404, json!({"kind": "Status", "code": 404, "message": path})),
+        })
+        .await;
+        let file = home.path().join("config");
+        std::fs::write(&file, responder.kubeconfig()).expect("written");
+        let ask = |words: &[&str]| {
+            let mut command = Command::new(&ferry);
+            command.args(["kubectl", "get", "--raw", "/api/v1/namespaces/default"]).args(words);
+            command.env("KUBECONFIG", &file).env("HOME", home.path()).output().expect("kubectl runs")
+        };
+        assert!(ask(&[]).status.success(), "{version} without the flag");
+        assert_eq!(responder.asked().await.path, "/api/v1/namespaces/default");
+        let output = ask(&["--match-server-version"]);
+        assert_eq!(responder.asked().await.path, "/version");
+        assert_eq!(output.status.success(), !is_refused, "{version}: {output:?}");
+        if is_refused {
+            let words = format!("error: server version ({version}) differs from client version (v1.36.4)!\n");
+            assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+            assert!(ask(&[]).status.success(), "it goes on without the flag");
+        }
+        // After a refusal this is the request without the flag: the refused one never came.
+        assert_eq!(responder.asked().await.path, "/api/v1/namespaces/default");
+    }
+}

@@ -8,6 +8,7 @@ mod hollow;
 mod kubectl;
 mod processes;
 mod service_ranges;
+mod signing;
 
 use std::time::{Duration, Instant};
 

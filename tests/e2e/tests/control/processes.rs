@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -39,10 +39,25 @@ pub struct Cluster {
     pub client: Client,
 }
 
+impl From<Child> for Process {
+    fn from(child: Child) -> Process {
+        Process(child)
+    }
+}
+
 /// A child that does not outlive the test. Dropping kills it: no chance to tidy up.
 pub struct Process(Child);
 
 impl Process {
+    pub fn of(command: &mut Command) -> Process {
+        Process(command.stderr(Stdio::null()).spawn().expect("ferry starts"))
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("it is a child")
+    }
+
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -106,6 +121,19 @@ impl Cluster {
     pub fn controller_manager_without(&self, controller: &str) -> Process {
         let controllers = format!("--controllers=*,-{controller}");
         self.component("controller-manager", &[&ELECTION[..], &[&controllers]].concat())
+    }
+
+    /// One that signs certificates with this authority.
+    pub fn signing_controller_manager(&self, certificate: &Path, key: &Path) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.arg("controller-manager").arg("--kubeconfig").arg(self.kubeconfig());
+        command
+            .arg("--cluster-signing-cert-file")
+            .arg(certificate)
+            .arg("--cluster-signing-key-file")
+            .arg(key);
+        command.arg("--leader-elect=false").arg("--secure-port=0");
+        command
     }
 
     /// One controller alone, with the rights of its own account and no more, which looks at metrics every second.
