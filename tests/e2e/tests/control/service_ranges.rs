@@ -1,6 +1,7 @@
-//! ServiceCIDRs on the processes: a range becomes ready, and goes when nothing is in it.
+//! ServiceCIDRs on the processes: a range becomes ready, gives addresses, and goes when nothing is in it.
 
-use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
@@ -28,6 +29,54 @@ async fn a_second_service_range_becomes_ready_and_goes() {
         until(&format!("{name} is ready"), || is_ready(&cidrs, name)).await;
     }
     cidrs.delete("second", &DeleteParams::default()).await.expect("it is deleted");
+    until("the range is gone", || async { cidrs.get_opt("second").await.ok()?.is_none().then_some(()) })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_service_range_gives_addresses_and_is_kept_by_them() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let _manager = cluster.controller_manager();
+    let cidrs: Api<ServiceCIDR> = Api::all(cluster.client.clone());
+    let services: Api<Service> = Api::namespaced(cluster.client.clone(), "default");
+    let addresses: Api<IPAddress> = Api::all(cluster.client.clone());
+    let service = |name: &str| -> Service {
+        let service =
+            json!({"metadata": {"name": name}, "spec": {"clusterIP": "10.200.0.9", "ports": [{"port": 80}]}});
+        serde_json::from_value(service).expect("a Service")
+    };
+    let create = |name: &'static str| {
+        let services = services.clone();
+        async move { services.create(&PostParams::default(), &service(name)).await }
+    };
+    let refused = |outcome: Result<Service, kube::Error>, why: &str| {
+        let error = outcome.expect_err("it is refused").to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    refused(create("early").await, "the provided network does not match the current range");
+    let second = json!({"metadata": {"name": "second"}, "spec": {"cidrs": ["10.200.0.0/24"]}});
+    let second = serde_json::from_value(second).expect("a ServiceCIDR");
+    cidrs.create(&PostParams::default(), &second).await.expect("it is made");
+    until("the range is ready", || is_ready(&cidrs, "second")).await;
+
+    create("web").await.expect("the range gives the address");
+    let address = addresses.get("10.200.0.9").await.expect("the address is an object");
+    let labels = address.metadata.labels.expect("it has labels");
+    assert_eq!(labels["ipaddress.kubernetes.io/managed-by"], "ipallocator.k8s.io");
+    assert_eq!(labels["ipaddress.kubernetes.io/ip-family"], "IPv4");
+    let parent = address.spec.parent_ref;
+    assert_eq!((&*parent.resource, &*parent.name), ("services", "web"));
+    refused(create("other").await, "provided IP is already allocated");
+
+    cidrs.delete("second", &DeleteParams::default()).await.expect("it is deleted");
+    until("the range says that it is used", || async {
+        let conditions = cidrs.get("second").await.ok()?.status?.conditions?;
+        conditions.iter().any(|condition| condition.reason == "Terminating").then_some(())
+    })
+    .await;
+    services.delete("web", &DeleteParams::default()).await.expect("it is deleted");
+    assert!(addresses.get_opt("10.200.0.9").await.expect("an answer").is_none(), "the address goes with it");
+    refused(create("late").await, "the provided network does not match the current range");
     until("the range is gone", || async { cidrs.get_opt("second").await.ok()?.is_none().then_some(()) })
         .await;
 }

@@ -66,7 +66,7 @@ fn port_key(port: u16) -> Arc<str> {
 }
 
 fn claim_address(address: IpAddr, service: &Object) -> TxnPart {
-    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let family = family_of(address);
     let mut object = Object::default();
     object.set_type("networking.k8s.io/v1", "IPAddress");
     let metadata = json!({
@@ -112,13 +112,14 @@ fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) 
     if !shape::needs_address(service) {
         return Ok(());
     }
-    let ranges = &registry.settings.service_ranges;
+    let own = &registry.settings.service_ranges;
     if !shape::is_headless(service) {
         let taken = |address: IpAddr| {
             registry
                 .resource(&GroupResource::new("networking.k8s.io", "ipaddresses"))
                 .is_some_and(|resource| resource.cache.get(&address.to_string()).is_some())
         };
+        let ranges = open_ranges(own, &service_cidrs(registry)?);
         let asked = addresses(service);
         for address in asked.iter().filter(|address| !before.contains(address)) {
             let refused =
@@ -133,23 +134,87 @@ fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) 
             }
         }
         if asked.is_empty() {
-            let Some(range) = ranges.first() else {
-                return Err(Status::internal("no range of service addresses is set"));
-            };
-            let address = draw_address(range, taken).ok_or_else(|| {
-                Status::internal(format!("failed to allocate a serviceIP: range is full: {range}"))
-            })?;
+            let family = family_asked_for(service, own);
+            let address = ranges
+                .iter()
+                .filter(|range| family_of(range.first()) == family)
+                .find_map(|range| draw_address(range, taken))
+                .ok_or_else(|| Status::internal("failed to allocate a serviceIP: range is full"))?;
             let spec = service.section_mut("spec");
             spec.insert("clusterIP".into(), address.to_string().into());
             spec.insert("clusterIPs".into(), json!([address.to_string()]));
         }
     }
-    set_families(service, ranges);
+    set_families(service, own);
     Ok(())
 }
 
+fn family_of(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// The family that the service names first, else the cluster's own.
+fn family_asked_for(service: &Object, own: &[AddressRange]) -> String {
+    let named = super::texts(service, &["spec", "ipFamilies"]).next();
+    let default = || own.first().map_or("IPv4", |range| family_of(range.first()));
+    named.unwrap_or_else(default).to_string()
+}
+
+/// What a ServiceCIDR says about its ranges.
+#[derive(Debug)]
+struct ServiceCidr {
+    ranges: Vec<AddressRange>,
+    is_ready: bool,
+    is_deleted: bool,
+}
+
+impl ServiceCidr {
+    fn read(object: &Object) -> ServiceCidr {
+        let conditions =
+            object.get(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
+        let text = |condition: &Value, field: &str, expected: &str| {
+            condition.get(field).and_then(Value::as_str) == Some(expected)
+        };
+        ServiceCidr {
+            ranges: super::texts(object, &["spec", "cidrs"]).filter_map(|text| text.parse().ok()).collect(),
+            is_ready: conditions
+                .into_iter()
+                .any(|condition| text(condition, "type", "Ready") && text(condition, "status", "True")),
+            is_deleted: object.get(&["metadata", "deletionTimestamp"]).is_some(),
+        }
+    }
+}
+
+/// All ServiceCIDRs, by name.
+fn service_cidrs(registry: &Registry) -> Result<Vec<ServiceCidr>, Status> {
+    let Some(cidrs) = registry.resource(&GroupResource::new("networking.k8s.io", "servicecidrs")) else {
+        return Ok(Vec::new());
+    };
+    let (snapshot, _) = cidrs.cache.snapshot();
+    let read = |entry: &Arc<crate::cache::Entry>| Ok(ServiceCidr::read(&entry.read_object()?));
+    snapshot.values().map(read).collect()
+}
+
+/// The ranges that addresses may be given from: the server's own first, then those of ServiceCIDRs that are ready and
+/// stay. The server's own needs nobody to say that it is ready, and is closed by the deletion of every ServiceCIDR
+/// that has it. Families that the server has no range of its own for are not given out.
+fn open_ranges(own: &[AddressRange], cidrs: &[ServiceCidr]) -> Vec<AddressRange> {
+    let closed = |range: &AddressRange| {
+        let mut holders = cidrs.iter().filter(|cidr| cidr.ranges.contains(range)).peekable();
+        holders.peek().is_some() && holders.all(|cidr| cidr.is_deleted)
+    };
+    let families: HashSet<&str> = own.iter().map(|range| family_of(range.first())).collect();
+    let mut open: Vec<AddressRange> = own.iter().filter(|range| !closed(range)).copied().collect();
+    for range in cidrs.iter().filter(|cidr| cidr.is_ready && !cidr.is_deleted).flat_map(|cidr| &cidr.ranges) {
+        if families.contains(family_of(range.first())) && !open.contains(range) {
+            open.push(*range);
+        }
+    }
+    open
+}
+
 fn set_families(service: &mut Object, ranges: &[AddressRange]) {
-    let of = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let of = |address: &IpAddr| family_of(*address);
     let given = addresses(service);
     let families: Vec<&str> = match given.is_empty() {
         true => ranges.first().map(|range| of(&range.first())).into_iter().collect(),
@@ -254,6 +319,34 @@ mod tests {
         }
         // Neither the network's own address nor the broadcast.
         assert_eq!(taken.len(), 14);
+    }
+
+    #[test]
+    fn addresses_come_from_the_servers_range_and_from_those_that_are_ready() {
+        let own: AddressRange = "10.96.0.0/28".parse().expect("a range");
+        let cidr = |range: &str, ready: &str, deleted: bool| {
+            let mut object = json!({"metadata": {}, "spec": {"cidrs": [range]},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            if deleted {
+                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            ServiceCidr::read(&Object::from_value(object).expect("an object"))
+        };
+        let check = |cidrs: &[ServiceCidr], expected: &[&str]| {
+            let open: Vec<String> = open_ranges(&[own], cidrs).iter().map(ToString::to_string).collect();
+            assert_eq!(open, expected, "{cidrs:?}");
+        };
+        check(&[], &["10.96.0.0/28"]);
+        check(&[cidr("10.96.0.0/28", "False", false)], &["10.96.0.0/28"]);
+        check(
+            &[cidr("10.96.0.0/28", "True", false), cidr("10.1.0.0/24", "True", false)],
+            &["10.96.0.0/28", "10.1.0.0/24"],
+        );
+        check(&[cidr("10.1.0.0/24", "False", false)], &["10.96.0.0/28"]);
+        check(&[cidr("10.1.0.0/24", "True", true)], &["10.96.0.0/28"]);
+        check(&[cidr("fd00::/112", "True", false)], &["10.96.0.0/28"]);
+        check(&[cidr("10.96.0.0/28", "True", true), cidr("10.1.0.0/24", "True", false)], &["10.1.0.0/24"]);
+        check(&[cidr("10.96.0.0/28", "True", true), cidr("10.96.0.0/28", "True", false)], &["10.96.0.0/28"]);
     }
 
     #[test]
