@@ -39,6 +39,9 @@ pub struct Config {
     pub api_server_names: ApiServerNames,
     /// The key that signs long-lived service account tokens, in PEM; without it none are made.
     pub service_account_key: Option<Vec<u8>>,
+    /// How long a token that was made for an account by itself must be unused before it is marked invalid, and how long
+    /// marked before it is removed.
+    pub legacy_token_clean_up_period: Duration,
     pub node_monitor_period: Duration,
     pub node_monitor_grace_period: Duration,
     pub node_startup_grace_period: Duration,
@@ -123,6 +126,7 @@ impl Default for Config {
             approve_kubelet_serving: false,
             api_server_names: ApiServerNames::default(),
             service_account_key: None,
+            legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),

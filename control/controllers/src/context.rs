@@ -16,7 +16,10 @@ use crate::{metrics, pods};
 /// Everything a controller may use. Cloning shares.
 #[derive(Clone)]
 pub struct Context {
+    /// Writes, with the rights of the controller's own account.
     pub client: Client,
+    /// Reads what informers do not keep, with the rights of the manager.
+    pub reader: Client,
     pub informers: Informers,
     pub config: Arc<Config>,
     pub shutdown: CancellationToken,
@@ -53,7 +56,8 @@ pub async fn run(
     informers.project::<Pod>(&pods::KEPT);
     informers.transform(pods::trim);
     let events = Arc::new(Events::start(client.clone(), config.instance.clone(), shutdown.clone()));
-    let context = Context { client, informers, config: Arc::new(config), shutdown, events };
+    let context =
+        Context { reader: client.clone(), client, informers, config: Arc::new(config), shutdown, events };
     let started: Vec<Running> = rows
         .iter()
         .map(|row| {

@@ -33,6 +33,7 @@ pub mod garbage_collector;
 pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod legacy_token_cleaner;
 pub mod local_volume;
 pub mod metrics;
 pub mod namespace;

@@ -4,10 +4,10 @@ use crate::context::{Context, Running};
 use crate::{
     bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment,
     device_taint_eviction, disruption, endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume,
-    garbage_collector, horizontal_pod_autoscaler, job, local_volume, namespace, node_ipam, node_lifecycle,
-    persistent_volume, pod_gc, policy_status, replica_set, resource_claim, resource_quota, root_ca,
-    service_account, service_account_token, service_cidr, stateful_set, storage_protection, taint_eviction,
-    ttl, ttl_after_finished, volume_expansion,
+    garbage_collector, horizontal_pod_autoscaler, job, legacy_token_cleaner, local_volume, namespace,
+    node_ipam, node_lifecycle, persistent_volume, pod_gc, policy_status, replica_set, resource_claim,
+    resource_quota, root_ca, service_account, service_account_token, service_cidr, stateful_set,
+    storage_protection, taint_eviction, ttl, ttl_after_finished, volume_expansion,
 };
 
 pub struct Row {
@@ -185,6 +185,12 @@ pub static ROWS: &[Row] = &[
         "local-volume-provisioner",
         "persistent-volume-binder",
         local_volume::start,
+    ),
+    row(
+        "legacy-serviceaccount-token-cleaner-controller",
+        "legacy-service-account-token-cleaner",
+        "legacy-service-account-token-cleaner",
+        legacy_token_cleaner::start,
     ),
     row("serviceaccount-token-controller", "serviceaccount-token", "", service_account_token::start),
 ];

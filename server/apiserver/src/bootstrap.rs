@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ferry_client::error;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -55,10 +56,7 @@ impl Bootstrap {
         ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range).await?;
         ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service()).await?;
         self.announce(client).await?;
-        // Since when the use of long-lived tokens is noted: their cleaner counts from here.
-        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-        let since = json!({"data": {"since": today}});
-        ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, since).await?;
+        again_after_others(|| track_tokens(client)).await?;
         let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
             let class = json!({"value": value, "description": description});
             ensure(client, "scheduling.k8s.io", "v1", "PriorityClass", None, name, class)
@@ -106,6 +104,19 @@ impl Bootstrap {
             },
         })
     }
+}
+
+/// Since when the use of long-lived tokens is noted: their cleaner counts from here. A day that is written stays.
+async fn track_tokens(client: &Client) -> Result<(), kube::Error> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    let since =
+        |tracking: &ConfigMap| tracking.data.as_ref()?.get("since")?.parse::<jiff::civil::Date>().ok();
+    if api.get_opt(TOKEN_TRACKING).await?.as_ref().and_then(since).is_some() {
+        return Ok(());
+    }
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let tracking = json!({"data": {"since": today}});
+    ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, tracking).await
 }
 
 /// Servers that start together write the same things at the same time. Whoever was slower looks again at what there is.

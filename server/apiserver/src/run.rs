@@ -18,6 +18,7 @@ use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use ferry_trace::{History, Retention};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,7 @@ use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
 use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
-use crate::tokens::CachedObjects;
+use crate::tokens::{self, CachedObjects, UsedToken};
 use crate::trace_peers::TracePeers;
 use crate::{access, follow, policy, server, usage_samples};
 
@@ -217,7 +218,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let url = local_url(config.bind.ip(), address.port());
     let advertised = SocketAddr::new(advertise, address.port());
     let usage = Arc::new(UsageHistory::default());
-    let (api, certificate_authenticators) =
+    let (api, certificate_authenticators, used_tokens) =
         api(&config, &pki, registry.clone(), rows, advertised, usage.clone()).await?;
     let api = Arc::new(api);
     api.health.caches_filled();
@@ -258,6 +259,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     } else {
         None
     };
+    tokio::spawn(tokens::note_uses(registry.clone(), client.clone(), used_tokens, stop.clone()));
     tokio::spawn(hours::follow(api.clone(), stop.clone()));
     follow_usage(&config, &api, &client, registry, usage, &stop)?;
     certificates::write_kubeconfig(&config, &pki, &url)?;
@@ -452,7 +454,7 @@ async fn api(
     rows: Vec<Arc<ferry_api::Kind>>,
     advertise: SocketAddr,
     usage: Arc<UsageHistory>,
-) -> Result<(Api, CertificateAuthenticators), StartError> {
+) -> Result<(Api, CertificateAuthenticators, mpsc::Receiver<UsedToken>), StartError> {
     let or = |given: &[String], otherwise: &dyn Fn() -> Vec<String>| match given {
         [] => otherwise(),
         given => given.to_vec(),
@@ -461,6 +463,7 @@ async fn api(
         vec![format!("https://kubernetes.default.svc.{}", config.cluster_domain)]
     });
     let keys = AccountKeys::read(config, pki)?;
+    let (bound_objects, used_tokens) = CachedObjects::new(registry.clone());
     let service_accounts = ServiceAccounts::new(
         ServiceAccountConfig {
             api_audiences: or(&config.api_audiences, &|| issuers.clone()),
@@ -468,7 +471,7 @@ async fn api(
             signing_key: keys.signing,
             verifying_keys: keys.verifying,
         },
-        Arc::new(CachedObjects(registry.clone())),
+        Arc::new(bound_objects),
     )
     .map_err(config_error)?;
     let service_accounts = Arc::new(service_accounts);
@@ -505,7 +508,7 @@ async fn api(
         registry,
         rows,
     });
-    Ok((api, authenticators.certificate_authenticators))
+    Ok((api, authenticators.certificate_authenticators, used_tokens))
 }
 
 /// Fed from the registry's caches.

@@ -11,7 +11,13 @@ use ferry_auth::authenticate::service_account::{
     BoundKind, BoundObject, BoundObjects, BoundTo, Reference, TokenRequest,
 };
 use ferry_registry::{Registry, metadata};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::admission::admit_unstored;
 use crate::api::Api;
@@ -22,8 +28,62 @@ use crate::{respond, subresources};
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
-/// Looks up what tokens are bound to.
-pub struct CachedObjects(pub Arc<Registry>);
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// Uses that wait to be noted. One that finds no room is not noted; the token's next one is.
+const UNNOTED: usize = 64;
+
+/// Looks up what tokens are bound to, and tells which tokens of Secrets were used on a day for the first time.
+pub struct CachedObjects {
+    registry: Arc<Registry>,
+    used: mpsc::Sender<UsedToken>,
+}
+
+/// A token that a Secret keeps was used on a day.
+pub struct UsedToken {
+    namespace: String,
+    secret: String,
+    day: Date,
+}
+
+impl CachedObjects {
+    pub fn new(registry: Arc<Registry>) -> (CachedObjects, mpsc::Receiver<UsedToken>) {
+        let (used, uses) = mpsc::channel(UNNOTED);
+        (CachedObjects { registry, used }, uses)
+    }
+}
+
+/// The next day counts too: servers' clocks may be on either side of midnight.
+fn is_noted(secret: &Object, day: Date) -> bool {
+    let is_label = |day: Date| secret.label(LAST_USED) == Some(&*day.to_string());
+    is_label(day) || day.tomorrow().is_ok_and(is_label)
+}
+
+/// Labels Secrets with the day on which their tokens were used last, until `stop`.
+pub async fn note_uses(
+    registry: Arc<Registry>,
+    client: kube::Client,
+    mut uses: mpsc::Receiver<UsedToken>,
+    stop: CancellationToken,
+) {
+    loop {
+        let used = tokio::select! {
+            used = uses.recv() => used,
+            () = stop.cancelled() => None,
+        };
+        let Some(UsedToken { namespace, secret, day }) = used else { return };
+        // Requests that came together tell of the same use.
+        let Some(object) = lookup(&registry, "secrets", &namespace, &secret) else { continue };
+        if is_noted(&object, day) {
+            continue;
+        }
+        let patch = json!({"metadata": {"uid": object.uid(), "labels": {LAST_USED: day.to_string()}}});
+        let secrets: kube::Api<Secret> = kube::Api::namespaced(client.clone(), &namespace);
+        let patched = secrets.patch(&secret, &PatchParams::default(), &Patch::Merge(patch)).await;
+        if let Err(error) = ferry_client::error::ignore_not_found(patched) {
+            tracing::warn!(%error, namespace, secret, "the use of a token was not noted");
+        }
+    }
+}
 
 impl BoundObjects for CachedObjects {
     fn find<'a>(
@@ -38,7 +98,19 @@ impl BoundObjects for CachedObjects {
             BoundKind::Secret => ("secrets", namespace),
             BoundKind::Node => ("nodes", ""),
         };
-        MaybeReady::Now(lookup(&self.0, plural, namespace, name).map(|object| bound_object(&object)))
+        MaybeReady::Now(lookup(&self.registry, plural, namespace, name).map(|object| bound_object(&object)))
+    }
+
+    fn kept_token_used(&self, namespace: &str, secret: &str, now: SystemTime) {
+        let Ok(now) = jiff::Timestamp::try_from(now) else { return };
+        let day = now.to_zoned(TimeZone::UTC).date();
+        let noted =
+            lookup(&self.registry, "secrets", namespace, secret).is_some_and(|object| is_noted(&object, day));
+        if !noted {
+            let used = UsedToken { namespace: namespace.to_owned(), secret: secret.to_owned(), day };
+            // Full: see UNNOTED. Closed: the server ends.
+            let _ = self.used.try_send(used);
+        }
     }
 }
 

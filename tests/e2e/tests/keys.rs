@@ -232,3 +232,50 @@ async fn a_host_that_moves_is_reached_at_its_new_address() {
     })
     .await;
 }
+
+/// The use of a token that a Secret keeps is noted by the day; one that is marked invalid is refused, and accepted again
+/// when the mark goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_use_of_tokens_in_secrets_is_noted() {
+    use base64::Engine;
+    const SECRET: &str = "/api/v1/namespaces/default/secrets/kept";
+    let server = TestServer::start().await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    let account = server.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);
+    let token = server.sign_token(&json!({
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:robot",
+        "kubernetes.io/serviceaccount/namespace": "default",
+        "kubernetes.io/serviceaccount/secret.name": "kept",
+        "kubernetes.io/serviceaccount/service-account.name": "robot",
+        "kubernetes.io/serviceaccount/service-account.uid": account["metadata"]["uid"],
+    }));
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "kept", "annotations": {"kubernetes.io/service-account.name": "robot"}},
+        "data": {"token": base64::prelude::BASE64_STANDARD.encode(&token)},
+    });
+    server.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
+    let used = async || {
+        let bearer = [format!("authorization: Bearer {token}")];
+        server.outside(None).ask("GET /api", &bearer, "").await.code
+    };
+    let noted = async || {
+        let secret = server.get(SECRET).await.expect(200);
+        secret["metadata"]["labels"]["kubernetes.io/legacy-token-last-used"].as_str().map(str::to_owned)
+    };
+    let label = async |name: &str, value: Value| {
+        let patch = json!({"metadata": {"labels": {name: value}}});
+        server.patch(SECRET, "merge", &patch).await.expect(200);
+    };
+    assert_eq!(noted().await, None);
+    assert_eq!(used().await, 200);
+    let day = until("the use is noted", noted).await;
+    assert!(day.len() == 10 && day.as_str() > "2026-01-01", "{day}");
+
+    label("kubernetes.io/legacy-token-invalid-since", "2026-01-01".into()).await;
+    label("kubernetes.io/legacy-token-last-used", "2026-01-01".into()).await;
+    assert_eq!(used().await, 401);
+    until("the refused use is noted", async || noted().await.filter(|day| day != "2026-01-01")).await;
+    label("kubernetes.io/legacy-token-invalid-since", Value::Null).await;
+    assert_eq!(used().await, 200);
+}

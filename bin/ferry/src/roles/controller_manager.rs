@@ -34,6 +34,10 @@ pub struct Flags {
     /// How long after its last heartbeat a node counts as unreachable
     #[arg(long, default_value = "50s", value_parser = component::duration)]
     node_monitor_grace_period: Duration,
+    /// How long a token that an account got by itself must be unused before it is marked invalid, and marked before it is
+    /// removed, e.g. 720h
+    #[arg(long, default_value = "8760h", value_parser = component::duration)]
+    legacy_service_account_token_clean_up_period: Duration,
     /// How often each HorizontalPodAutoscaler looks at its metrics, e.g. 30s
     #[arg(long, default_value = "15s", value_parser = component::duration)]
     horizontal_pod_autoscaler_sync_period: Duration,
@@ -113,6 +117,7 @@ impl Flags {
             config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
         }
         config.node_monitor_grace_period = self.node_monitor_grace_period;
+        config.legacy_token_clean_up_period = self.legacy_service_account_token_clean_up_period;
         config.horizontal_pod_autoscaler = HorizontalPodAutoscaling {
             sync_period: self.horizontal_pod_autoscaler_sync_period,
             downscale_stabilization: self.horizontal_pod_autoscaler_downscale_stabilization,

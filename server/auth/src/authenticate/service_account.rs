@@ -66,6 +66,9 @@ pub trait BoundObjects: Send + Sync {
         namespace: &'a str,
         name: &'a str,
     ) -> MaybeReady<'a, Option<BoundObject>>;
+
+    /// A token that a Secret keeps was used, and accepted or refused because it is marked invalid. Must not block.
+    fn kept_token_used(&self, namespace: &str, secret: &str, now: SystemTime);
 }
 
 pub struct ServiceAccountConfig {
@@ -243,7 +246,7 @@ impl ServiceAccounts {
         }
         let deleted_before = now.checked_sub(LEEWAY).unwrap_or(SystemTime::UNIX_EPOCH);
         let checks = claims.checks(token).map_err(|problem| AuthenticationError(problem.to_owned()))?;
-        Ok(Some(Checks { verified, audiences: common, pending: checks, deleted_before }))
+        Ok(Some(Checks { verified, audiences: common, pending: checks, deleted_before, now }))
     }
 }
 
@@ -253,10 +256,25 @@ struct Checks<'a> {
     audiences: Vec<String>,
     pending: Vec<claims::Check<'a>>,
     deleted_before: SystemTime,
+    now: SystemTime,
 }
 
 impl Checks<'_> {
-    fn finish(self) -> Outcome {
+    fn refuse(self, refusal: claims::Refusal, objects: &dyn BoundObjects) -> AuthenticationError {
+        if refusal.counts_as_use {
+            self.note_use(objects);
+        }
+        AuthenticationError(refusal.message)
+    }
+
+    fn note_use(&self, objects: &dyn BoundObjects) {
+        if let Some((namespace, secret)) = self.verified.claims.kept_in() {
+            objects.kept_token_used(namespace, secret, self.now);
+        }
+    }
+
+    fn finish(self, objects: &dyn BoundObjects) -> Outcome {
+        self.note_use(objects);
         Outcome::Authenticated(Identity { audiences: self.audiences, ..self.verified.identity.clone() })
     }
 }
@@ -286,11 +304,11 @@ impl TokenAuthenticator for ServiceAccounts {
             };
             match in_memory {
                 Some(Ok(())) => checks.pending.remove(0),
-                Some(Err(error)) => return MaybeReady::Now(Err(AuthenticationError(error))),
+                Some(Err(refusal)) => return MaybeReady::Now(Err(checks.refuse(refusal, &*self.objects))),
                 None => return MaybeReady::Later(Box::pin(self.ask(checks))),
             };
         }
-        MaybeReady::Now(Ok(checks.finish()))
+        MaybeReady::Now(Ok(checks.finish(&*self.objects)))
     }
 
     fn knows_audiences(&self) -> bool {
@@ -304,9 +322,11 @@ impl ServiceAccounts {
             let claims = &checks.verified.claims;
             let (namespace, name) = check.locate(claims);
             let object = self.objects.find(check.kind, namespace, name).get().await;
-            check.judge(claims, object, checks.deleted_before).map_err(AuthenticationError)?;
+            if let Err(refusal) = check.judge(claims, object, checks.deleted_before) {
+                return Err(checks.refuse(refusal, &*self.objects));
+            }
         }
-        Ok(checks.finish())
+        Ok(checks.finish(&*self.objects))
     }
 }
 

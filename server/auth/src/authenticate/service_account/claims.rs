@@ -273,6 +273,14 @@ impl Claims {
         Ok(checks)
     }
 
+    /// Namespace and name of the Secret that keeps this token.
+    pub(super) fn kept_in(&self) -> Option<(&str, &str)> {
+        match &self.kubernetes {
+            Some(_) => None,
+            None => Some((self.account().namespace, self.legacy.secret.as_deref()?)),
+        }
+    }
+
     fn check_legacy(&self) -> Result<(), &'static str> {
         let missing = |claim: &Option<String>| claim.as_deref().is_none_or(str::is_empty);
         if self.sub.is_empty() {
@@ -295,6 +303,19 @@ impl Claims {
             return Err("sub claim is invalid");
         }
         Ok(())
+    }
+}
+
+/// Why a token is not believed.
+pub(super) struct Refusal {
+    pub(super) message: String,
+    /// Somebody still uses the token, though it is marked invalid.
+    pub(super) counts_as_use: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Refusal { message, counts_as_use: false }
     }
 }
 
@@ -331,12 +352,12 @@ impl Check<'_> {
         claims: &Claims,
         object: Option<BoundObject>,
         deleted_before: SystemTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let (namespace, name) = self.locate(claims);
-        let invalidated = || Err("service account token has been invalidated".to_owned());
+        let invalidated = || Err(Refusal::from("service account token has been invalidated".to_owned()));
         let Some(object) = object else {
             return match self.kind {
-                BoundKind::ServiceAccount => Err(format!("serviceaccounts {name:?} not found")),
+                BoundKind::ServiceAccount => Err(format!("serviceaccounts {name:?} not found").into()),
                 _ => invalidated(),
             };
         };
@@ -351,11 +372,11 @@ impl Check<'_> {
                 BoundKind::Secret => ("secret", "service account secret ref "),
                 BoundKind::Node => ("node", "service account node ref "),
             };
-            return Err(format!("{what} UID ({}) does not match {claim}claim ({uid})", object.uid));
+            return Err(format!("{what} UID ({}) does not match {claim}claim ({uid})", object.uid).into());
         }
         match (object.deleted, self.kind) {
             (Some(time), BoundKind::ServiceAccount) if time < deleted_before => {
-                Err(format!("service account {namespace}/{name} has been deleted"))
+                Err(format!("service account {namespace}/{name} has been deleted").into())
             }
             (Some(time), _) if time < deleted_before => invalidated(),
             _ => Ok(()),
@@ -369,20 +390,21 @@ fn judge_kept_token(
     namespace: &str,
     name: &str,
     account: &str,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     if secret.deleted.is_some() {
-        return Err("Token has been invalidated".to_owned());
+        return Err("Token has been invalidated".to_owned().into());
     }
     // The signature already proved the token: comparing tells nobody anything about it.
     if secret.token != token.as_bytes() {
-        return Err("Token does not match server's copy".to_owned());
+        return Err("Token does not match server's copy".to_owned().into());
     }
     if secret.invalidated {
-        return Err(format!(
+        let message = format!(
             "the token in secret {namespace}/{name} for service account {namespace}/{account} has been marked invalid. \
              Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the \
              'kubernetes.io/legacy-token-invalid-since' label from the secret to temporarily allow use of this token"
-        ));
+        );
+        return Err(Refusal { message, counts_as_use: true });
     }
     Ok(())
 }

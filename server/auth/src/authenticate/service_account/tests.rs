@@ -12,6 +12,8 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 struct Objects {
     found: Mutex<BTreeMap<(u8, String, String), BoundObject>>,
     later: bool,
+    /// Secrets whose tokens were used.
+    used: Mutex<Vec<String>>,
 }
 
 impl Objects {
@@ -33,6 +35,10 @@ impl BoundObjects for Objects {
     ) -> MaybeReady<'a, Option<BoundObject>> {
         let found = self.found.lock().get(&(kind as u8, namespace.to_owned(), name.to_owned())).cloned();
         if self.later { MaybeReady::Later(Box::pin(async move { found })) } else { MaybeReady::Now(found) }
+    }
+
+    fn kept_token_used(&self, namespace: &str, secret: &str, _now: SystemTime) {
+        self.used.lock().push(format!("{namespace}/{secret}"));
     }
 }
 
@@ -255,6 +261,7 @@ async fn a_token_kept_in_a_secret_lives_and_ends_with_it() {
     assert!(case.ask_for(&token, "vault", 0).await.is_err());
     assert!(case.ask(&token, 1_000_000_000).await.unwrap().is_some(), "it has no end of its own");
 
+    case.objects.used.lock().clear();
     case.objects.set(
         BoundKind::Secret,
         "ns",
@@ -262,8 +269,10 @@ async fn a_token_kept_in_a_secret_lives_and_ends_with_it() {
         Some(BoundObject { invalidated: true, ..kept.clone() }),
     );
     assert!(case.ask(&token, 0).await.unwrap_err().contains("has been marked invalid"));
+    assert_eq!(*case.objects.used.lock(), ["ns/keep"], "somebody still uses it");
     case.objects.set(BoundKind::Secret, "ns", "keep", object("x"));
     assert_eq!(case.ask(&token, 0).await.unwrap_err(), "Token does not match server's copy");
+    assert_eq!(case.objects.used.lock().len(), 1, "it is another token by now");
     case.objects.set(BoundKind::Secret, "ns", "keep", None);
     assert!(case.ask(&token, 0).await.is_err());
 }
