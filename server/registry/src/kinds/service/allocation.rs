@@ -113,6 +113,7 @@ fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) 
         return Ok(());
     }
     let own = &registry.settings.service_ranges;
+    check_families(service, own)?;
     if !shape::is_headless(service) {
         let taken = |address: IpAddr| {
             registry
@@ -147,6 +148,27 @@ fn give_addresses(registry: &Registry, service: &mut Object, before: &[IpAddr]) 
     }
     set_families(service, own);
     Ok(())
+}
+
+/// Refuses families that the server has no range of its own for. A headless service without a selector gets neither addresses
+/// nor endpoints from the cluster, and may name any.
+fn check_families(service: &Object, own: &[AddressRange]) -> Result<(), Status> {
+    let selects =
+        service.get(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|map| !map.is_empty());
+    if shape::is_headless(service) && !selects {
+        return Ok(());
+    }
+    let mut errors = FieldErrors::default();
+    for (index, family) in super::texts(service, &["spec", "ipFamilies"]).enumerate() {
+        if !own.iter().any(|range| family_of(range.first()) == family) {
+            errors.invalid(
+                &format!("spec.ipFamilies[{index}]"),
+                json!(family),
+                "not configured on this cluster",
+            );
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("", "Service", service.name(), &errors)) }
 }
 
 fn family_of(address: IpAddr) -> &'static str {
@@ -319,6 +341,32 @@ mod tests {
         }
         // Neither the network's own address nor the broadcast.
         assert_eq!(taken.len(), 14);
+    }
+
+    #[test]
+    fn families_without_a_range_are_refused() {
+        let own: AddressRange = "10.96.0.0/28".parse().expect("a range");
+        let check = |spec: Value, expected: &[&str]| {
+            let service = json!({"metadata": {"name": "web"}, "spec": spec});
+            let service = Object::from_value(service).expect("an object");
+            let message =
+                check_families(&service, &[own]).err().map(|status| status.message).unwrap_or_default();
+            assert_eq!(
+                message.matches("not configured on this cluster").count(),
+                expected.len(),
+                "{message}"
+            );
+            expected.iter().for_each(|path| assert!(message.contains(path), "{message}"));
+        };
+        check(json!({}), &[]);
+        check(json!({"ipFamilies": ["IPv4"]}), &[]);
+        check(json!({"ipFamilies": ["IPv6"]}), &["spec.ipFamilies[0]: Invalid value: \"IPv6\""]);
+        check(json!({"ipFamilies": ["IPv4", "IPv6"]}), &["spec.ipFamilies[1]: Invalid value: \"IPv6\""]);
+        check(json!({"clusterIP": "None", "ipFamilies": ["IPv6"]}), &[]);
+        check(
+            json!({"clusterIP": "None", "selector": {"app": "web"}, "ipFamilies": ["IPv6"]}),
+            &["ipFamilies[0]"],
+        );
     }
 
     #[test]
