@@ -187,13 +187,14 @@ impl Document {
 }
 
 fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02X}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
+    hash.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 /// The groups with their versions, in the order of discovery.
 fn group_versions(kinds: &[Arc<Kind>]) -> Vec<(&str, Vec<&str>)> {
-    let rows = || kinds.iter().map(Arc::as_ref);
-    priorities::groups(rows()).into_iter().map(|group| (group, priorities::versions(rows(), group))).collect()
+    priorities::group_versions(kinds.iter().map(Arc::as_ref))
 }
 
 /// `Rbac` + `Authorization` of `rbac.authorization.k8s.io`; `Core` of the core group.

@@ -1,6 +1,7 @@
 //! In which order groups and their versions are listed. Clients take the first they know.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
 
 use super::Kind;
 
@@ -71,6 +72,17 @@ pub fn versions<'k>(kinds: impl IntoIterator<Item = &'k Kind>, group: &str) -> V
     });
     versions.dedup();
     versions
+}
+
+/// The groups with their versions, both in that order; the rows are gone through once, however many groups there are.
+pub fn group_versions<'k>(kinds: impl IntoIterator<Item = &'k Kind>) -> Vec<(&'k str, Vec<&'k str>)> {
+    let mut by_group: HashMap<&str, Vec<&Kind>> = HashMap::new();
+    for kind in kinds {
+        by_group.entry(kind.group.as_ref()).or_default().push(kind);
+    }
+    let ordered = groups(by_group.values().filter_map(|kinds| kinds.first().copied()));
+    let of_group = |group: &str| by_group.get(group).into_iter().flatten().copied();
+    ordered.into_iter().map(|group| (group, versions(of_group(group), group))).collect()
 }
 
 /// `v2` over `v1` over `v1beta2` over `v1alpha1` over what is no such version.

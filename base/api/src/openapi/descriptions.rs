@@ -10,6 +10,12 @@ use crate::types::Type;
 
 static COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.deflate"));
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has read the table.
+    pub static READINGS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 #[derive(Debug, Default)]
 pub struct Descriptions {
     /// By `GROUP/TYPE`.
@@ -35,6 +41,8 @@ impl Descriptions {
         if let Some(descriptions) = shared.upgrade() {
             return descriptions;
         }
+        #[cfg(test)]
+        READINGS.with(|readings| readings.set(readings.get() + 1));
         let mut text = String::new();
         flate2::read::DeflateDecoder::new(COMPRESSED)
             .read_to_string(&mut text)

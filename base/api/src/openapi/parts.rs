@@ -10,10 +10,11 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use serde_json::Value;
+use sha2::{Digest, Sha512};
 
+use super::descriptions::Descriptions;
 use super::{Document, gnostic, hex, merge, v2};
 use crate::kinds::Kind;
-use sha2::{Digest, Sha512};
 
 /// What the parts of a document are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,6 +111,8 @@ impl Base {
         if parts.is_empty() {
             return base.document.bytes.clone();
         }
+        // Read once for all parts that are not made yet: reading it takes longer than making one of them.
+        let _kept = parts.iter().any(|(_, part)| !part.is_made(form)).then(Descriptions::get);
         let mut sections = base.sections.clone();
         let mut seen: HashSet<(Section, &str)> = HashSet::new();
         for (rows, part) in parts {
@@ -130,6 +133,10 @@ impl Base {
 }
 
 impl Part {
+    fn is_made(&self, form: Form) -> bool {
+        self.forms[form as usize].get().is_some()
+    }
+
     fn form(&self, form: Form, rows: &[Arc<Kind>], base: &BaseForm) -> &PartForm {
         self.forms[form as usize].get_or_init(|| {
             let document = v2::part(rows);
@@ -202,4 +209,82 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     ZlibDecoder::new(packed).read_to_end(&mut bytes).expect("what was packed here can be unpacked");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::{Map, json};
+
+    use super::super::Documents;
+    use super::super::descriptions::READINGS;
+    use super::super::schemas::Version;
+    use super::*;
+    use crate::codec::{Codec, CustomSchema};
+    use crate::kinds;
+    use crate::types::Schema;
+
+    /// Counts how often its definition is published.
+    #[derive(Debug)]
+    struct Counted {
+        published: Arc<AtomicUsize>,
+        rows: Schema,
+    }
+
+    impl CustomSchema for Counted {
+        fn prune(&self, _: &mut Map<String, Value>) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn set_defaults(&self, _: &mut Map<String, Value>) {}
+
+        fn field_rows(&self) -> &Schema {
+            &self.rows
+        }
+
+        fn open_api(&self, _: Version) -> Value {
+            self.published.fetch_add(1, Ordering::Relaxed);
+            json!({"type": "object"})
+        }
+
+        fn open_api_list(&self, _: Version) -> Value {
+            json!({"type": "object"})
+        }
+    }
+
+    fn row(number: usize, published: &Arc<AtomicUsize>) -> Arc<Kind> {
+        let config_map =
+            kinds::builtin().iter().find(|kind| kind.kind == "ConfigMap").expect("a built-in kind");
+        let mut row = Kind::clone(config_map);
+        row.group = format!("g{number}.example.com").into();
+        row.generation = Some("uid/1".into());
+        row.codec =
+            Codec::custom(Arc::new(Counted { published: published.clone(), rows: Schema::custom_object() }));
+        Arc::new(row)
+    }
+
+    #[test]
+    fn one_more_definition_makes_one_part_and_the_table_is_read_once_for_all() {
+        for count in [10, 200] {
+            let published = Arc::new(AtomicUsize::new(0));
+            let mut rows: Vec<Arc<Kind>> = (0..count).map(|number| row(number, &published)).collect();
+            let first = Documents::new(rows.clone());
+            // What is built in has its own reading.
+            first.v2_hash(Form::Json);
+            let readings = READINGS.get();
+            let document = first.v2(Form::Json);
+            assert_eq!(published.load(Ordering::Relaxed), count);
+            assert!(READINGS.get() - readings <= 1, "{} readings", READINGS.get() - readings);
+            let document: Value = serde_json::from_slice(&document).expect("JSON");
+            assert!(document["paths"].get("/apis/g7.example.com/v1/configmaps").is_some());
+
+            rows.push(row(count, &published));
+            let next = Documents::after(Some(&first), rows, Vec::new());
+            let readings = READINGS.get();
+            next.v2(Form::Json);
+            assert_eq!(published.load(Ordering::Relaxed), count + 1);
+            assert!(READINGS.get() - readings <= 1, "{} readings", READINGS.get() - readings);
+        }
+    }
 }

@@ -27,8 +27,6 @@ pub fn frame() -> Value {
 
 /// Paths, definitions and parameters of kinds, and of what stands beside all kinds.
 pub fn document(kinds: &[Arc<Kind>]) -> Value {
-    // Kept until the whole document is there.
-    let _descriptions = Descriptions::get();
     let mut served = vec![
         operations::version(),
         v3::groups("/api/", "getCoreAPIVersions", "core", "APIVersions"),
@@ -44,6 +42,8 @@ pub fn part(kinds: &[Arc<Kind>]) -> Value {
 }
 
 fn sections(mut served: Vec<Path>, kinds: &[Arc<Kind>]) -> Value {
+    // The table of descriptions is unpacked and read once for all that follows, not once for each parameter.
+    let _descriptions = Descriptions::get();
     for (group, versions) in group_versions(kinds) {
         if !group.is_empty() {
             served.push(v3::group_document(group));
