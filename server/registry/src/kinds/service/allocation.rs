@@ -162,7 +162,7 @@ fn check_families(service: &Object, own: &[AddressRange]) -> Result<(), Status> 
     for (index, family) in super::texts(service, &["spec", "ipFamilies"]).enumerate() {
         if !own.iter().any(|range| family_of(range.first()) == family) {
             errors.invalid(
-                &format!("spec.ipFamilies[{index}]"),
+                format!("spec.ipFamilies[{index}]"),
                 json!(family),
                 "not configured on this cluster",
             );
