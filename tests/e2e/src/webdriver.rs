@@ -152,14 +152,28 @@ impl Browser {
     /// Waits for an element and clicks it, as a person does: it must be in sight.
     #[track_caller]
     pub fn click(&self, selector: &str) {
-        let element = self.element(selector);
-        self.ask("POST", &format!("/element/{element}/click"), Some(&json!({})));
+        self.act(selector, "click", &json!({}));
     }
 
     #[track_caller]
     pub fn type_into(&self, selector: &str, text: &str) {
-        let element = self.element(selector);
-        self.ask("POST", &format!("/element/{element}/value"), Some(&json!({ "text": text })));
+        self.act(selector, "value", &json!({ "text": text }));
+    }
+
+    /// Does something with an element. The page may draw it anew after it was found; then it is looked for again.
+    #[track_caller]
+    fn act(&self, selector: &str, action: &str, body: &Value) {
+        let mut refused = Value::Null;
+        for _ in 0..20 {
+            let element = self.element(selector);
+            let path = format!("/session/{}/element/{element}/{action}", self.session);
+            match self.attempt("POST", &path, Some(body)) {
+                Ok(_) => return,
+                Err(error) if error["error"] == "stale element reference" => refused = error,
+                Err(error) => panic!("{action} of {selector}: {}", error["message"]),
+            }
+        }
+        panic!("{action} of {selector}: {}", refused["message"]);
     }
 
     /// Keys for whatever has the focus.
@@ -204,11 +218,18 @@ impl Browser {
 
     #[track_caller]
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        self.attempt(method, path, body)
+            .unwrap_or_else(|error| panic!("{method} {path}: {}", error["message"]))
+    }
+
+    /// What the browser answers, or its error.
+    #[track_caller]
+    fn attempt(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Value> {
         let (head, body) = self.exchange(method, path, &body.map_or_else(String::new, Value::to_string));
         let value: Value =
             serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {head}"));
-        assert!(head.contains(" 200 "), "{method} {path}: {}", value["value"]["message"]);
-        value["value"].clone()
+        let value = value["value"].clone();
+        if head.contains(" 200 ") { Ok(value) } else { Err(value) }
     }
 
     /// The status line and the body of the answer.
