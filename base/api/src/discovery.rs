@@ -2,7 +2,7 @@
 //! and version, and the aggregated ones, all in one. Versions that other API servers answer for stand among them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -169,8 +169,9 @@ pub enum Aggregated {
 pub fn aggregated(kinds: Kinds, remotes: &[Remote], core: bool, form: Aggregated) -> Value {
     let groups = groups(kinds, remotes);
     let groups = groups.iter().filter(|(group, _)| group.is_empty() == core);
+    let kinds = by_version(kinds);
     let items: Vec<Value> =
-        groups.map(|(group, versions)| aggregated_group(kinds, remotes, group, versions)).collect();
+        groups.map(|(group, versions)| aggregated_group(&kinds, remotes, group, versions)).collect();
     let api_version = match form {
         Aggregated::V2 => "apidiscovery.k8s.io/v2",
         Aggregated::V2Beta1 => "apidiscovery.k8s.io/v2beta1",
@@ -178,7 +179,18 @@ pub fn aggregated(kinds: Kinds, remotes: &[Remote], core: bool, form: Aggregated
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
-fn aggregated_group(kinds: Kinds, remotes: &[Remote], group: &str, versions: &[&str]) -> Value {
+type ByVersion<'k> = HashMap<(&'k str, &'k str), Vec<&'k Kind>>;
+
+/// By group and version, so that a thousand groups are not looked for among the kinds of all.
+fn by_version(kinds: Kinds<'_>) -> ByVersion<'_> {
+    let mut by_version: ByVersion = HashMap::new();
+    for kind in kinds {
+        by_version.entry((&kind.group, &kind.version)).or_default().push(kind);
+    }
+    by_version
+}
+
+fn aggregated_group(kinds: &ByVersion, remotes: &[Remote], group: &str, versions: &[&str]) -> Value {
     let versions: Vec<Value> = versions
         .iter()
         .map(|version| {
@@ -186,7 +198,7 @@ fn aggregated_group(kinds: Kinds, remotes: &[Remote], group: &str, versions: &[&
                 let freshness = if remote.is_current { "Current" } else { "Stale" };
                 return json!({"version": version, "resources": remote.resources, "freshness": freshness});
             }
-            let mut kinds: Vec<&Kind> = of_version(kinds, group, version).collect();
+            let mut kinds = kinds.get(&(group, *version)).cloned().unwrap_or_default();
             kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
             let resources: Vec<Value> = kinds.into_iter().map(aggregated_resource).collect();
             json!({"version": version, "resources": resources, "freshness": "Current"})
