@@ -20,6 +20,8 @@ const LEASES: &str = "/registry/masterleases/";
 const LEASE: Duration = Duration::from_secs(15);
 /// One renewal may be lost.
 const RENEWAL: Duration = Duration::from_secs(6);
+/// How long a server that stops waits for the store: its lease runs out without that too.
+const WITHDRAWAL: Duration = Duration::from_secs(2);
 /// How often the endpoints are written again when another server was quicker.
 const TRIES: usize = 8;
 
@@ -87,8 +89,15 @@ impl ServerAddresses {
             commit(&*store, Operation::Delete { key: key(own.ip()) }).await?;
             write_alive(&client, &*store, own.port()).await
         };
-        if let Err(error) = withdrawn.await {
-            tracing::warn!(%error, "this server could not take itself off the cluster's endpoints");
+        match tokio::time::timeout(WITHDRAWAL, withdrawn).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "this server could not take itself off the cluster's endpoints");
+            }
+            Err(_) => tracing::warn!(
+                "the store did not answer; this server's lease ends in {} s and takes it off the cluster's endpoints",
+                LEASE.as_secs()
+            ),
         }
     }
 }

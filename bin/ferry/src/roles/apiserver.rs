@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, Running, start};
+use ferry_client::CancellationToken;
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 use super::certificates::CertificateFlags;
@@ -181,9 +182,7 @@ impl Table for Upstream {
 
 pub fn run(alone: Alone) -> anyhow::Result<()> {
     alone.no_effect.log();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(serve(alone))
+    component::run(|shutdown| serve(alone, shutdown))
 }
 
 /// Opens the store and serves it.
@@ -191,14 +190,21 @@ pub async fn start_server(flags: Flags, store: Arc<dyn Store>) -> anyhow::Result
     start(config(flags)?, store).await.context("start the API server")
 }
 
-async fn serve(alone: Alone) -> anyhow::Result<()> {
+async fn serve(alone: Alone, shutdown: CancellationToken) -> anyhow::Result<()> {
     let data_dir = alone.flags.data_dir.clone();
-    let store = open_store(&alone.flags).await?;
-    let config = Config { given: alone.certificates.files(), ..config(alone.flags)? };
-    let running = start(config, store).await.context("start the API server")?;
+    let starting = async {
+        let store = open_store(&alone.flags).await?;
+        let config = Config { given: alone.certificates.files(), ..config(alone.flags)? };
+        start(config, store).await.context("start the API server")
+    };
+    let running = tokio::select! {
+        running = starting => running?,
+        // A store that does not answer may take for ever.
+        () = shutdown.cancelled() => return Ok(()),
+    };
     tracing::info!(url = %running.url, kubeconfig = %data_dir.join("admin.kubeconfig").display(), "serving");
     running.warm_documents();
-    super::component::signalled().await?;
+    shutdown.cancelled().await;
     tracing::info!("stopping");
     running.stop().await;
     Ok(())

@@ -64,6 +64,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parsed.ok_or_else(|| format!("{text:?} is no duration like 15s"))
 }
 
+/// How long a component that has ended waits for work on threads of its own. What must not be lost was written before; the
+/// rest, an OpenAPI document for a client that is gone, may take tens of seconds.
+const ABANDON_AFTER: Duration = Duration::from_secs(1);
+
 /// Runs a component until it ends or a signal tells it to.
 pub fn run<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
@@ -93,7 +97,7 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     let runtime = runtime.enable_all().build().context("start the runtime")?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         tokio::spawn(async move {
@@ -103,11 +107,13 @@ where
             }
         });
         component(shutdown).await
-    })
+    });
+    runtime.shutdown_timeout(ABANDON_AFTER);
+    result
 }
 
 /// Returns when SIGTERM or SIGINT arrives.
-pub async fn signalled() -> anyhow::Result<()> {
+async fn signalled() -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -121,4 +127,24 @@ pub async fn signalled() -> anyhow::Result<()> {
 pub fn host_name() -> anyhow::Result<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("read the host's name")?;
     Ok(name.trim().to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_component_that_ended_does_not_wait_for_work_that_nobody_needs() {
+        let (finish, finished) = mpsc::channel::<()>();
+        let (done, outcome) = mpsc::channel();
+        let result = run(|_| async {
+            tokio::task::spawn_blocking(move || done.send(finished.recv_timeout(Duration::from_secs(300))));
+            Ok(7)
+        });
+        assert_eq!(result.expect("the component's own answer"), 7);
+        finish.send(()).expect("the work is still under way");
+        assert_eq!(outcome.recv(), Ok(Ok(())), "the work was not waited for");
+    }
 }
