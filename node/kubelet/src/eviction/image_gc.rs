@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::signals::Observations;
 use crate::context::Context;
 use crate::cri;
+use crate::images::containerd;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Image {
@@ -27,6 +28,14 @@ pub struct ImageCollector {
     looked_at: Option<Instant>,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("asking the runtime: {0}")]
+    Runtime(#[from] cri::Error),
+    #[error("asking which images were loaded by hand: {0}")]
+    Loaded(#[from] containerd::Error),
+}
+
 /// While there is space, which images are used is looked up this often.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
@@ -38,7 +47,7 @@ impl ImageCollector {
         observations: &Observations,
         is_disk_short: bool,
         now: Instant,
-    ) -> Result<bool, cri::Error> {
+    ) -> Result<bool, Error> {
         let config = &context.config;
         let disk = observations.get("imagefs.available").or_else(|| observations.get("nodefs.available"));
         let Some(disk) = disk.filter(|disk| disk.capacity > 0) else { return Ok(false) };
@@ -70,9 +79,10 @@ impl ImageCollector {
         Ok(freed)
     }
 
-    async fn images(&mut self, context: &Context, now: Instant) -> Result<Vec<Image>, cri::Error> {
+    async fn images(&mut self, context: &Context, now: Instant) -> Result<Vec<Image>, Error> {
         let (images, containers) =
             tokio::try_join!(context.runtime.list_images(), context.runtime.list_containers(None))?;
+        let loaded = context.images.loaded().await?;
         let used: BTreeSet<&str> = containers
             .iter()
             .flat_map(|container| {
@@ -90,11 +100,13 @@ impl ImageCollector {
             }
             // the sandbox image is in use by every pod, but by no container
             let is_sandbox = image.repo_tags.iter().any(|tag| tag.contains("/pause:"));
+            // no registry need have it: once removed, it does not come back
+            let is_loaded = image.repo_tags.iter().any(|tag| loaded.contains(tag));
             known.push(Image {
                 id: image.id,
                 size: image.size,
                 is_used,
-                is_pinned: image.pinned || is_sandbox,
+                is_pinned: image.pinned || is_sandbox || is_loaded,
                 first_seen: *first_seen,
                 last_used: *last_used,
             });

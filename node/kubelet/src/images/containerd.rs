@@ -201,11 +201,14 @@ impl Client {
     pub async fn loaded(&self) -> Result<Vec<Named>, Error> {
         let filter = format!("labels.{SOURCE_LABEL:?}=={}", Source::Loaded.label().unwrap_or_default());
         let request = ListRequest { filters: vec![filter] };
-        let answer: ImagesAnswer = self
-            .unary("/containerd.services.images.v1.Images/List", request, None)
-            .await
-            .map_err(failed("listing the images"))?;
-        Ok(answer.images.into_iter().filter_map(named).collect())
+        let answer: Result<ImagesAnswer, Status> =
+            self.unary("/containerd.services.images.v1.Images/List", request, None).await;
+        match answer {
+            Ok(answer) => Ok(answer.images.into_iter().filter_map(named).collect()),
+            // runtimes that are not containerd have no such service
+            Err(status) if status.code() == Code::Unimplemented => Ok(vec![]),
+            Err(status) => Err(failed("listing the images")(status)),
+        }
     }
 
     /// How long a blob is; `None` where it is not there.

@@ -4,7 +4,7 @@
 //! An image that was loaded by hand counts as just pulled, whatever the policy:
 //! on this node, then on the server. Registries are asked for all others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,6 +210,12 @@ impl Images {
         let found =
             found.inspect_err(|error| tracing::warn!(image, %error, "the image's source is not known"));
         found.is_ok_and(|found| found.is_some_and(|found| found.source == Some(Source::Loaded)))
+    }
+
+    /// The full names of all that was brought in by hand on this node.
+    pub async fn loaded(&self) -> Result<BTreeSet<String>, containerd::Error> {
+        let Some(containerd) = &self.containerd else { return Ok(BTreeSet::new()) };
+        Ok(containerd.loaded().await?.into_iter().map(|image| image.name).collect())
     }
 
     /// The reference of an image that was loaded on the server and is here now. One that cannot be brought is looked

@@ -1,13 +1,14 @@
 //! A node that runs short of memory or of processes: who takes more than it asked for goes first, the others stay.
-//! Disks are filled among the faults.
+//! Disks are filled among the faults; here images are collected as if one were full.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::host::{ferry, run};
+use crate::images;
 
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -21,6 +22,7 @@ fn who_takes_too_much_of_a_short_node_is_evicted() {
     cluster.up();
     memory_is_short(&cluster, &file);
     processes_are_short(&cluster, &file);
+    images_that_nobody_uses_are_collected(&cluster, &file);
 }
 
 fn sets(file: &PathBuf, hard: &str) {
@@ -117,4 +119,32 @@ fn processes_are_short(cluster: &Cluster, file: &PathBuf) {
     is_evicted(cluster, "forks", "The node was low on resource: pids.");
     assert_eq!(cluster.field("important", ".status.phase"), "Running");
     cluster.kubectl(&["delete", "pod", "forks", "important", "--force", "--grace-period=0"]);
+}
+
+/// But for those that were loaded by hand, which no registry need have.
+fn images_that_nobody_uses_are_collected(cluster: &Cluster, file: &PathBuf) {
+    let directory = cluster.directory.path().join("loaded");
+    std::fs::create_dir(&directory).unwrap();
+    let archive = images::of_program(&directory, Path::new("/usr/bin/sleep"));
+    run(cluster.ferry().args(["image", "load", "--data-dir"]).arg(cluster.data_dir()).arg(archive));
+    let listed = || {
+        let mut command = cluster.ferry();
+        command.args(["image", "ls", "--data-dir"]).arg(cluster.data_dir());
+        String::from_utf8(run(&mut command)).unwrap()
+    };
+    assert!(listed().contains("library/nginx"), "{}", listed());
+    // Every disk is used to a hundredth.
+    let settings = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                    evictionHard: {}\nimageGCHighThresholdPercent: 1\nimageGCLowThresholdPercent: 0\n\
+                    imageMinimumGCAge: 1ms\n";
+    std::fs::write(file, settings).unwrap();
+    starts_again(cluster);
+    cluster
+        .until("the image that was pulled is gone", || (!listed().contains("library/nginx")).then_some(()));
+    cluster.create_pod(
+        "loaded",
+        r#""image":"sleep","imagePullPolicy":"Never","command":["/sleep","3600"]"#,
+        r#","terminationGracePeriodSeconds":1"#,
+    );
+    cluster.ready_pod("loaded");
 }
