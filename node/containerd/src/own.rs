@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ferry_linux::memory;
+use ferry_linux::programs::in_path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -129,11 +130,6 @@ fn missing(is_installed: impl Fn(&str) -> bool) -> Option<String> {
         "no container runtime runs here and {program} is not installed; install it with \
          `apt-get install {program}`, or name one with --container-runtime-endpoint"
     ))
-}
-
-fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 #[cfg(test)]

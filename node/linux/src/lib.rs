@@ -14,6 +14,7 @@ pub mod disk;
 pub mod memory;
 pub mod mount;
 pub mod net;
+pub mod programs;
 pub mod quota;
 pub mod scheduling;
 pub mod tree;

@@ -15,7 +15,7 @@ use super::node::{Clients, Keys, Node};
 use super::options::NodeOptions;
 use super::parts::{Parts, Snapshot};
 use super::token::Token;
-use super::{facts, join, ranges, rotation, server};
+use super::{facts, join, programs, ranges, rotation, server};
 use crate::roles::component;
 
 /// Between two attempts of a node that has joined to reach its server.
@@ -38,6 +38,7 @@ pub struct Flags {
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     server::must_be_root()?;
+    programs::must_be_installed(flags.node.proxy_mode)?;
     if let Some(server) = flags.server.iter().find(|server| !server.starts_with("https://")) {
         bail!("--server {server:?} does not begin with https://");
     }

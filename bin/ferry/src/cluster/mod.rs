@@ -32,6 +32,7 @@ pub mod output;
 pub mod own_metrics;
 pub mod parts;
 pub mod ports;
+mod programs;
 pub mod ranges;
 pub mod rights;
 pub mod rotation;

@@ -25,11 +25,12 @@ use super::node::{Clients, Keys, Node};
 use super::options::ServerOptions;
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
-use super::{control_plane, founding, host_images, kubeconfig, ranges, rotation};
+use super::{control_plane, founding, host_images, kubeconfig, programs, ranges, rotation};
 use crate::roles::{apiserver, component};
 
 pub fn run(options: ServerOptions) -> anyhow::Result<()> {
     must_be_root()?;
+    programs::must_be_installed(options.node.proxy_mode)?;
     let layout = Layout::of(&options.api.data_dir)?;
     layout.make()?;
     let _lock = layout.lock()?;

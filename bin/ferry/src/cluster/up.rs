@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use super::layout::Layout;
 use super::options::ServerOptions;
 use super::parts::{Part, Snapshot, State};
-use super::{invocation, kubeconfig, server, status};
+use super::{invocation, kubeconfig, programs, server, status};
 
 /// Lines of the log that are shown when a start fails.
 const LOG_LINES: usize = 15;
@@ -23,6 +23,7 @@ const LOG_LINES: usize = 15;
 /// `words` are the options as the user wrote them; the server reads them again.
 pub fn run(options: &ServerOptions, words: &[OsString]) -> anyhow::Result<()> {
     server::must_be_root()?;
+    programs::must_be_installed(options.node.proxy_mode)?;
     let layout = Layout::of(&options.api.data_dir)?;
     if let Some(running) = status::running(&layout)? {
         println!("already up: pid {}, {}", running.pid, running.url);
