@@ -17,6 +17,7 @@ pub mod body;
 pub mod bootstrap;
 pub mod certificates;
 mod chunked_copy;
+mod component_statuses;
 mod compress;
 mod connection_options;
 mod continue_token;
