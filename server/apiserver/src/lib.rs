@@ -9,6 +9,7 @@
 pub mod access;
 mod account_keys;
 mod actions;
+mod address_repair;
 pub mod admission;
 pub mod aggregation;
 pub mod api;
