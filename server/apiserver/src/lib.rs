@@ -18,6 +18,7 @@ pub mod body;
 pub mod bootstrap;
 pub mod certificates;
 mod chunked_copy;
+mod claim_authorization;
 mod component_statuses;
 mod compress;
 mod connection_options;
