@@ -256,8 +256,9 @@ impl Kind {
         self.storage_version.group == self.group && self.storage_version.version == self.version
     }
 
+    /// What nobody can create (resource metrics, component statuses) is made when somebody asks.
     pub fn is_stored(&self) -> bool {
-        !self.is_virtual() && !self.is_resource_metrics
+        !self.is_virtual() && self.has_verb("create")
     }
 
     /// A kind that only answers (reviews, bindings): nothing is stored.

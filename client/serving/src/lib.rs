@@ -6,7 +6,7 @@
 //!   SubjectAccessReview), as upstream's components do.
 //! - [`Pages`]: `/metrics`, `/metrics/slis`, `/healthz`, `/livez`, `/readyz`.
 //!
-//! This room knows no component. The kubelet's server stands on the first two.
+//! This room knows no component. The kubelet's server stands on the first two, and on the checks of the third.
 
 mod guard;
 mod listener;
@@ -14,4 +14,4 @@ mod pages;
 
 pub use guard::{Access, Guard, User, verb};
 pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};
-pub use pages::{Check, Extra, Pages};
+pub use pages::{Check, Extra, Pages, health, one_check};

@@ -62,7 +62,7 @@ impl Pages {
             "/metrics/slis" => respond(StatusCode::OK, CONTENT_TYPE, slis::text().into()),
             _ => {
                 let is_verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
-                self.health(path.trim_start_matches('/'), is_verbose)
+                health(path.trim_start_matches('/'), &self.checks, is_verbose)
             }
         }
     }
@@ -92,30 +92,45 @@ impl Pages {
             Err(problem) => Some(status(500, "InternalError", format!("Internal error occurred: {problem}"))),
         }
     }
+}
 
-    fn health(&self, endpoint: &str, is_verbose: bool) -> Response<Body> {
-        let mut lines = String::from("[+]ping ok\n");
-        slis::checked("ping", endpoint, true);
-        let mut is_healthy = true;
-        for (name, check) in &self.checks {
-            let found = check();
-            slis::checked(name, endpoint, found.is_ok());
-            // writing to a string cannot fail
-            let _ = match &found {
-                Ok(()) => writeln!(lines, "[+]{name} ok"),
-                // why is for those who may read logs
-                Err(_) => writeln!(lines, "[-]{name} failed: reason withheld"),
-            };
-            if let Err(problem) = found {
-                is_healthy = false;
-                tracing::warn!(name, problem, "a health check failed");
-            }
+/// What `ping`, which always succeeds, and the checks find, under `healthz`, `livez` or `readyz`.
+pub fn health(endpoint: &str, checks: &[Check], is_verbose: bool) -> Response<Body> {
+    let mut lines = String::from("[+]ping ok\n");
+    slis::checked("ping", endpoint, true);
+    let mut is_healthy = true;
+    for (name, check) in checks {
+        let found = check();
+        slis::checked(name, endpoint, found.is_ok());
+        // writing to a string cannot fail
+        let _ = match &found {
+            Ok(()) => writeln!(lines, "[+]{name} ok"),
+            // why is for those who may read logs
+            Err(_) => writeln!(lines, "[-]{name} failed: reason withheld"),
+        };
+        if let Err(problem) = found {
+            is_healthy = false;
+            tracing::warn!(name, problem, "a health check failed");
         }
-        match (is_healthy, is_verbose) {
-            (true, false) => respond(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
-            (true, true) => text(StatusCode::OK, format!("{lines}{endpoint} check passed")),
-            (false, _) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed")),
-        }
+    }
+    match (is_healthy, is_verbose) {
+        (true, false) => respond(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
+        (true, true) => text(StatusCode::OK, format!("{lines}{endpoint} check passed")),
+        (false, _) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed")),
+    }
+}
+
+/// What one of them finds.
+pub fn one_check(endpoint: &str, checks: &[Check], name: &str) -> Response<Body> {
+    let found = match checks.iter().find(|(known, _)| *known == name) {
+        _ if name == "ping" => Ok(()),
+        Some((_, check)) => check(),
+        None => return text(StatusCode::NOT_FOUND, "404 page not found"),
+    };
+    slis::checked(name, endpoint, found.is_ok());
+    match found {
+        Ok(()) => respond(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
+        Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {problem}")),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::metrics::{self, OF_INFORMERS};
 use crate::pods::{is_deleting, is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::{self, HEADLESS, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
+use crate::trigger_times::{self, TriggerTimes};
 
 const CONTROLLER: &str = "endpointslice-controller";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
@@ -154,6 +155,7 @@ struct Controller {
     slices: Index<EndpointSlice>,
     /// Slices we made and have not seen: a second look would make them again.
     expectations: Expectations<NamespacedName>,
+    trigger_times: TriggerTimes,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -169,6 +171,7 @@ pub fn start(context: &Context) -> Running {
             owner(slice).map(|key| key.to_string()).into_iter().collect()
         }),
         expectations: Expectations::default(),
+        trigger_times: TriggerTimes::default(),
     });
     OF_INFORMERS.follow_slices(Some((services.clone(), slices.clone())));
     let work = builder
@@ -211,6 +214,7 @@ impl Controller {
         let service = self.services.get(&key).filter(|service| service.metadata.deletion_timestamp.is_none());
         let Some(service) = service.filter(|service| services::has_own_endpoints(service)) else {
             self.expectations.forget(&key);
+            self.trigger_times.forget(&key);
             return Ok(Outcome::Done);
         };
         if !self.expectations.satisfied(&key) {
@@ -232,7 +236,11 @@ impl Controller {
         let zone_of = |node: &str| zones.get(node).cloned().flatten();
         let mut slices = self.slices.get(&key.to_string());
         slices.retain(|slice| slice.metadata.deletion_timestamp.is_none());
-        let plan = plan(&service, &pods, &zone_of, &slices);
+        let mut plan = plan(&service, &pods, &zone_of, &slices);
+        let since = self.trigger_times.since(&service, &pods);
+        for slice in plan.create.iter_mut().chain(&mut plan.update) {
+            trigger_times::annotate(&mut slice.metadata.annotations, since);
+        }
         metrics::slices_planned(&plan, &slices);
         let applied = slices::apply(&self.client, &key, plan, &self.expectations).await;
         metrics::slices_synced(&applied);

@@ -15,6 +15,7 @@ use crate::context::{Context, Running};
 use crate::pods::{is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::HEADLESS;
+use crate::trigger_times::{self, TriggerTimes};
 
 const CONTROLLER: &str = "endpoints-controller";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -140,6 +141,7 @@ struct Controller {
     services: Informer<Service>,
     pods: Informer<Pod>,
     endpoints: Informer<Endpoints>,
+    trigger_times: TriggerTimes,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -151,6 +153,7 @@ pub fn start(context: &Context) -> Running {
         services: services.clone(),
         pods: pods.clone(),
         endpoints: endpoints.clone(),
+        trigger_times: TriggerTimes::default(),
     });
     builder
         .of(&services, controller)
@@ -172,6 +175,7 @@ impl Controller {
                 error::ignore_not_found(undecoded::delete(&api, &key.name, &only_this).await)
                     .attempting("delete endpoints")?;
             }
+            self.trigger_times.forget(&key);
             return Ok(Outcome::Done);
         };
         if !services::has_own_endpoints(&service) {
@@ -179,9 +183,13 @@ impl Controller {
         }
         let mut pods = self.pods.list_namespace(&key.namespace);
         pods.retain(|pod| services::selects(&service, pod));
-        let next = plan(&service, &pods, current.as_deref());
+        let mut next = plan(&service, &pods, current.as_deref());
+        let since = self.trigger_times.since(&service, &pods);
+        // The time alone is no change.
+        let is_same = current.as_deref() == Some(&next);
+        trigger_times::annotate(&mut next.metadata.annotations, since);
         match current {
-            Some(current) if *current == next => {}
+            Some(_) if is_same => {}
             Some(_) => {
                 api.replace(&key.name, &PostParams::default(), &next).await.attempting("write endpoints")?;
             }

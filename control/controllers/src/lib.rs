@@ -64,6 +64,7 @@ pub mod taints;
 pub mod template_hash;
 #[cfg(test)]
 mod testing;
+mod trigger_times;
 pub mod ttl;
 pub mod ttl_after_finished;
 pub mod volume_expansion;

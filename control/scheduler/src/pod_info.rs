@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use ferry_api::declared_features;
 use ferry_client::NamespacedName;
 use ferry_client::informer::Projection;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, Volume};
@@ -35,6 +36,8 @@ pub struct PodInfo {
     pub resource_claims: Vec<ResourceClaimUse>,
     /// Of all containers, with a tag.
     pub images: Vec<Box<str>>,
+    /// What its node's kubelet has to declare.
+    pub required_features: Vec<&'static str>,
 }
 
 /// A port that the pod takes on its node's own address.
@@ -159,6 +162,7 @@ const CONTAINER: Projection = Projection::Only(&[
     ("ports", Projection::All),
     ("resources", Projection::Except(&[("limits", Projection::None)])),
     ("restartPolicy", Projection::All),
+    ("restartPolicyRules", Projection::All),
 ]);
 
 const CONTAINER_STATUS: Projection = Projection::Only(&[
@@ -201,6 +205,7 @@ impl PodInfo {
             claims: spec.map(|spec| claims(spec, &pod)).unwrap_or_default(),
             resource_claims: resource_claims(&pod),
             images: spec.map(images).unwrap_or_default(),
+            required_features: spec.map(declared_features::for_scheduling).unwrap_or_default(),
             pod,
         }
     }

@@ -152,6 +152,7 @@ pub static NODE: Projection = Projection::Except(&[
         Projection::Only(&[
             ("allocatable", Projection::All),
             ("capacity", Projection::All),
+            ("declaredFeatures", Projection::All),
             ("images", Projection::All),
         ]),
     ),

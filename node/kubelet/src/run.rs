@@ -67,6 +67,11 @@ pub async fn run(
     {
         make_directory(&directory)?;
     }
+    // Containers start in other mount namespaces: what is mounted in a volume reaches them, or comes from them, only
+    // through a shared mount.
+    if let Err(error) = ferry_linux::mount::make_shared(&config.root_dir) {
+        tracing::warn!(%error, "mounts in volumes do not reach containers that run (mountPropagation)");
+    }
     let runtime = cri::Client::new(&config.container_runtime_endpoint)?;
     let Some(version) = wait_for_runtime(&runtime, &shutdown).await else { return Ok(()) };
     import_pause_image(&runtime, &config).await;

@@ -202,6 +202,76 @@ async fn commands_are_carried_over_spdy(node: &support::Node) {
 
 /// A name inside the runtime that is taken by what nobody says is whose: by a crash, or by hand.
 #[tokio::test(flavor = "multi_thread")]
+async fn mounts_in_a_volume_reach_where_they_are_let() {
+    let Some(mut node) = node().await else { return };
+    node.start_kubelet();
+    let mounts =
+        |propagation: &str| json!([{"name": "shared", "mountPath": "/v", "mountPropagation": propagation}]);
+    let stays = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+    let mut master = container(
+        "master",
+        &format!(
+            "/bin/busybox mkdir /v/m; /bin/busybox mount -t tmpfs m /v/m && touch /v/m/made; touch /v/done; {stays}"
+        ),
+    );
+    master["securityContext"] = json!({"privileged": true});
+    master["volumeMounts"] = mounts("Bidirectional");
+    let waits = |test: &str| format!("until [ -e /v/done ]; do sleep 0.1; done; {test} && {stays}");
+    let mut slave =
+        container("slave", &format!("until [ -e /v/m/made ]; do sleep 0.1; done; touch /v/slave; {stays}"));
+    slave["volumeMounts"] = mounts("HostToContainer");
+    slave["readinessProbe"] =
+        json!({"exec": {"command": ["ls", "/v/m/made", "/v/slave"]}, "periodSeconds": 1});
+    let mut private = container("private", &waits("[ ! -e /v/m/made ]"));
+    private["volumeMounts"] = mounts("None");
+    private["readinessProbe"] = json!({"exec": {"command": ["ls", "/v/done"]}, "periodSeconds": 1});
+    let spec = json!({
+        "hostNetwork": true,
+        "terminationGracePeriodSeconds": 1,
+        "restartPolicy": "Never",
+        "containers": [master, slave, private],
+        "volumes": [{"name": "shared", "emptyDir": {}}],
+    });
+    node.run_pod("mounts", spec);
+    node.wait_for("mounts", "sees its mounts", is_ready).await;
+
+    let (status, running) = node.get("/runningpods/").await.expect("it is served");
+    let running: Value = serde_json::from_str(&running).expect("JSON");
+    assert_eq!((status, &running["items"][0]["metadata"]["name"]), (200, &json!("mounts-test-node")));
+    let names: Vec<&Value> = running["items"][0]["spec"]["containers"]
+        .as_array()
+        .map(|all| all.iter().map(|each| &each["name"]).collect())
+        .unwrap_or_default();
+    assert_eq!(names.len(), 3, "{running}");
+
+    let (status, health) = node.get("/healthz?verbose").await.expect("it is served");
+    assert_eq!(
+        (status, health.as_str()),
+        (200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n")
+    );
+    for check in ["ping", "log", "syncloop"] {
+        let answer = node.get(&format!("/healthz/{check}")).await.expect("it is served");
+        assert_eq!(answer, (200, "ok".into()), "{check}");
+    }
+    assert_eq!(node.get("/healthz/none").await.map(|answer| answer.0), Ok(404));
+    let (_, slis) = node.get("/metrics/slis").await.expect("it is served");
+    assert!(slis.contains("kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 1\n"), "{slis}");
+
+    node.delete_pod("mounts");
+    eventually("the volume with its mount is gone", async || {
+        let left = std::fs::read_dir(node.path("kubelet/pods")).map_or(0, Iterator::count);
+        (left == 0).then_some(())
+    })
+    .await;
+    let (_, metrics) = node.get("/metrics").await.expect("it is served");
+    let ended = metrics.lines().find(|line| {
+        line.starts_with("kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"0\"")
+    });
+    assert!(ended.is_some(), "{metrics}");
+    node.stop_kubelet().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_that_are_taken_in_the_runtime_are_freed() {
     let Some(mut node) = node().await else { return };
     node.start_kubelet();

@@ -36,10 +36,29 @@ pub fn bind_open(source: impl AsFd, target: &Path) -> io::Result<()> {
     bind(&link, target, false)
 }
 
-/// Makes a mount point whose mounts reach, and come from, the other side.
-pub fn make_shared(target: &Path) -> io::Result<()> {
-    mount(NONE, target, NONE, MsFlags::MS_SHARED | MsFlags::MS_REC, NONE)?;
+/// Mounts made below the directory reach, and come from, other mount namespaces afterwards: where its file system does
+/// not do so already, the directory becomes a mount of its own that does.
+pub fn make_shared(directory: &Path) -> io::Result<()> {
+    let directory = fs::canonicalize(directory)?;
+    if is_shared(&fs::read_to_string("/proc/self/mountinfo")?, &directory) {
+        return Ok(());
+    }
+    bind(&directory, &directory, false)?;
+    mount(NONE, &directory, NONE, MsFlags::MS_SHARED | MsFlags::MS_REC, NONE)?;
     Ok(())
+}
+
+/// Whether the mount that the directory is on is one of several that share theirs (`mountinfo` in proc(5): fields that
+/// may be there stand before a dash). Of mounts at one place the last hides the others.
+fn is_shared(mountinfo: &str, directory: &Path) -> bool {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let target = unescape(fields.nth(4)?);
+        let is_shared =
+            fields.skip(1).take_while(|field| *field != "-").any(|field| field.starts_with("shared:"));
+        directory.starts_with(target.as_ref()).then_some((target.len(), is_shared))
+    });
+    mounts.max_by_key(|(length, _)| *length).is_some_and(|(_, is_shared)| is_shared)
 }
 
 /// Takes a mount away, also while something still holds it; one that is not
@@ -120,6 +139,44 @@ mod tests {
             below(mountinfo, Path::new("/pods")),
             [Path::new("/pods/a/with space"), Path::new("/pods/a")]
         );
+    }
+
+    #[test]
+    fn the_mount_that_a_directory_is_on_says_whether_it_is_shared() {
+        let mountinfo = "\
+1 0 0:1 / / rw,relatime shared:1 - ext4 a rw
+2 1 0:2 / /private rw,relatime - ext4 shared:9 rw
+3 1 0:3 / /slave rw,relatime master:1 - tmpfs t rw
+4 1 0:4 / /both rw,relatime master:1 shared:2 - tmpfs t rw
+5 1 0:5 / /hidden rw,relatime shared:3 - tmpfs t rw
+6 1 0:6 / /hidden rw,relatime - tmpfs t rw";
+        for (directory, expected) in [
+            ("/var/lib/kubelet", true),
+            ("/private/kubelet", false),
+            ("/privately", true),
+            ("/slave", false),
+            ("/both/a", true),
+            ("/hidden/a", false),
+        ] {
+            assert_eq!(is_shared(mountinfo, Path::new(directory)), expected, "{directory}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_made_shared_once() {
+        let directory = std::env::temp_dir().join(format!("ferry-shared-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory can be made");
+        if let Err(error) = make_shared(&directory) {
+            ferry_skip::missing(&format!("the right to mount: {error}"));
+        } else {
+            let mountinfo = || fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
+            assert!(is_shared(&mountinfo(), &directory));
+            let mounts = mounts_below(&directory).expect("it is there");
+            make_shared(&directory).expect("it is shared already");
+            assert_eq!(mounts_below(&directory).expect("it is there"), mounts);
+            unmount(&directory).expect("what was mounted can be unmounted");
+        }
+        fs::remove_dir(&directory).expect("the directory is empty again");
     }
 
     #[test]

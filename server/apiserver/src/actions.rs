@@ -32,6 +32,8 @@ pub enum Action {
     Review(Review),
     /// Node and pod usage, asked of kubelets.
     ResourceMetrics,
+    /// The health of the store and of the other components, asked of them.
+    ComponentStatuses,
 }
 
 /// A question that the server answers in the object's status.
@@ -64,6 +66,7 @@ const METRICS: &str = "metrics.k8s.io";
 
 const ACTIONS: &[Row] = &[
     row("*", "*", "scale", Action::Scale),
+    row("", "componentstatuses", "", Action::ComponentStatuses),
     row("", "pods", "binding", Action::BindPod),
     row("", "bindings", "", Action::BindNamedPod),
     row("", "pods", "eviction", Action::EvictPod),

@@ -8,10 +8,10 @@ use ferry_registry::verbs::{Admission, Call, Operation, Reservation};
 
 use crate::api::Api;
 use crate::connection_options::ConnectionOptions;
-use crate::escalation;
 use crate::filters::permit;
 use crate::request::WriteOptions;
 use crate::verbs::Target;
+use crate::{claim_authorization, escalation};
 
 pub type AdmissionChain = Chain;
 
@@ -29,7 +29,8 @@ impl Admission for Api {
         let request = AdmissionRequest { generate_name: &generate_name, ..request(call, operation, &name) };
         self.admission.mutate(&request, object, old).await?;
         // After everything that may change the object. Part of the API: no flag disables it.
-        escalation::check(self, call, object, old).await
+        escalation::check(self, call, object, old).await?;
+        claim_authorization::check(self, call, object, old).await
     }
 
     async fn validate(

@@ -43,6 +43,7 @@ pub struct Api {
     pub unfinished: TaskTracker,
     pub health: crate::health::Health,
     pub node_connection: crate::node_connection::NodeConnection,
+    pub component_ports: crate::component_statuses::ComponentPorts,
     /// What nodes and pods use.
     pub kubelets: crate::resource_metrics::Kubelets,
     /// What all nodes used together in the last hours.
@@ -124,6 +125,7 @@ impl Api {
             flow_control: parts.flow_control,
             unfinished: TaskTracker::new(),
             node_connection: parts.node_connection,
+            component_ports: Default::default(),
             kubelets: Default::default(),
             hours: Default::default(),
             host_images: Default::default(),

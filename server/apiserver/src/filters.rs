@@ -33,7 +33,7 @@ use crate::request_info::{BadPath, Query, RequestInfo};
 use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
 use crate::unauthenticated_connections::UnauthenticatedConnection;
-use crate::{compress, indent, metrics, paths, respond, ui, verbs};
+use crate::{compress, indent, metrics, paths, respond, tokens, ui, verbs};
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
@@ -176,6 +176,7 @@ async fn filter<B: RequestBody>(
         seats: Mutex::new(seats),
         upgrade: Mutex::new(upgrade),
     };
+    request.warn(context.warning.map(str::to_owned));
     Ok(Filtered::Admitted(Box::new(Admitted { request, started, body })))
 }
 
@@ -192,11 +193,16 @@ async fn identify(
         Ok(()) => authenticate(api, connection, parts, info).await,
         Err(status) => Err(status.clone()),
     };
-    let caller = authenticated.as_ref().map_or_else(|_| Arc::new(User::default()), Arc::clone);
+    let caller = authenticated.as_ref().cloned().unwrap_or_default().user;
     context.auditing = Auditing::begin(api.audit.as_ref(), connection, parts, info, &caller, head.received);
     checked?;
     head.path.clone()?;
-    let caller = authenticated?;
+    let Caller { user: caller, token_kept_in } = authenticated?;
+    if let Some(secret) = token_kept_in {
+        let (annotation, warning) = tokens::about_kept_token(&api.registry, &caller, &secret);
+        context.audit(|auditing| auditing.annotate(annotation, &secret));
+        context.warning = warning;
+    }
     let acting = impersonate(api, &parts.headers, info, caller.clone()).await?;
     if !Arc::ptr_eq(&acting.user, &caller) {
         context.audit(|auditing| auditing.impersonated(&acting));
@@ -267,6 +273,8 @@ struct Responder {
 #[derive(Default)]
 struct Context {
     auditing: Option<Auditing>,
+    /// What the client is told of its credentials.
+    warning: Option<&'static str>,
     user: Option<Arc<User>>,
     class: Option<Class>,
 }
@@ -430,17 +438,31 @@ fn body_memory(api: &Api, connection: &Connection) -> Option<Memory> {
     })
 }
 
+/// Who was recognised.
+#[derive(Clone, Default)]
+struct Caller {
+    user: Arc<User>,
+    /// The Secret that keeps the token.
+    token_kept_in: Option<Arc<str>>,
+}
+
+impl From<Arc<User>> for Caller {
+    fn from(user: Arc<User>) -> Caller {
+        Caller { user, token_kept_in: None }
+    }
+}
+
 async fn authenticate(
     api: &Api,
     connection: &Connection,
     parts: &http::request::Parts,
     info: &RequestInfo,
-) -> Result<Arc<User>, Status> {
+) -> Result<Caller, Status> {
     if let Some(identity) = &connection.identity {
-        return Ok(identity.clone());
+        return Ok(identity.clone().into());
     }
     if ui::is_public(info) {
-        return Ok(Arc::new(User::anonymous()));
+        return Ok(Arc::new(User::anonymous()).into());
     }
     let mut span = ferry_trace::span("filter.authentication");
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
@@ -479,7 +501,7 @@ async fn authenticate(
             {
                 unauthenticated.authenticated();
             }
-            Ok(identity.user)
+            Ok(Caller { user: identity.user, token_kept_in: identity.kept_in })
         }
         Err(unauthorized) => Err(refused(&unauthorized, &mut span)),
     }

@@ -142,6 +142,11 @@ async fn store_health(api: &Api, checks: &[&Check]) -> Result<(), String> {
     if !checks.iter().any(|check| matches!(check.test, Test::Store)) {
         return Ok(());
     }
+    of_store(api).await
+}
+
+/// Why the store is not well.
+pub async fn of_store(api: &Api) -> Result<(), String> {
     let store: &dyn Store = &*api.registry.store;
     match tokio::time::timeout(STORE_TIMEOUT, store.health()).await {
         Ok(Ok(())) => Ok(()),

@@ -9,6 +9,7 @@
 pub mod access;
 mod account_keys;
 mod actions;
+mod address_repair;
 pub mod admission;
 pub mod aggregation;
 pub mod api;
@@ -17,6 +18,8 @@ pub mod body;
 pub mod bootstrap;
 pub mod certificates;
 mod chunked_copy;
+mod claim_authorization;
+mod component_statuses;
 mod compress;
 mod connection_options;
 mod continue_token;

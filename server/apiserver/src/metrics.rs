@@ -79,6 +79,23 @@ static WATCH_EVENTS: Counters<3> = Counters::new(
 );
 static AUTHENTICATIONS: Counters<1> =
     Counters::new("authentication_attempts", "Attempts to authenticate, by result", &["result"]);
+static LEGACY_TOKENS: Counters<0> =
+    Counters::new("serviceaccount_legacy_tokens_total", "Uses of tokens that Secrets keep", &[]);
+static MANUAL_TOKENS: Counters<0> = Counters::new(
+    "serviceaccount_legacy_manual_token_uses_total",
+    "Uses of tokens in Secrets that somebody made",
+    &[],
+);
+static GENERATED_TOKENS: Counters<0> = Counters::new(
+    "serviceaccount_legacy_auto_token_uses_total",
+    "Uses of tokens in Secrets that accounts got by themselves",
+    &[],
+);
+static REFUSED_TOKENS: Counters<0> = Counters::new(
+    "serviceaccount_invalid_legacy_auto_token_uses_total",
+    "Uses of tokens in Secrets that are marked invalid",
+    &[],
+);
 static AUTHENTICATION_DURATION: Histograms<1> = Histograms::new(
     "authentication_duration_seconds",
     "How long authentication took, in seconds",
@@ -341,6 +358,10 @@ pub fn register(registry: &mut Registry) {
         &IN_FLIGHT,
         &DEPRECATED,
         &WATCH_EVENTS,
+        &LEGACY_TOKENS,
+        &MANUAL_TOKENS,
+        &GENERATED_TOKENS,
+        &REFUSED_TOKENS,
         &AUTHENTICATIONS,
         &AUTHENTICATION_DURATION,
         &AUTHORIZATIONS,
@@ -394,6 +415,27 @@ pub fn long_running(served: &Served, request: &Request) -> Option<Counted> {
 /// Counts the events of a watch.
 pub fn watch_events(kind: &Kind) -> Arc<Counter> {
     WATCH_EVENTS.with([&kind.group, &kind.plural, &kind.version])
+}
+
+/// How a token that a Secret keeps was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptTokenUse {
+    /// Its account got it by itself.
+    Generated,
+    Manual,
+    /// It is marked invalid.
+    Refused,
+}
+
+pub fn kept_token_used(used: KeptTokenUse) {
+    match used {
+        KeptTokenUse::Generated => GENERATED_TOKENS.with([]).inc(),
+        KeptTokenUse::Manual => MANUAL_TOKENS.with([]).inc(),
+        KeptTokenUse::Refused => REFUSED_TOKENS.with([]).inc(),
+    }
+    if used != KeptTokenUse::Refused {
+        LEGACY_TOKENS.with([]).inc();
+    }
 }
 
 pub fn authenticated(succeeded: bool, took: Duration) {

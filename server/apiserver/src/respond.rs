@@ -261,7 +261,7 @@ pub fn made(
     }
 }
 
-/// Objects that were made for this answer, as a list.
+/// Objects that were made for this answer, as a list. Items of a built-in kind leave their type off, it is the list's.
 pub fn objects(
     request: &Request,
     kind: &Kind,
@@ -279,7 +279,15 @@ pub fn objects(
             })
         }
         View::Whole => {
-            let items: Vec<Value> = objects.into_iter().map(Object::into_value).collect();
+            let is_custom = kind.generation.is_some();
+            let item = |mut object: Object| {
+                if !is_custom {
+                    object.0.remove("kind");
+                    object.0.remove("apiVersion");
+                }
+                object.into_value()
+            };
+            let items: Vec<Value> = objects.into_iter().map(item).collect();
             json!({
                 "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
             })

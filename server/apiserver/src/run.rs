@@ -37,7 +37,7 @@ use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::{self, CachedObjects, UsedToken};
 use crate::trace_peers::TracePeers;
-use crate::{access, follow, policy, server, usage_samples};
+use crate::{access, address_repair, follow, policy, server, usage_samples};
 
 /// How long a server has been ready when it makes documents that nobody asked for yet.
 const WARM_AFTER: Duration = Duration::from_secs(2);
@@ -261,6 +261,8 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     };
     tokio::spawn(tokens::note_uses(registry.clone(), client.clone(), used_tokens, stop.clone()));
     tokio::spawn(hours::follow(api.clone(), stop.clone()));
+    let instance = advertised.ip().to_string();
+    tokio::spawn(address_repair::start(registry.clone(), client.clone(), &instance, stop.clone()));
     follow_usage(&config, &api, &client, registry, usage, &stop)?;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     let upkeep = Upkeep {

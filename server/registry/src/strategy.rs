@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ferry_api::{FieldErrors, Object, Status, User};
+use ferry_api::{FieldErrors, Kind, Object, Status, User};
 use ferry_store::{Compare, Operation};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -31,6 +31,8 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
     fn stamp_requester(&self, _object: &mut Object, _user: &User) {}
 
     fn prepare_update(&self, _new: &mut Object, _old: &Object) {}
+
+    fn prepare_status_update(&self, _new: &mut Object, _old: &Object) {}
 
     fn validate(&self, _object: &T, _errors: &mut FieldErrors) {}
 
@@ -250,12 +252,13 @@ pub trait Strategy: Send + Sync {
     fn prepare_create(&self, object: &mut Object);
     fn stamp_requester(&self, object: &mut Object, user: &User);
     fn prepare_update(&self, new: &mut Object, old: &Object);
-    /// Returns what the client should hear though the object is accepted.
-    /// `version` is the one that the request speaks.
+    fn prepare_status_update(&self, _new: &mut Object, _old: &Object) {}
+    /// Returns what the client should hear though the object is accepted. `asked` is the version that the client
+    /// speaks.
     fn validate(
         &self,
         object: &Object,
-        version: &str,
+        asked: &Kind,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status>;
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object);
@@ -263,7 +266,7 @@ pub trait Strategy: Send + Sync {
         &self,
         new: &Object,
         old: &Object,
-        version: &str,
+        asked: &Kind,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status>;
@@ -374,13 +377,22 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.prepare_update(new, old);
     }
 
+    fn prepare_status_update(&self, new: &mut Object, old: &Object) {
+        self.rules.prepare_status_update(new, old);
+    }
+
     fn prepare_action(&self, subresource: &str, new: &mut Object, old: &Object) {
         self.rules.prepare_action(subresource, new, old);
     }
 
-    fn validate(&self, object: &Object, _: &str, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
+    fn validate(
+        &self,
+        object: &Object,
+        asked: &Kind,
+        errors: &mut FieldErrors,
+    ) -> Result<Vec<String>, Status> {
         if self.rules.judged_by_rows() {
-            rules::validate(object, errors);
+            rules::validate(object, &asked.group, errors);
         }
         if !self.rules.looks_at_new() {
             return Ok(Vec::new());
@@ -394,7 +406,7 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         &self,
         new: &Object,
         old: &Object,
-        _: &str,
+        asked: &Kind,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
@@ -409,7 +421,7 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
             UpdateScope::Action(subresource) => self.rules.judged_actions().contains(&subresource),
         };
         if by_rows && self.rules.judged_by_rows() {
-            rules::validate_update(new, old, scope, errors);
+            rules::validate_update(new, old, &asked.group, scope, errors);
         }
         // No view is made that nobody looks at.
         let judged = match scope {

@@ -247,7 +247,7 @@ fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<
     time("validate", &mut || {
         let mut errors = FieldErrors::default();
         metadata::validate(&new, kind.is_namespaced(), &strategy.options(), &mut errors);
-        black_box(strategy.validate(&new, &kind.version, &mut errors).is_ok());
+        black_box(strategy.validate(&new, kind, &mut errors).is_ok());
         black_box(Status::invalid(&kind.group, &kind.kind, "a", &errors).to_json());
     });
     let subresources = kind.subresources.iter().map(|subresource| subresource.name.as_ref());
@@ -261,9 +261,7 @@ fn steps(kind: &Kind, schema: &Schema, path: &[Field<'_>], count: usize) -> Vec<
             strategy.prepare_update(&mut changed, &deleted);
             metadata::validate_update(&changed, &deleted, &strategy.options(), &mut errors);
             let scope = UpdateScope::of(subresource);
-            black_box(
-                strategy.validate_update(&changed, &deleted, &kind.version, scope, &mut errors).is_ok(),
-            );
+            black_box(strategy.validate_update(&changed, &deleted, kind, scope, &mut errors).is_ok());
         });
     }
     // Patches and owners have work of their own only where elements have an identity; other lists are one value to them.

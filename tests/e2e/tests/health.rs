@@ -1,6 +1,9 @@
 //! `/healthz`, `/livez` and `/readyz` tell the truth about the store.
 
+use std::sync::atomic::Ordering;
+
 use ferry_testkit::TestServer;
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_store_takes_no_writes_is_neither_ready_nor_alive() {
@@ -22,4 +25,65 @@ async fn a_server_whose_store_takes_no_writes_is_neither_ready_nor_alive() {
     for path in ["/livez/ping", "/livez?exclude=etcd", "/readyz?exclude=etcd&exclude=etcd-readiness"] {
         assert_eq!(server.get(path).await.code, 200, "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn component_statuses_tell_what_the_store_and_the_components_say() {
+    let server = TestServer::start().await;
+    let ports = &server.running().api.component_ports;
+    // Bound and never listening: nobody answers, and nobody else takes the port.
+    let silent = tokio::net::TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    ports.scheduler.store(silent_port, Ordering::Relaxed);
+    // The server has the page that a component has.
+    ports.controller_manager.store(server.running().address.port(), Ordering::Relaxed);
+
+    let found = server.get("/api/v1/componentstatuses").await.expect(200);
+    let refused = format!(
+        "Get \"https://127.0.0.1:{silent_port}/healthz\": dial tcp 127.0.0.1:{silent_port}: connect: connection refused"
+    );
+    assert_eq!(
+        found,
+        json!({
+            "kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": [
+                component("controller-manager", &json!({"type": "Healthy", "status": "True", "message": "ok"})),
+                component("etcd-0", &json!({"type": "Healthy", "status": "True", "message": "ok"})),
+                component("scheduler", &json!({"type": "Healthy", "status": "False", "message": refused})),
+            ],
+        })
+    );
+    let one = server.get("/api/v1/componentstatuses/etcd-0").await;
+    assert_eq!(one.expect(200)["metadata"], json!({"name": "etcd-0"}));
+    assert!(one.header("warning").contains("v1 ComponentStatus is deprecated in v1.19+"));
+    let missing = server.get("/api/v1/componentstatuses/etcd-1").await.expect(404);
+    assert_eq!(missing["message"], "componentstatus \"etcd-1\" not found");
+
+    for (selector, names) in [
+        ("fieldSelector=metadata.name%3Dscheduler", &["scheduler"][..]),
+        ("fieldSelector=metadata.name!%3Dscheduler", &["controller-manager", "etcd-0"]),
+        ("labelSelector=a%3Db", &[]),
+        ("labelSelector=!a", &["controller-manager", "etcd-0", "scheduler"]),
+    ] {
+        let list = server.get(&format!("/api/v1/componentstatuses?{selector}")).await.expect(200);
+        let found: Vec<&str> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["metadata"]["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(found, names, "{selector}");
+    }
+    server.get("/api/v1/componentstatuses?fieldSelector=spec%3Da").await.expect(400);
+    server.get("/api/v1/componentstatuses?watch=true").await.expect(405);
+    server.delete("/api/v1/componentstatuses/etcd-0").await.expect(405);
+
+    server.running().api.registry.store.close().await.unwrap();
+    let one = server.get("/api/v1/componentstatuses/etcd-0").await.expect(200);
+    assert_eq!(one["conditions"][0]["status"], "False");
+    assert_ne!(one["conditions"][0]["error"], json!(null));
+}
+
+fn component(name: &str, condition: &serde_json::Value) -> serde_json::Value {
+    json!({"metadata": {"name": name}, "conditions": [condition]})
 }

@@ -278,4 +278,33 @@ async fn the_use_of_tokens_in_secrets_is_noted() {
     until("the refused use is noted", async || noted().await.filter(|day| day != "2026-01-01")).await;
     label("kubernetes.io/legacy-token-invalid-since", Value::Null).await;
     assert_eq!(used().await, 200);
+
+    let warned = async || {
+        let bearer = [format!("authorization: Bearer {token}")];
+        let said = server.outside(None).ask("GET /api", &bearer, "").await;
+        said.header("warning").map(str::to_owned)
+    };
+    assert_eq!(warned().await, None, "somebody made it");
+    let patch = json!({"secrets": [{"name": "kept"}]});
+    server.patch("/api/v1/namespaces/default/serviceaccounts/robot", "merge", &patch).await.expect(200);
+    assert_eq!(
+        warned().await.as_deref(),
+        Some(
+            "299 - \"Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated \
+             secret-based tokens.\""
+        )
+    );
+    let metrics = server.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.bytes).into_owned();
+    for (name, least) in [
+        ("serviceaccount_legacy_tokens_total", 4.0),
+        ("serviceaccount_legacy_manual_token_uses_total", 3.0),
+        ("serviceaccount_legacy_auto_token_uses_total", 1.0),
+        ("serviceaccount_invalid_legacy_auto_token_uses_total", 1.0),
+    ] {
+        let line = metrics.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or(name);
+        let count = line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
+        // Tests of one process count together.
+        assert!(count.is_some_and(|count| count >= least), "{line}");
+    }
 }

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::Context;
-use ferry_client::CancellationToken;
+use ferry_client::{CancellationToken, Informers};
 use ferry_kubelet::node::machine;
 use ferry_linux::net::{Bridge, Changes, Netlink, Route, names};
 use ipnet::IpNet;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 
 use super::layout::Layout;
 
@@ -56,6 +57,23 @@ pub fn lead_to_services(layout: &Layout, services: IpNet) -> anyhow::Result<()> 
     }
     let route = Route::new(services, None, stand_alone(layout)?);
     Netlink::open()?.replace_route(&route).context("lead the host's packets to the Services")
+}
+
+/// The same for the ranges of ServiceCIDRs that come later, for as long as the informers live. They need no going: the
+/// interface of a host without a network goes with them.
+pub fn lead_to_further_services(layout: &Layout, informers: &Informers) {
+    if machine::default_address().is_some() {
+        return;
+    }
+    let layout = layout.clone();
+    informers.of::<ServiceCIDR>().handle(move |event| {
+        let ranges = event.object().spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
+        for range in ranges.into_iter().flatten().filter_map(|text| text.parse().ok()) {
+            if let Err(error) = lead_to_services(&layout, range) {
+                tracing::warn!(%range, error = format!("{error:#}"), "no way to the Services of a range");
+            }
+        }
+    });
 }
 
 /// Takes the interface of a host without a network away, with its address and route.

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::Context;
 use ferry_apiserver::run::Running;
@@ -62,7 +63,12 @@ pub async fn start(
     let election = instance.election("kube-controller-manager");
     let ca = running.pki.ca_pem();
     let metrics = MetricsPorts { cluster: instance.cluster, parts, tasks, shutdown };
-    metrics.secure("controllers", metrics_ports::CONTROLLERS, serving::controllers(), &client, &ca);
+    let answers = &running.api.component_ports;
+    let port =
+        metrics.secure("controllers", metrics_ports::CONTROLLERS, serving::controllers(), &client, &ca);
+    if let Some(port) = port {
+        answers.controller_manager.store(port, Ordering::Relaxed);
+    }
     keep(parts, "controllers", tasks, shutdown, move |stop| {
         let (controllers, client, election) = (controllers.clone(), client.clone(), election.clone());
         async move { controllers.run(client, election, stop).await }
@@ -74,7 +80,10 @@ pub async fn start(
         leader_election: instance.election("kube-scheduler"),
         ..Default::default()
     };
-    metrics.secure("scheduler", metrics_ports::SCHEDULER, serving::scheduler(client.clone()), &client, &ca);
+    let shown = serving::scheduler(client.clone());
+    if let Some(port) = metrics.secure("scheduler", metrics_ports::SCHEDULER, shown, &client, &ca) {
+        answers.scheduler.store(port, Ordering::Relaxed);
+    }
     keep(parts, "scheduler", tasks, shutdown, move |stop| {
         ferry_scheduler::run(client.clone(), config.clone(), stop)
     });

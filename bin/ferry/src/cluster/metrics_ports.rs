@@ -25,14 +25,23 @@ pub struct MetricsPorts<'a> {
 }
 
 impl MetricsPorts<'_> {
-    /// With TLS, for those whom the API server lets read `/metrics`.
-    pub fn secure(&self, part: &str, wanted: u16, shown: Shown, client: &Client, client_ca: &str) {
+    /// With TLS, for those whom the API server lets read `/metrics`. Returns the port, where there is one.
+    pub fn secure(
+        &self,
+        part: &str,
+        wanted: u16,
+        shown: Shown,
+        client: &Client,
+        client_ca: &str,
+    ) -> Option<u16> {
         let served = self.choose(part, wanted).and_then(|address| {
             let (listener, pages) = serving::secure(address, shown, client, client_ca.to_owned())?;
             self.tasks.spawn(pages.serve(listener, self.shutdown.clone()));
-            Ok(format!("https://{address}/metrics"))
+            Ok(address)
         });
-        self.tell(part, served);
+        let port = served.as_ref().ok().map(SocketAddr::port);
+        self.tell(part, served.map(|address| format!("https://{address}/metrics")));
+        port
     }
 
     /// Without TLS, for everybody on this host: upstream's proxy and DNS ask nobody either.

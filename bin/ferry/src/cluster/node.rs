@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
+use super::address;
 use super::layout::Layout;
 use super::metrics_ports::{self, MetricsPorts};
 use super::options::{NodeOptions, ProxyMode};
@@ -117,6 +118,7 @@ impl Node {
             self.start_kubelet(&kubelet, dns_port, parts, tasks, shutdown)?;
             self.start_network(informers, parts, tasks, shutdown)?;
             self.start_proxy(informers, parts, tasks, shutdown);
+            address::lead_to_further_services(&self.layout, informers);
             let metrics = MetricsPorts { cluster: &self.layout.cluster, parts, tasks, shutdown };
             metrics.plain("proxy", metrics_ports::PROXY, serving::proxy());
             metrics.plain("dns", metrics_ports::DNS, serving::dns());

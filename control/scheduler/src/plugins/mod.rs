@@ -7,6 +7,7 @@ pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 pub mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 pub mod node_resources;
@@ -156,6 +157,7 @@ pub mod fact {
     pub const TAINTS: u8 = 4;
     pub const UNSCHEDULABLE: u8 = 8;
     pub const ADDED: u8 = 16;
+    pub const DECLARED_FEATURES: u8 = 32;
 }
 
 type Prepare = fn(&mut Cycle, &Snapshot) -> Result<Relevance, Refusal>;
@@ -316,6 +318,13 @@ pub static PLUGINS: &[Plugin] = &[
     Plugin { name: "ImageLocality", weight: 1, score: Some(image_locality::score), ..PLUGIN },
     // writes the binding; see `bind`
     Plugin { name: "DefaultBinder", ..PLUGIN },
+    Plugin {
+        name: "NodeDeclaredFeatures",
+        prepare: Some(node_declared_features::prepare),
+        filter: Some(node_declared_features::filter),
+        node_facts: fact::DECLARED_FEATURES,
+        ..PLUGIN
+    },
 ];
 
 pub fn find(name: &str) -> Option<&'static Plugin> {
@@ -338,6 +347,8 @@ pub fn changed_facts(old: &Node, new: &Node) -> u8 {
     let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
     let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let unschedulable = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let features = |node: &Node| node.status.as_ref().and_then(|status| status.declared_features.clone());
+    note(fact::DECLARED_FEATURES, features(old) != features(new));
     note(fact::ALLOCATABLE, allocatable(old) != allocatable(new));
     note(fact::LABELS, old.metadata.labels != new.metadata.labels);
     note(fact::TAINTS, taints(old) != taints(new));

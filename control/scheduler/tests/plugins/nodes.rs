@@ -27,6 +27,23 @@ fn node_unschedulable() {
 }
 
 #[test]
+fn node_declared_features() {
+    let declares = |features: &[&str]| json!({"status": {"declaredFeatures": features}});
+    let world = World::of(&[
+        ("a", json!({})),
+        ("b", declares(&["RestartAllContainersOnContainerExits"])),
+        ("c", declares(&["InPlacePodVerticalScalingInitContainers"])),
+    ]);
+    let reason = "node(s) didn't match Pod's required features";
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+    world.check("NodeDeclaredFeatures", json!({}), "a b c", reason);
+    let restarts_all = json!({"spec": {"containers": [{"name": "c", "restartPolicyRules": rules}]}});
+    world.check("NodeDeclaredFeatures", restarts_all, "b", reason);
+    let host_network = json!({"spec": {"hostNetwork": true, "hostUsers": false}});
+    world.check("NodeDeclaredFeatures", host_network, "", reason);
+}
+
+#[test]
 fn node_ports() {
     let port = |port: u16, ip: &str, protocol: &str| {
         let port = json!({"containerPort": 1, "hostPort": port, "hostIP": ip, "protocol": protocol});

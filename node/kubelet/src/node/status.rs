@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ferry_api::declared_features;
 use ferry_client::name::revision;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -21,6 +22,12 @@ use crate::cri;
 
 /// More images would make a node's status heavier than it is useful.
 const MAX_IMAGES: usize = 50;
+/// What this kubelet can do that not every one of a supported version can, sorted.
+const DECLARED_FEATURES: [&str; 3] = [
+    declared_features::EXTEND_WEBSOCKETS_TO_KUBELET,
+    declared_features::POD_LEVEL_RESIZE,
+    declared_features::INIT_CONTAINER_RESIZE,
+];
 const MAX_NAMES: usize = 5;
 
 /// What evictions say about the node.
@@ -83,6 +90,7 @@ impl NodeStatusSource {
             node_info: Some(info),
             images: self.images().await.or_else(|| old.images.clone()),
             runtime_handlers: Some(runtime.handlers),
+            declared_features: Some(DECLARED_FEATURES.map(str::to_owned).to_vec()),
             ..NodeStatus::default()
         };
         status.conditions = Some(conditions(&old, &runtime.problem, pressure, now));

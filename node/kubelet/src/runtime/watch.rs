@@ -45,6 +45,8 @@ pub struct Seen {
     found: Arc<OnceLock<HashSet<String>>>,
     /// Whose workers are at work.
     busy: Arc<Mutex<HashSet<String>>>,
+    /// When the last list began.
+    round: Arc<Mutex<Option<std::time::Instant>>>,
 }
 
 /// Ends when dropped.
@@ -93,6 +95,11 @@ impl Seen {
     /// kubelet began, nor has a worker looked since, as each does before it makes anything.
     pub fn is_untouched(&self, uid: &str) -> bool {
         self.found.get().is_some_and(|found| !found.contains(uid)) && !self.pods.lock().contains_key(uid)
+    }
+
+    /// When the loop that lists last came round.
+    pub fn last_round(&self) -> Option<std::time::Instant> {
+        *self.round.lock()
     }
 
     /// Pods of whom the runtime has something else than their worker knows.
@@ -145,6 +152,7 @@ pub async fn run(
             _ = ticks.tick() => {}
         }
         let began = Instant::now();
+        *seen.round.lock() = Some(began.into_std());
         let listed = summaries(&runtime).await;
         metrics::relisted(began.elapsed(), last.replace(began).map(|last| began - last));
         match listed {

@@ -4,9 +4,11 @@
 
 mod auth;
 mod cadvisor;
+mod health;
 mod host_logs;
 mod logs;
 pub mod metrics;
+mod running_pods;
 mod stats;
 mod streams;
 mod volume_stats;
@@ -17,7 +19,7 @@ use std::time::Instant;
 
 use ferry_client::CancellationToken;
 use ferry_metrics::{CONTENT_TYPE, slis};
-use ferry_serving::{Certificate, ClientCa, Guard, Tls, User, respond, text};
+use ferry_serving::{Certificate, Check, ClientCa, Guard, Tls, User, respond, text};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Pod;
@@ -55,6 +57,7 @@ pub(crate) struct Server {
     node: Arc<NodeStatusSource>,
     pods: Pods,
     guard: Guard,
+    checks: Vec<Check>,
     sampler: stats::Sampler,
 }
 
@@ -67,7 +70,8 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let guard = Guard::new(context.client.clone(), context.config.anonymous_auth);
-    let server = Arc::new(Server { context, node, pods, guard, sampler: stats::Sampler::default() });
+    let checks = health::checks(context.seen.clone());
+    let server = Arc::new(Server { context, node, pods, guard, checks, sampler: stats::Sampler::default() });
     let answer = move |request, certificate| {
         let server = server.clone();
         async move { server.handle(request, certificate).await }
@@ -115,14 +119,19 @@ impl Server {
             .collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts.as_slice() {
-            ["healthz"] | ["healthz", "ping" | "syncloop" | "log"] => {
-                slis::checked(parts.get(1).unwrap_or(&"ping"), "healthz", true);
-                text(StatusCode::OK, "ok")
+            ["healthz"] => {
+                let is_verbose = query(request.uri()).iter().any(|(key, _)| key == "verbose");
+                ferry_serving::health("healthz", &self.checks, is_verbose)
             }
+            ["healthz", name] => ferry_serving::one_check("healthz", &self.checks, name),
             ["configz"] => {
                 json(&serde_json::json!({"kubeletconfig": config_file::shown(&self.context.config)}))
             }
-            ["pods"] | ["runningpods"] => self.list_pods(),
+            ["pods"] => self.list_pods(),
+            ["runningpods"] => match running_pods::list(&self.context.runtime).await {
+                Ok(pods) => json(&pods),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            },
             ["stats", "summary"] | ["stats"] => self.summary().await,
             ["metrics"] => self.metrics().await,
             ["metrics", "resource"] => self.resource_metrics().await,

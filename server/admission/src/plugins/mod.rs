@@ -12,6 +12,7 @@ mod limit_pod_hard_anti_affinity_topology;
 mod limit_ranger;
 mod namespace_exists;
 mod namespace_lifecycle;
+mod node_declared_feature_validator;
 mod node_restriction;
 mod owner_references;
 mod persistent_volume_claim_resize;
@@ -107,6 +108,7 @@ pub static TABLE: &[Row] = &[
     row("DefaultIngressClass", true, default_class::make_ingress),
     row("DenyServiceExternalIPs", false, deny_service_external_ips::make),
     row("PodTopologyLabels", true, pod_topology_labels::make),
+    row("NodeDeclaredFeatureValidator", true, node_declared_feature_validator::make),
     row("PodResizeValidator", true, pod_resize_validator::make),
     row("Initializers", true, initializers::make),
     row("MutatingAdmissionPolicy", true, policy::mutating::make),

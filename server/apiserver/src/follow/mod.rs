@@ -41,7 +41,7 @@ pub fn follow<D: Send + Sync + 'static>(registry: &Registry, decider: &Arc<D>, f
 }
 
 /// None for an object that cannot be read. Deciders take it for gone: it must not go on granting what it granted.
-fn object_of<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
+pub fn object_of<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     ferry_api::view::of_json(&entry.json)
         .inspect_err(|error| tracing::error!(key = %entry.key, %error, "an object cannot be read"))
         .ok()

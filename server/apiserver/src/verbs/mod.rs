@@ -25,7 +25,7 @@ use crate::request::{Request, WriteOptions, namespace_of};
 use crate::request_info::{RequestInfo, segment_problem};
 use crate::served::Place;
 use crate::subresources::{eviction, pod_binding, reviews};
-use crate::{resource_metrics, respond};
+use crate::{component_statuses, resource_metrics, respond};
 
 pub const ALL_VIEWS: &[View] = &[View::Whole, View::Table, View::PartialMetadata];
 
@@ -94,6 +94,7 @@ async fn act(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
         Action::RequestToken => reviews::token(target()?).await,
         Action::PodStream | Action::Proxy => api.node_connection.connect(target()?).await,
         Action::Review(review) => reviews::review(api, request, kind, review).await,
+        Action::ComponentStatuses => component_statuses::answer(api, request, kind).await,
         Action::ResourceMetrics => resource_metrics::answer(api, request, kind).await,
     }
 }

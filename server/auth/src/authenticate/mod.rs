@@ -113,13 +113,15 @@ pub struct Identity {
     pub user: Arc<User>,
     /// The audiences the credentials are good for, as far as they name any; for TokenReview.
     pub audiences: Vec<String>,
+    /// The Secret that keeps the token, in the service account's namespace.
+    pub kept_in: Option<Arc<str>>,
 }
 
 impl Identity {
     /// Puts the user into `system:authenticated`, where everyone belongs who was recognised.
     pub fn new(mut user: User) -> Self {
         user.mark_authenticated();
-        Identity { user: Arc::new(user), audiences: Vec::new() }
+        Identity { user: Arc::new(user), audiences: Vec::new(), kept_in: None }
     }
 }
 

@@ -67,8 +67,18 @@ pub trait BoundObjects: Send + Sync {
         name: &'a str,
     ) -> MaybeReady<'a, Option<BoundObject>>;
 
-    /// A token that a Secret keeps was used, and accepted or refused because it is marked invalid. Must not block.
-    fn kept_token_used(&self, namespace: &str, secret: &str, now: SystemTime);
+    /// A token that a Secret keeps was used. Must not block.
+    fn kept_token_used(&self, used: KeptToken<'_>, now: SystemTime);
+}
+
+/// A use of a token that a Secret keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptToken<'a> {
+    pub namespace: &'a str,
+    pub secret: &'a str,
+    pub service_account: &'a str,
+    /// It was refused, because it is marked invalid.
+    pub is_refused: bool,
 }
 
 pub struct ServiceAccountConfig {
@@ -200,7 +210,8 @@ impl ServiceAccounts {
         if !self.is_ours(&claims.iss) {
             return Err(AuthenticationError(format!("token issuer {:?} is invalid", claims.iss)));
         }
-        let identity = Identity::new(user_of(&claims));
+        let kept_in = claims.kept_in().map(|(_, secret)| secret.into());
+        let identity = Identity { kept_in, ..Identity::new(user_of(&claims)) };
         let verified = Arc::new(Verified { claims, identity });
         let ends = verified.claims.expires().unwrap_or(now + Duration::from_secs(3600)) + LEEWAY;
         self.verified.insert(fingerprint, verified.clone(), ends, now);
@@ -262,19 +273,21 @@ struct Checks<'a> {
 impl Checks<'_> {
     fn refuse(self, refusal: claims::Refusal, objects: &dyn BoundObjects) -> AuthenticationError {
         if refusal.counts_as_use {
-            self.note_use(objects);
+            self.note_use(objects, true);
         }
         AuthenticationError(refusal.message)
     }
 
-    fn note_use(&self, objects: &dyn BoundObjects) {
-        if let Some((namespace, secret)) = self.verified.claims.kept_in() {
-            objects.kept_token_used(namespace, secret, self.now);
+    fn note_use(&self, objects: &dyn BoundObjects, is_refused: bool) {
+        let claims = &self.verified.claims;
+        if let Some((namespace, secret)) = claims.kept_in() {
+            let service_account = claims.account().name;
+            objects.kept_token_used(KeptToken { namespace, secret, service_account, is_refused }, self.now);
         }
     }
 
     fn finish(self, objects: &dyn BoundObjects) -> Outcome {
-        self.note_use(objects);
+        self.note_use(objects, false);
         Outcome::Authenticated(Identity { audiences: self.audiences, ..self.verified.identity.clone() })
     }
 }

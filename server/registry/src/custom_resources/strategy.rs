@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferry_api::{CustomSchema, FieldErrors, Object, Status, User};
+use ferry_api::{CustomSchema, FieldErrors, Kind, Object, Status, User};
 
 use super::definition::Version;
 use super::schema::VersionSchema;
@@ -105,10 +105,10 @@ impl Strategy for CustomStrategy {
     fn validate(
         &self,
         object: &Object,
-        version: &str,
+        asked: &Kind,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
-        let rules = self.version(version)?;
+        let rules = self.version(&asked.version)?;
         let mut warnings = rules.schema.validate(&object.0, None, UpdateScope::Main, errors)?;
         rules.check_scale(object, errors);
         warnings.extend(plain_finalizers(object, None));
@@ -121,11 +121,11 @@ impl Strategy for CustomStrategy {
         &self,
         new: &Object,
         old: &Object,
-        version: &str,
+        asked: &Kind,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {
-        let rules = self.version(version)?;
+        let rules = self.version(&asked.version)?;
         let mut warnings = rules.schema.validate(&new.0, Some(&old.0), scope, errors)?;
         rules.check_scale(new, errors);
         warnings.extend(plain_finalizers(new, Some(old)));

@@ -1,4 +1,7 @@
-//! Claims for devices: access for administration is for namespaces that are labelled for it.
+//! Claims for devices: access for administration is for namespaces that are labelled for it, and what drivers told of
+//! devices goes with them.
+
+use std::collections::HashSet;
 
 use ferry_api::{FieldErrors, GroupResource, Object, Status};
 use serde_json::Value;
@@ -52,11 +55,56 @@ fn is_labelled(registry: &Registry, namespace: &str) -> bool {
     object.is_some_and(|object| object.text_at(&["metadata", "labels", LABEL]) == "true")
 }
 
+/// Forgets the status of devices that the claim had and has no more.
+pub fn drop_deallocated(new: &mut Object, old: &Object) {
+    let kept = allocated(new);
+    let gone: HashSet<[String; 4]> =
+        allocated(old).into_iter().filter(|device| !kept.contains(device)).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let Some(Value::Object(status)) = new.0.get_mut("status") else { return };
+    if let Some(Value::Array(devices)) = status.get_mut("devices") {
+        devices.retain(|device| !gone.contains(&identity(device)));
+        if devices.is_empty() {
+            status.remove("devices");
+        }
+    }
+}
+
+fn allocated(claim: &Object) -> HashSet<[String; 4]> {
+    let results = claim.get(&["status", "allocation", "devices", "results"]).and_then(Value::as_array);
+    results.into_iter().flatten().map(identity).collect()
+}
+
+/// What tells a device from others, in an allocation and in what its driver tells.
+pub fn identity(device: &Value) -> [String; 4] {
+    ["driver", "pool", "device", "shareID"]
+        .map(|field| device.get(field).and_then(Value::as_str).unwrap_or("").to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_status_of_a_device_goes_with_it() {
+        let device = |name: &str| json!({"driver": "d", "pool": "p", "device": name});
+        let claim = |allocated: &[&str], told: &[&str]| {
+            let list = |names: &[&str]| names.iter().map(|name| device(name)).collect::<Vec<Value>>();
+            let status =
+                json!({"allocation": {"devices": {"results": list(allocated)}}, "devices": list(told)});
+            Object::from_value(json!({"status": status})).expect("an object")
+        };
+        let mut new = claim(&["a"], &["a", "b", "never"]);
+        drop_deallocated(&mut new, &claim(&["a", "b"], &[]));
+        assert_eq!(new.0, claim(&["a"], &["a", "never"]).0);
+        let mut new = claim(&[], &["b"]);
+        drop_deallocated(&mut new, &claim(&["b"], &[]));
+        assert_eq!(new.get(&["status", "devices"]), None);
+    }
 
     #[test]
     fn administration_is_found_in_requests_and_results() {

@@ -28,6 +28,7 @@ struct Switches {
     strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
+    prepare_status: fn(&mut Object, &Object),
     /// What other objects have to say about a write.
     allowed: fn(&Registry, &Object, Option<&Object>) -> Result<(), Status>,
 }
@@ -39,6 +40,10 @@ impl Rules<IgnoredAny> for Switches {
 
     fn options(&self) -> StrategyOptions {
         self.strategy_options
+    }
+
+    fn prepare_status_update(&self, new: &mut Object, old: &Object) {
+        (self.prepare_status)(new, old);
     }
 
     fn selectable(&self) -> &[Selectable] {
@@ -85,17 +90,17 @@ const fn row_with(
     default: fn(&mut Object),
 ) -> Row {
     let allowed = |_: &Registry, _: &Object, _: Option<&Object>| Ok(());
-    Row {
-        group,
-        kind,
-        strategy: Typed::new(Switches { default, strategy_options, selectable, columns, allowed }),
-    }
+    let prepare_status = |_: &mut Object, _: &Object| {};
+    let switches = Switches { default, strategy_options, selectable, columns, prepare_status, allowed };
+    Row { group, kind, strategy: Typed::new(switches) }
 }
 
 /// A kind with claims for devices.
 const fn claims(kind: &'static str, columns: &'static [Column]) -> Row {
     let (default, allowed) = (default_device_counts as fn(&mut Object), device_claim::administration as _);
-    let switches = Switches { default, strategy_options: APART, selectable: &[], columns, allowed };
+    let prepare_status = device_claim::drop_deallocated;
+    let switches =
+        Switches { default, strategy_options: APART, selectable: &[], columns, prepare_status, allowed };
     Row { group: DRA, kind, strategy: Typed::new(switches) }
 }
 

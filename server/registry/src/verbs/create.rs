@@ -261,7 +261,7 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), &strategy_options, &mut errors);
     let shown = judged(call, object).await?;
-    let warnings = span.enter(|| strategy.validate(&shown, &call.kind.version, &mut errors))?;
+    let warnings = span.enter(|| strategy.validate(&shown, call.kind, &mut errors))?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));
     }

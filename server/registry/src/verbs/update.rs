@@ -244,7 +244,7 @@ async fn prepare(
     metadata::finish_update(new, old);
     match scope {
         UpdateScope::Main => strategy.prepare_update(new, old),
-        UpdateScope::Status => {}
+        UpdateScope::Status => strategy.prepare_status_update(new, old),
         UpdateScope::Action(subresource) => strategy.prepare_action(subresource, new, old),
     }
     // A binding is no change of what the pod should be.
@@ -263,10 +263,9 @@ async fn prepare(
     // change later.
     let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();
     let (shown, shown_old) = (judged(call, new).await?, judged(call, old).await?);
-    let version = &call.kind.version;
     let warnings = span.enter(|| match unfinished {
-        true => strategy.validate(&shown, version, &mut errors),
-        false => strategy.validate_update(&shown, &shown_old, version, scope, &mut errors),
+        true => strategy.validate(&shown, call.kind, &mut errors),
+        false => strategy.validate_update(&shown, &shown_old, call.kind, scope, &mut errors),
     })?;
     let is_custom = call.kind.generation.is_some();
     if !errors.is_empty() {

@@ -1,6 +1,6 @@
 //! ServiceCIDRs on the processes: a range becomes ready, gives addresses, and goes when nothing is in it.
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Event, Service};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -79,4 +79,60 @@ async fn a_second_service_range_gives_addresses_and_is_kept_by_them() {
     refused(create("late").await, "the provided network does not match the current range");
     until("the range is gone", || async { cidrs.get_opt("second").await.ok()?.is_none().then_some(()) })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_stays_its_services_and_none_is_leaked() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let services: Api<Service> = Api::namespaced(cluster.client.clone(), "default");
+    let addresses: Api<IPAddress> = Api::all(cluster.client.clone());
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+    let service: Service = serde_json::from_value(service).expect("a Service");
+    let made = services.create(&PostParams::default(), &service).await.expect("it is made");
+    let text = made.spec.and_then(|spec| spec.cluster_ip).expect("it has an address");
+    let before = addresses.get(&text).await.expect("the address is an object");
+
+    addresses.delete(&text, &DeleteParams::default()).await.expect("it is deleted");
+    until("the address is the service's again", || async {
+        let after = addresses.get_opt(&text).await.ok()??;
+        let labels = after.metadata.labels.clone()?;
+        let is_new = after.metadata.uid != before.metadata.uid;
+        (is_new
+            && after.spec.parent_ref == before.spec.parent_ref
+            && labels == before.metadata.labels.clone()?)
+        .then_some(())
+    })
+    .await;
+    until("the service's event tells of it", || async {
+        let told = events.list(&Default::default()).await.ok()?;
+        told.iter().find(|event| event.reason.as_deref() == Some("ClusterIPNotAllocated")).map(drop)
+    })
+    .await;
+
+    // Made by the allocator, and changed by somebody since.
+    let stray = json!({
+        "metadata": {"name": "10.96.200.1", "labels": {
+            "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            "ipaddress.kubernetes.io/ip-family": "IPv4",
+        }},
+        "spec": {"parentRef": {"group": "example.com", "resource": "gateways", "name": "g"}},
+    });
+    let stray = serde_json::from_value(stray).expect("an IPAddress");
+    addresses.create(&PostParams::default(), &stray).await.expect("it is made");
+    until("nobody's address is gone", || async {
+        addresses.get_opt("10.96.200.1").await.ok()?.is_none().then_some(())
+    })
+    .await;
+    until("an event tells of it", || async {
+        let told = events.list(&Default::default()).await.ok()?;
+        told.iter().find(|event| event.reason.as_deref() == Some("IPAddressNotAllocated")).map(drop)
+    })
+    .await;
+
+    services.delete("web", &DeleteParams::default()).await.expect("it is deleted");
+    assert!(
+        addresses.get_opt(&text).await.expect("an answer").is_none(),
+        "the address goes with its service"
+    );
 }

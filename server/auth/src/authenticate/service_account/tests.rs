@@ -37,7 +37,7 @@ impl BoundObjects for Objects {
         if self.later { MaybeReady::Later(Box::pin(async move { found })) } else { MaybeReady::Now(found) }
     }
 
-    fn kept_token_used(&self, namespace: &str, secret: &str, _now: SystemTime) {
+    fn kept_token_used(&self, KeptToken { namespace, secret, .. }: KeptToken<'_>, _now: SystemTime) {
         self.used.lock().push(format!("{namespace}/{secret}"));
     }
 }

@@ -11,7 +11,7 @@ mod spec;
 mod tests;
 mod version;
 
-use ferry_api::{FieldErrors, Object, Status, User};
+use ferry_api::{FieldErrors, Kind, Object, Status, User};
 use serde_json::{Value, json};
 
 use crate::columns::Column;
@@ -66,7 +66,7 @@ impl Strategy for Definition {
         remember_storage_version(new);
     }
 
-    fn validate(&self, object: &Object, _: &str, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
+    fn validate(&self, object: &Object, _: &Kind, errors: &mut FieldErrors) -> Result<Vec<String>, Status> {
         let spec = spec::Spec::of(object);
         let name = format!("{}.{}", spec.text("/names/plural"), spec.text("/group"));
         if !object.name().is_empty() && object.name() != name {
@@ -82,7 +82,7 @@ impl Strategy for Definition {
         &self,
         new: &Object,
         old: &Object,
-        _: &str,
+        _: &Kind,
         scope: UpdateScope<'_>,
         errors: &mut FieldErrors,
     ) -> Result<Vec<String>, Status> {

@@ -69,6 +69,9 @@ pub fn keep_to_subresource(subresource: &str, new: &mut Object, old: &Object) {
                     take(container, wanted, &["resources", "resizePolicy"]);
                 }
             }
+            if let Some(wanted) = &wanted {
+                take(&mut spec, wanted, &["resources"]);
+            }
             spec
         }),
         _ => {
@@ -89,12 +92,12 @@ pub fn keep_to_subresource(subresource: &str, new: &mut Object, old: &Object) {
     }
 }
 
-fn take(container: &mut Value, wanted: &Value, fields: &[&str]) {
-    let Value::Object(container) = container else { return };
+fn take(into: &mut Value, wanted: &Value, fields: &[&str]) {
+    let Value::Object(into) = into else { return };
     for field in fields {
         match wanted.get(field) {
-            Some(value) => container.insert((*field).into(), value.clone()),
-            None => container.remove(*field),
+            Some(value) => into.insert((*field).into(), value.clone()),
+            None => into.remove(*field),
         };
     }
 }

@@ -24,7 +24,7 @@ static CODE: &[(&str, Code)] = &[
     ("service-status", statuses::service),
     ("ingress-status", statuses::ingress),
     ("pod-status", statuses::pod),
-    ("claim-status", statuses::claim),
+    ("claim-status", devices::claim_status),
     ("node-selector", placement::node_selector),
     ("preferred-nodes", placement::preferred_nodes),
     ("pod-affinity", placement::pod_affinity),

@@ -21,6 +21,8 @@ pub struct Context<'a> {
     /// What the object was before an update.
     pub old_object: Option<&'a Object>,
     pub old: Old<'a>,
+    /// The group that the client asked for the kind: two may have it.
+    pub group: &'a str,
     /// The struct that the value is a field of, or is an element of a field of.
     pub holder: &'a Map<String, Value>,
     pub holder_path: Option<Path<'a>>,

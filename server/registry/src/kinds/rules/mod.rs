@@ -44,9 +44,9 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 pub use gates::close as close_gates;
 
-/// What the rows of its kind find wrong with a new object.
-pub fn validate(object: &Object, errors: &mut FieldErrors) {
-    walk::judge(&TABLE, object, None, UpdateScope::Main, errors);
+/// What the rows of its kind find wrong with a new object. `group` is the one that the client asked for the kind.
+pub fn validate(object: &Object, group: &str, errors: &mut FieldErrors) {
+    walk::judge(&TABLE, object, None, group, UpdateScope::Main, errors);
 }
 
 /// What a certificate may be used for.
@@ -62,8 +62,14 @@ pub fn signer_name(name: &str, errors: &mut FieldErrors) {
 }
 
 /// What they find wrong with a changed one.
-pub fn validate_update(new: &Object, old: &Object, scope: UpdateScope<'_>, errors: &mut FieldErrors) {
-    walk::judge(&TABLE, new, Some(old), scope, errors);
+pub fn validate_update(
+    new: &Object,
+    old: &Object,
+    group: &str,
+    scope: UpdateScope<'_>,
+    errors: &mut FieldErrors,
+) {
+    walk::judge(&TABLE, new, Some(old), group, scope, errors);
 }
 
 #[cfg(test)]
@@ -71,16 +77,22 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn group_of(object: &Object) -> &str {
+        object.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
     fn faults(value: Value) -> Vec<String> {
         let mut errors = FieldErrors::default();
-        validate(&Object::from_value(value).expect("an object"), &mut errors);
+        let object = Object::from_value(value).expect("an object");
+        validate(&object, group_of(&object), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     fn changed(new: Value, old: Value) -> Vec<String> {
         let object = |value: Value| Object::from_value(value).expect("an object");
+        let (new, old) = (object(new), object(old));
         let mut errors = FieldErrors::default();
-        validate_update(&object(new), &object(old), UpdateScope::Main, &mut errors);
+        validate_update(&new, &old, group_of(&new), UpdateScope::Main, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 

@@ -133,11 +133,3 @@ fn addresses(list: Field<'_>, errors: &mut FieldErrors) {
         }
     });
 }
-
-/// Who uses a claim uses its devices.
-pub fn claim(status: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
-    let users = status.child("reservedFor");
-    if !users.items().is_empty() && !status.child("allocation").is_given() {
-        errors.forbidden(users.path, "may not be specified when `allocated` is not set");
-    }
-}

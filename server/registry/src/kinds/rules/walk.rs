@@ -16,6 +16,7 @@ pub fn judge(
     table: &Table,
     object: &Object,
     old: Option<&Object>,
+    group: &str,
     scope: UpdateScope<'_>,
     errors: &mut FieldErrors,
 ) {
@@ -24,7 +25,7 @@ pub fn judge(
     let Some(id) = types.by_kind(&kind) else { return };
     let Some(rules) = table.types.get(&id) else { return };
     let only_fixed = old.is_some() && rules.fixed_on_update && scope != UpdateScope::Status;
-    let walk = Walk { table, types, object, old_object: old, only_fixed };
+    let walk = Walk { table, types, object, old_object: old, group, only_fixed };
     let old = match old {
         Some(old) => OldMap::Known(Some(&old.0)),
         None => OldMap::Unknown,
@@ -45,10 +46,10 @@ pub fn judge(
 
 /// What the rows of a type say of a value that a function came upon.
 pub fn judge_as(context: &Context<'_>, type_name: &str, field: Field<'_>, errors: &mut FieldErrors) {
-    let Context { table, types, object, old_object, .. } = *context;
+    let Context { table, types, object, old_object, group, .. } = *context;
     let Some(id) = type_named(type_name, types) else { return };
     let (Some(rules), Some(Value::Object(map))) = (table.types.get(&id), field.value) else { return };
-    let walk = Walk { table, types, object, old_object, only_fixed: false };
+    let walk = Walk { table, types, object, old_object, group, only_fixed: false };
     let holder = Holder { map, value: field.value, old: OldMap::Unknown, id, path: Some(field.path) };
     walk.structure(rules, holder, errors);
 }
@@ -58,6 +59,7 @@ struct Walk<'a> {
     types: &'a Types,
     object: &'a Object,
     old_object: Option<&'a Object>,
+    group: &'a str,
     only_fixed: bool,
 }
 
@@ -242,6 +244,7 @@ impl Walk<'_> {
                     object: self.object,
                     old_object: self.old_object,
                     old: at.old,
+                    group: self.group,
                     holder: at.holder,
                     holder_path: at.holder_path,
                     shape: at.shape,

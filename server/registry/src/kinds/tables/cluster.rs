@@ -104,8 +104,8 @@ pub static RUNTIME_CLASS: &[Column] = &[Column::at("Handler", "handler"), AGE];
 pub static COMPONENT_STATUS: &[Column] = &[
     Column::text("Status", |object, _| match component(object, "status") {
         "True" => "Healthy".into(),
-        "False" => "Unhealthy".into(),
-        _ => "Unknown".into(),
+        "" => "Unknown".into(),
+        _ => "Unhealthy".into(),
     }),
     Column::text("Message", |object, _| component(object, "message").into()),
     Column::text("Error", |object, _| component(object, "error").into()),
