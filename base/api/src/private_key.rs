@@ -1,6 +1,8 @@
 //! Private keys as OpenSSL and upstream's tools write them: `RSA PRIVATE KEY` (PKCS #1) and `EC PRIVATE KEY` (SEC 1) beside
 //! `PRIVATE KEY` (PKCS #8). The signing library takes PKCS #8 only, which holds the other two as they are.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -42,6 +44,34 @@ pub fn pkcs8(pem: &[u8]) -> Result<PrivatePkcs8KeyDer<'static>, BadKey> {
         }
         _ => return Err(BadKey::UnknownForm),
     })
+}
+
+/// An elliptic curve key as `EC PRIVATE KEY`, which says in its first line what it is. Java's fabric8 client takes every
+/// `PRIVATE KEY` for one of RSA. `None` for every other key.
+pub fn sec1_pem(pem: &str) -> Option<String> {
+    let PrivateKeyDer::Pkcs8(key) = PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()? else { return None };
+    let (SEQUENCE, fields, _) = read(key.secret_pkcs8_der())? else { return None };
+    let (INTEGER, _, fields) = read(fields)? else { return None };
+    let (SEQUENCE, algorithm, fields) = read(fields)? else { return None };
+    let (IDENTIFIER, ELLIPTIC_CURVE, curve) = read(algorithm)? else { return None };
+    let (OCTETS, inner, _) = read(fields)? else { return None };
+    let (SEQUENCE, inner, _) = read(inner)? else { return None };
+    // The version and the key; then the curve, which PKCS #8 says outside, and what else may follow.
+    let (INTEGER, _, rest) = read(inner)? else { return None };
+    let (OCTETS, _, rest) = read(rest)? else { return None };
+    let (start, rest) = inner.split_at(inner.len() - rest.len());
+    let public = match read(rest) {
+        Some((PARAMETERS, _, public)) => public,
+        _ => rest,
+    };
+    let der = value(SEQUENCE, &[start, &value(PARAMETERS, curve), public].concat());
+    let mut out = String::from("-----BEGIN EC PRIVATE KEY-----\n");
+    for line in der.chunks(48) {
+        out.push_str(&STANDARD.encode(line));
+        out.push('\n');
+    }
+    out.push_str("-----END EC PRIVATE KEY-----\n");
+    Some(out)
 }
 
 /// RFC 5208: version 0, the algorithm with its parameters, the key.
@@ -129,6 +159,22 @@ V0lnWYdfDzDekuYlHXVYCFPTNDED+0K1xui9+TlCc0+lNrHXadaT5NGD
             (algorithm.to_vec(), read(read(key).expect("a key").1).expect("a version").2[..34].to_vec())
         };
         assert_eq!(inner(key.secret_pkcs8_der()), inner(by_openssl.secret_pkcs8_der()));
+    }
+
+    #[test]
+    fn an_elliptic_curve_key_is_written_as_openssl_writes_it() {
+        let (_, by_openssl) = EC.split_once("-----END EC PARAMETERS-----\n").expect("two parts");
+        assert_eq!(sec1_pem(EC_PKCS8).as_deref(), Some(by_openssl));
+    }
+
+    #[test]
+    fn only_elliptic_curve_keys_have_that_form() {
+        let rsa = STANDARD.encode(wrap(RSA, &value(NULL, &[]), &value(SEQUENCE, &[])));
+        for other in ["", "MA==", "MIL//w==", "MAMCAQA=", &rsa] {
+            let pem = format!("-----BEGIN PRIVATE KEY-----\n{other}\n-----END PRIVATE KEY-----\n");
+            assert_eq!(sec1_pem(&pem), None, "{other}");
+        }
+        assert_eq!(sec1_pem(EC), None, "it has it already");
     }
 
     #[test]

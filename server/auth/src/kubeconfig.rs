@@ -1,6 +1,7 @@
 //! A kubeconfig with one cluster, one user and one context.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use ferry_api::private_key;
 
 pub struct Kubeconfig<'a> {
     /// Names the cluster and the context.
@@ -24,7 +25,7 @@ impl Kubeconfig<'_> {
             KubeconfigCredentials::Certificate { certificate_pem, key_pem } => format!(
                 "client-certificate-data: {}\n    client-key-data: {}",
                 STANDARD.encode(certificate_pem),
-                STANDARD.encode(key_pem)
+                STANDARD.encode(private_key::sec1_pem(key_pem).as_deref().unwrap_or(key_pem))
             ),
             KubeconfigCredentials::Token(token) => format!("token: {}", scalar(token)),
         };

@@ -121,7 +121,7 @@ impl Registry {
     pub fn remove(&self, resource: &GroupResource) {
         if let Some(resource) = self.resources.write().remove(resource) {
             self.log.forget(&resource.prefix);
-            resource.cache.reset([], self.log.applied());
+            resource.cache.close();
         }
     }
 

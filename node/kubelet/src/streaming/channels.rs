@@ -4,6 +4,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::SinkExt;
+use futures::stream::SplitSink;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -13,8 +17,15 @@ const CLOSE: u8 = 255;
 
 /// The orderly end of a connection. Without the code, clients take it for a
 /// broken one and fail a command that went well.
-pub fn goodbye() -> Message {
-    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))
+pub async fn close<S>(to_client: &mut SplitSink<WebSocketStream<S>, Message>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let goodbye = Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }));
+    // refused where the client closed first; closing then sends the answer that RFC 6455 (5.5.1) asks for
+    let _ = to_client.send(goodbye).await;
+    // a client that is gone needs neither
+    let _ = to_client.close().await;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::channels::{Input, Protocol, goodbye};
+use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Role, Session, Writer};
 use super::upgrade;
 
@@ -26,7 +26,7 @@ where
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "port-forward");
-            let _ = to_client.send(goodbye()).await;
+            channels::close(&mut to_client).await;
             return;
         }
     };
@@ -72,7 +72,6 @@ where
                 break;
             }
         }
-        let _ = to_client.send(goodbye()).await;
     };
     let inward = async {
         while let Some(Ok(message)) = from_client.next().await {
@@ -95,6 +94,7 @@ where
         () = outward => {}
         () = inward => {}
     }
+    channels::close(&mut to_client).await;
 }
 
 /// A connection is two streams with one request id; the error stream first.

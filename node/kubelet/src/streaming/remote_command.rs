@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::channels::{Input, Protocol, goodbye};
+use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Role, Session, Stream, Writer};
 use super::upgrade;
 
@@ -71,8 +71,7 @@ where
                 return;
             }
         }
-        // a client that is gone needs no goodbye
-        let _ = to_client.send(goodbye()).await;
+        channels::close(&mut to_client).await;
     });
 
     let runtime = match open(url, wanted).await {
@@ -221,13 +220,36 @@ where
             let message = Message::binary(Bytes::copy_from_slice(&buffer[..count]));
             to_client.send(message).await.map_err(std::io::Error::other)?;
         }
-        to_client.send(goodbye()).await.map_err(std::io::Error::other)
+        Ok(())
     };
     let ended: Result<(), std::io::Error> = tokio::select! {
         ended = inward => ended,
         ended = outward => ended,
     };
+    channels::close(&mut to_client).await;
     if let Err(error) = ended {
         tracing::debug!(%error, "tunnel ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+    use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_closes_gets_the_closing_frame_back() {
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let (runtime, _pod) = tokio::io::duplex(1 << 10);
+        let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+        let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+        let served = tokio::spawn(splice_tunnel(server, runtime));
+        let closing =
+            Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "Closing...".into() }));
+        client.send(closing.clone()).await.expect("sent");
+        assert_eq!(client.next().await.expect("an answer").expect("a frame"), closing);
+        served.await.expect("it ends");
     }
 }

@@ -175,8 +175,8 @@ impl Definitions {
                 serving.source.replace(entry.json.clone());
                 (Some(serving), false)
             }
-            _ if definition.established && !self.overlaps(&definition) => {
-                (Some(self.serve(&definition, entry).await?), true)
+            before if definition.established && !self.overlaps(&definition) => {
+                (Some(self.serve(&definition, entry, before.as_ref()).await?), true)
             }
             before => (before, false),
         };
@@ -185,8 +185,13 @@ impl Definitions {
         Ok(changed)
     }
 
-    /// Makes the rows, the rules and the cache of a definition.
-    async fn serve(&self, definition: &Definition, entry: &Entry) -> Result<Serving, Status> {
+    /// Makes the rows, the rules and the cache of a definition; `before` is how it was served so far.
+    async fn serve(
+        &self,
+        definition: &Definition,
+        entry: &Entry,
+        before: Option<&Serving>,
+    ) -> Result<Serving, Status> {
         let mut span = ferry_trace::span("definition.serve");
         span.set("definition", definition.name.clone());
         let source = Source::new(entry.json.clone());
@@ -199,9 +204,13 @@ impl Definitions {
             versions: served.versions,
             strategy: StrategyRef::Custom(served.strategy),
         });
-        span.in_scope(self.registry.log.load(&resource.prefix))
-            .await
-            .map_err(ferry_registry::verbs::store_failure)?;
+        // The spec says how objects are read. While it is the same (a deletion changes none of it) the cache and its watchers
+        // go on: they are to see the objects go.
+        if !before.is_some_and(|before| before.source.has_spec_of(&entry.json)) {
+            span.in_scope(self.registry.log.load(&resource.prefix))
+                .await
+                .map_err(ferry_registry::verbs::store_failure)?;
+        }
         // A version of a group that built-in kinds are in is theirs alone.
         let rows = served.rows.into_iter().filter(|row| !self.is_builtin(&row.group, &row.version));
         let places = rows.map(|kind| Place { kind, resource: Some(resource.clone()) }).collect();
@@ -258,7 +267,7 @@ impl Definitions {
         let told = Definition::read(&object)?;
         // Whoever reads that a definition is established may use it at once.
         let serving = match told.established && known.served.is_none() && !self.overlaps(&told) {
-            true => Some(self.serve(&told, entry).await?),
+            true => Some(self.serve(&told, entry, None).await?),
             false => None,
         };
         let is_served = serving.is_some();

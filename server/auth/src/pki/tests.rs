@@ -132,5 +132,9 @@ fn the_admin_kubeconfig_is_one_that_clients_load() {
     let pem = STANDARD.decode(user.client_certificate_data.as_ref().unwrap()).unwrap();
     let facts = read_certificate(&CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
     assert_eq!(facts.organizations, [MASTERS]);
-    assert!(user.client_key_data.is_some());
+    let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).unwrap();
+    let key = STANDARD.decode(key).unwrap();
+    assert!(key.starts_with(b"-----BEGIN EC PRIVATE KEY-----"), "{}", String::from_utf8_lossy(&key));
+    let key = PrivateKeyDer::from_pem_slice(&key).unwrap();
+    rustls::crypto::ring::sign::any_supported_type(&key).expect("a key that signs");
 }

@@ -16,7 +16,7 @@ pub mod recent;
 pub mod watcher;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -47,6 +47,8 @@ pub struct Cache {
     /// The position of the next event, for the many who only ask whether there is one: a lock, even to read, is a write
     /// that the processors pass between them.
     published: AtomicU64,
+    /// The resource is gone.
+    closed: AtomicBool,
     /// Who waits for events of which scope.
     /// Taken after `state` where both are needed.
     scopes: Mutex<HashMap<WakeScope, Vec<Arc<Waiting>>>>,
@@ -127,6 +129,7 @@ impl Cache {
                 unreadable: BTreeSet::new(),
             }),
             published: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
             scopes: Mutex::default(),
             remembered: Mutex::default(),
             paths,
@@ -194,6 +197,12 @@ impl Cache {
 
     pub fn paths(&self) -> &peek::Paths {
         &self.paths
+    }
+
+    /// Nothing is written here any more: watchers get what they have not seen yet, and then [`Gone`].
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.scopes.lock().values().flatten().for_each(|waiting| waiting.wake());
     }
 
     /// Replaces everything, after a first list or when the log was cut off. Watchers of before are told

@@ -121,7 +121,7 @@ impl Cache {
 
 impl Watcher {
     /// Waits for events that the filter lets through, in order; never an empty answer. [`Gone`] when
-    /// this watcher fell behind the ring.
+    /// this watcher fell behind the ring, or the resource is gone and there are no more.
     pub async fn next(&mut self) -> Result<Vec<Delivered>, Gone> {
         let first = std::future::poll_fn(|context| self.poll_next(context)).await?;
         let mut delivered = vec![first];
@@ -137,12 +137,18 @@ impl Watcher {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivered, Gone>> {
         // Registered before the ring is read, so that nothing falls in between.
         self.waiting.waker.register(context.waker());
+        // Read before the ring as well: what comes last is there by then.
+        let is_closed = self.cache.closed.load(Ordering::Acquire);
+        let at_end = |cache: &Cache| match is_closed {
+            true => Poll::Ready(Err(Gone { asked: Revision(0), oldest: cache.state.read().revision })),
+            false => Poll::Pending,
+        };
         let nothing = match self.scope {
             WakeScope::All => self.cache.published.load(Ordering::Acquire) == self.next,
             _ => self.waiting.first.load(Ordering::Acquire) == NONE,
         };
         if nothing {
-            return Poll::Pending;
+            return at_end(&self.cache);
         }
         match self.step()? {
             Step::To(delivered) => Poll::Ready(Ok(delivered)),
@@ -151,7 +157,7 @@ impl Watcher {
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Step::End => Poll::Pending,
+            Step::End => at_end(&self.cache),
         }
     }
 
@@ -317,6 +323,29 @@ mod tests {
         }
         pod(&cache, "a/x", "", "1", 1000);
         assert_eq!(waiting.await.expect("no panic"), [(Change::Modified, 1000)]);
+    }
+
+    #[tokio::test]
+    async fn watchers_of_a_resource_that_goes_get_its_last_events_first() {
+        let cache = cache();
+        let narrow = filter(Some("a"), "", "");
+        let mut watchers = [filter(None, "", ""), narrow]
+            .map(|filter| cache.watch_from(Revision(0), filter).expect("in the ring"));
+        pod(&cache, "a/x", "", "1", 1);
+        pod(&cache, "a/x", "", "2", 2);
+        cache.close();
+        for watcher in &mut watchers {
+            assert_eq!(watcher.next().await.expect("events").len(), 2);
+            assert!(watcher.next().await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_waits_hears_that_its_resource_is_gone() {
+        let cache = cache();
+        let mut watcher = cache.watch_from(Revision(0), filter(None, "", "")).expect("in the ring");
+        let (ended, ()) = tokio::join!(watcher.next(), async { cache.close() });
+        assert!(ended.is_err());
     }
 
     #[tokio::test]

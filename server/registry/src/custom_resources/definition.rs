@@ -98,6 +98,12 @@ impl Source {
         *self.0.write() = json;
     }
 
+    /// Whether `json` is a definition with the same spec.
+    pub fn has_spec_of(&self, json: &Bytes) -> bool {
+        let spec = |json: &Bytes| serde_json::from_slice::<Value>(json).map(|mut it| it["spec"].take());
+        matches!((spec(&self.0.read().clone()), spec(json)), (Ok(own), Ok(other)) if own == other)
+    }
+
     /// The `openAPIV3Schema` of a version.
     pub fn schema_of(&self, version: &str) -> Result<Option<Value>, serde_json::Error> {
         let json = self.0.read().clone();

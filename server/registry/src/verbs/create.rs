@@ -12,7 +12,7 @@ use super::list::Freshness;
 use super::{Answer, Call, Operation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::change;
-use crate::conversion::Conversion;
+use crate::conversion::{self, Conversion};
 use crate::metadata;
 use crate::registry::Registry;
 use crate::strategy::{Relaxed, TxnPart};
@@ -43,6 +43,7 @@ impl Registry {
         }
         prepare(call, &mut object).await?;
         call.admission.validate(call, Operation::Create, Some(&object), None).await?;
+        let mut object = stored_fields(call, object)?;
         metadata::check_is_new(&resource_version, call)?;
         loop {
             draws += 1;
@@ -189,22 +190,46 @@ impl From<Status> for WriteFailure {
     }
 }
 
-/// The object in the version that is stored.
-pub(super) async fn stored_form(call: &Call<'_>, object: Object) -> Result<Object, Status> {
+/// The object in the version that is stored. A custom one that needs no webhook keeps the fields of the client's version,
+/// whose schema judges it, until [`stored_fields`].
+pub(super) async fn stored_form(call: &Call<'_>, mut object: Object) -> Result<Object, Status> {
     if call.kind.is_storage_version() {
         return Ok(object);
     }
     let stored = &call.resource.stored;
+    if loses_fields_when_stored(call) {
+        object.set_type(&stored.api_version(), &stored.kind);
+        return Ok(object);
+    }
     let mut object = call.resource.convert(object, stored).await?;
     stored.codec.set_defaults(&mut object);
     call.resource.strategy.default(&mut object);
     Ok(object)
 }
 
-/// The object as its rules judge it: as it is stored, or, where only a webhook knows what the client's version makes of
-/// it, in that version.
+/// The object with no other fields than the stored version has, and its defaults.
+pub(super) fn stored_fields(call: &Call<'_>, object: Object) -> Result<Object, Status> {
+    if !loses_fields_when_stored(call) {
+        return Ok(object);
+    }
+    let stored = &call.resource.stored;
+    let mut object = conversion::in_form_of(object, stored)?;
+    stored.codec.set_defaults(&mut object);
+    Ok(object)
+}
+
+/// Versions of a custom resource that are converted without a webhook differ in their schemas alone.
+fn loses_fields_when_stored(call: &Call<'_>) -> bool {
+    let is_local = matches!(call.resource.conversion, Conversion::Local);
+    is_local && !call.kind.is_storage_version() && call.kind.codec.typed().is_none()
+}
+
+/// The object as its rules judge it: a built-in one as it is stored, a custom one in the client's version.
 pub(super) async fn judged<'o>(call: &Call<'_>, object: &'o Object) -> Result<Cow<'o, Object>, Status> {
     match &call.resource.conversion {
+        Conversion::Local if loses_fields_when_stored(call) => {
+            conversion::in_form_of(object.clone(), call.kind).map(Cow::Owned)
+        }
         Conversion::Local => Ok(Cow::Borrowed(object)),
         Conversion::Webhook(_) => call.resource.seen_in(object, call.kind).await,
     }

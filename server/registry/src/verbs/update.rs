@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferry_api::{FieldErrors, Object, Status};
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
-use super::create::{judged, stored_form, track, transaction};
+use super::create::{judged, stored_fields, stored_form, track, transaction};
 use super::{Answer, Call, Operation, Reservation, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
@@ -143,6 +143,7 @@ impl Registry {
         call.admission.mutate(call, Operation::Update, &mut new, Some(&old)).await?;
         prepare(call, &mut new, &old, scope).await?;
         call.admission.validate(call, Operation::Update, Some(&new), Some(&old)).await?;
+        let new = stored_fields(call, new)?;
         self.write_changed(call, entry, &old, new).await
     }
 

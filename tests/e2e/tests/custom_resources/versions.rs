@@ -54,6 +54,31 @@ async fn an_object_is_shown_in_every_version_by_its_schema() {
 }
 
 #[tokio::test]
+async fn what_is_written_through_a_version_is_judged_by_its_schema_alone() {
+    let Some(server) = Server::start().await else { return };
+    let mut definition = two_versions();
+    let spec = &mut definition["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    // Required in v2, unknown to the version that is stored.
+    spec["required"] = json!(["shape"]);
+    spec["properties"]["shape"] = json!({"type": "string"});
+    server.define(&definition).await;
+    let widget = |spec: Value| json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "a"}, "spec": spec});
+    server.post(IN_V2, &widget(json!({"color": "red"}))).await.expect(422);
+    server.post(IN_V2, &widget(json!({"color": "red", "shape": "flat"}))).await.expect(201);
+    let path = format!("{IN_V2}/a");
+    let mut seen = server.get(&path).await.expect(200);
+    assert_eq!(seen["spec"], json!({"color": "red"}), "what the stored version does not know is gone");
+    seen["spec"] = json!({"color": "green"});
+    server.put(&path, &seen).await.expect(422);
+    seen["spec"] = json!({"color": "green", "shape": "flat"});
+    server.put(&path, &seen).await.expect(200);
+    server.merge(&path, &json!({"spec": {"color": "blue"}})).await.expect(422);
+    let applied = widget(json!({"color": "blue", "shape": "flat"}));
+    server.apply(&format!("{path}?fieldManager=me&force=true"), &applied).await.expect(200);
+    assert_eq!(server.get(&format!("{WIDGETS}/a")).await.expect(200)["spec"]["color"], "blue");
+}
+
+#[tokio::test]
 async fn the_stored_version_may_move_while_objects_lie_in_the_old_one() {
     let Some(server) = Server::start().await else { return };
     server.define(&two_versions()).await;

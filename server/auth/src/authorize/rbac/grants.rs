@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::rule::{ALL, ResourcePattern, Rule, Subresource, VerbSet, strings};
+use super::rule::{ALL, ResourcePattern, Rule, Subresource, VerbSet, asked, strings};
 use crate::attributes::Attributes;
 
 /// The rules of all roles bound to a subject. A request looks at the rules that name its resource
@@ -73,16 +73,19 @@ impl Grants {
             };
             return self.paths.iter().find(allows).map(|grant| &grant.source);
         }
-        let named = self.by_resource.get(attributes.resource);
-        let wildcard = self.by_resource.get(ALL).filter(|_| attributes.resource != ALL);
-        let granted =
-            named.into_iter().chain(wildcard).filter(|granted| granted.verbs.may_contain(attributes.verb));
-        let candidates = granted.flat_map(|granted| &granted.grants);
-        candidates
-            .filter(|candidate| {
-                candidate.subresource.as_deref().is_none_or(|required| required == attributes.subresource)
+        let (resource, subresource) = asked(attributes);
+        let named = self.by_resource.get(resource).map(|granted| (granted, subresource));
+        let wildcard = self.by_resource.get(ALL).filter(|_| resource != ALL);
+        let wildcard = wildcard.map(|granted| (granted, attributes.subresource));
+        named
+            .into_iter()
+            .chain(wildcard)
+            .filter(|(granted, _)| granted.verbs.may_contain(attributes.verb))
+            .flat_map(|(granted, asked)| granted.grants.iter().map(move |candidate| (candidate, asked)))
+            .filter(|(candidate, asked)| {
+                candidate.subresource.as_deref().is_none_or(|required| required == *asked)
             })
-            .map(|candidate| &candidate.grant)
+            .map(|(candidate, _)| &candidate.grant)
             .find(|grant| {
                 let rule = grant.rule();
                 rule.allows_verb(attributes.verb)

@@ -108,8 +108,18 @@ impl<'a> ResourcePattern<'a> {
     }
 
     fn matches(&self, attributes: &Attributes<'_>) -> bool {
-        let resource_matches = self.resource == ALL || self.resource == attributes.resource;
-        resource_matches && self.subresource.matches(attributes.subresource)
+        let (resource, subresource) = asked(attributes);
+        (self.resource == resource && self.subresource.matches(subresource))
+            || (self.resource == ALL && self.subresource.matches(attributes.subresource))
+    }
+}
+
+/// The resource and subresource that a request asks for. A review may name both as the resource (`pods/status`): rules are
+/// compared with the joined words, but for `*/status`, which wants a subresource.
+pub(super) fn asked<'a>(attributes: &Attributes<'a>) -> (&'a str, &'a str) {
+    match attributes.resource.split_once('/') {
+        Some((resource, sub)) if attributes.subresource.is_empty() && !sub.is_empty() => (resource, sub),
+        _ => (attributes.resource, attributes.subresource),
     }
 }
 

@@ -123,6 +123,29 @@ fn rules_match_as_written() {
 }
 
 #[test]
+fn a_review_may_name_the_subresource_in_the_resource() {
+    let table: &[(&str, &[&str], &[&str])] = &[
+        ("pods/status", &["pods/status"], &["pods", "pods/", "pods/log", "x/status"]),
+        ("*/status", &["*/status"], &["pods/status", "pods"]),
+        ("*", &["pods/status", "pods/", "pods"], &[]),
+        ("pods", &["pods"], &["pods/", "pods/status"]),
+    ];
+    for (written, allowed, refused) in table {
+        let rbac = Rbac::new();
+        let rule = rule(&[""], &[written], &["get"], &[]);
+        rbac.apply([cluster_role("r", vec![rule]), cluster_binding("b", "r", "User", "jane")]);
+        let user = jane();
+        let allows = |resource| rbac.decide(&Attributes::resource(&user, "get", "", resource)).is_allowed();
+        for resource in *allowed {
+            assert!(allows(resource), "{written} should allow {resource}");
+        }
+        for resource in *refused {
+            assert!(!allows(resource), "{written} should not allow {resource}");
+        }
+    }
+}
+
+#[test]
 fn paths_match_exactly_or_by_prefix() {
     let rbac = Rbac::new();
     rbac.apply([
