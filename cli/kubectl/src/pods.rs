@@ -266,9 +266,21 @@ mod tests {
 
     #[test]
     fn selectors_come_from_maps_and_structures() {
-        assert_eq!(selector_of(&json!({"spec": {"selector": {"a": "b", "c": "d"}}})).unwrap(), "a=b,c=d");
-        assert_eq!(selector_of(&json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}})).unwrap(), "a=b");
-        assert!(selector_of(&json!({"kind": "Service", "spec": {}})).is_err());
+        let check = |api_version: &str,
+                     kind: &str,
+                     selector: Value,
+                     expected: std::result::Result<&str, &str>| {
+            let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": {"selector": selector}});
+            let found = selector_of(&object).map_err(|error| error.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{kind}");
+        };
+        check("v1", "Service", json!({"a": "b", "c": "d"}), Ok("a=b,c=d"));
+        check("v1", "ReplicationController", json!({"a": "b"}), Ok("a=b"));
+        check("apps/v1", "Deployment", json!({"matchLabels": {"a": "b"}}), Ok("a=b"));
+        check("v1", "Service", json!({}), Err("invalid service 'x': Service is defined without a selector"));
+        check("v1", "ConfigMap", json!({}), Err("selector for *v1.ConfigMap not implemented"));
+        let custom = "selector for *unstructured.Unstructured not implemented";
+        check("example.com/v1", "Deployment", json!({"matchLabels": {"a": "b"}}), Err(custom));
     }
 
     #[test]
