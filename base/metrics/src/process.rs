@@ -1,6 +1,6 @@
 //! What the kernel tells about this process, and which program it is.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use crate::page::Page;
 use crate::registry::{Collect, Description};
@@ -69,6 +69,18 @@ pub struct BuildInfo;
 /// The API's version, and Ferry's.
 pub const GIT_VERSION: &str = concat!("v1.36.4+ferry.", env!("CARGO_PKG_VERSION"));
 
+static REPORTED: OnceLock<String> = OnceLock::new();
+
+/// Says another version of the same release from now on; the first call counts.
+pub fn report_version(version: String) {
+    let _ = REPORTED.set(version);
+}
+
+/// The version to tell others.
+pub fn git_version() -> &'static str {
+    REPORTED.get().map_or(GIT_VERSION, String::as_str)
+}
+
 static BUILD_INFO: Description = Description::gauge(
     "kubernetes_build_info",
     "Always 1; the labels say which version this is and how it was built",
@@ -92,7 +104,7 @@ impl Collect for BuildInfo {
 
     fn collect(&self, page: &mut Page) {
         let platform = format!("linux/{}", architecture());
-        let labels = ["1970-01-01T00:00:00Z", "rustc", "", "clean", GIT_VERSION, "", "1", "36", &platform];
+        let labels = ["1970-01-01T00:00:00Z", "rustc", "", "clean", git_version(), "", "1", "36", &platform];
         page.sample(&BUILD_INFO, &labels, 1.0);
     }
 }

@@ -34,7 +34,10 @@ pub fn role(called: &str) -> Option<Program> {
 
 /// `words` are what follows the program's name.
 pub fn arguments(program: Program, words: &[OsString]) -> Call {
-    if words.first().is_some_and(|word| word == "--version") {
+    // `--version=v1.36.4-custom` is a flag of the role: what it reports.
+    let asks =
+        |word: &OsString| ["--version", "--version=true", "--version=raw"].iter().any(|flag| word == flag);
+    if words.iter().any(asks) {
         return Call::Version(match program.name {
             "etcd" => format!("etcd Version: {}", ferry_etcd::VERSION),
             _ => format!("Kubernetes {}", ferry_apiserver::version::GIT_VERSION),

@@ -69,7 +69,7 @@ impl Cli {
         let user_agent = format!("kubectl/{VERSION} ({}/{}) ferry", std::env::consts::OS, go_arch());
         let client = Rc::new(Client::new(config, self.args.int("v"), &user_agent)?);
         if self.args.bool("match-server-version") {
-            client.require_version(VERSION);
+            client.require_version();
         }
         Ok(self.client.get_or_init(|| client))
     }

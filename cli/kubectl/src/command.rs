@@ -282,6 +282,11 @@ fn say(text: &str) -> Result<()> {
 }
 
 pub fn help_root() -> Result<()> {
+    say(&root_help())
+}
+
+/// All commands, by their groups.
+pub fn root_help() -> String {
     let language = translations::language();
     let mut text = "kubectl talks to a Kubernetes cluster.\n".to_owned();
     let mut groups: Vec<&str> = Vec::new();
@@ -298,7 +303,7 @@ pub fn help_root() -> Result<()> {
         }
     }
     text.push_str("\nUsage:\n  kubectl [flags] [options]\n\nUse \"kubectl <command> --help\" for more information about a given command.\nUse \"kubectl options\" for a list of global command-line options (applies to all commands).\n");
-    say(&text)
+    text
 }
 
 /// The help of the command at the end of a path.

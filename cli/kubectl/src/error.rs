@@ -159,6 +159,14 @@ impl From<std::io::Error> for Error {
     }
 }
 
+/// The operating system's words as Go has them: `no such file or directory`.
+pub fn system_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
 impl From<ferry_client::kubeconfig::KubeconfigError> for Error {
     fn from(error: ferry_client::kubeconfig::KubeconfigError) -> Self {
         Error::message(error.to_string())

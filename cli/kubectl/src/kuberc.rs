@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::command::{Command, GLOBAL_FLAGS, find};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::fields::Fields;
 use crate::flags::{Flag, parse_bool};
 use crate::kubeconfig;
@@ -136,9 +136,7 @@ fn load(path: &Path, explicit: bool, details: bool) -> Result<Option<Preferences
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !explicit => return Ok(None),
         Err(error) => {
-            let reason = error.to_string();
-            let reason = reason.split(" (os error").next().unwrap_or("").to_lowercase();
-            let reason = format!("open {shown}: {reason}");
+            let reason = format!("open {shown}: {}", system_words(&error));
             if explicit {
                 return Err(Error::message(format!("kuberc: {reason}")));
             }

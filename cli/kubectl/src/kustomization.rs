@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ferry_kustomize::{Built, FileTree, Options};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 
 /// Builds a directory's kustomization; its warnings go to standard error.
 pub fn build(directory: &str, options: &Options) -> Result<Built> {
@@ -28,7 +28,7 @@ impl FileTree for Disk {
         absolute.canonicalize().map_err(|error| {
             // the first part that is missing, as the walk along the path meets it
             let missing = absolute.ancestors().filter(|part| part.symlink_metadata().is_err()).last();
-            format!("lstat {}: {}", missing.unwrap_or(&absolute).display(), reason(&error))
+            format!("lstat {}: {}", missing.unwrap_or(&absolute).display(), system_words(&error))
         })
     }
 
@@ -37,13 +37,6 @@ impl FileTree for Disk {
     }
 
     fn read(&self, path: &Path) -> std::result::Result<Vec<u8>, String> {
-        std::fs::read(path).map_err(|error| format!("open {}: {}", path.display(), reason(&error)))
+        std::fs::read(path).map_err(|error| format!("open {}: {}", path.display(), system_words(&error)))
     }
-}
-
-/// The operating system's words, without Rust's number.
-fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or(&text);
-    words[..1].to_lowercase() + &words[1..]
 }

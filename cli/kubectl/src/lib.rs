@@ -35,6 +35,7 @@ pub mod selection;
 pub mod terminal;
 pub mod translations;
 pub mod transport;
+mod version;
 pub mod watch;
 pub mod write;
 pub mod yaml;

@@ -29,21 +29,61 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
 
 /// The label selector of a workload or service, as text for a list request.
 pub fn selector_of(workload: &Value) -> Result<String> {
-    let selector = workload.at("spec.selector");
-    if selector.has("matchLabels") || selector.has("matchExpressions") {
-        let parsed = LabelSelector::from_structured(Some(selector))
-            .map_err(|error| Error::message(error.to_string()))?;
-        return Ok(parsed.to_string());
+    match (workload.group(), workload.kind()) {
+        ("apps" | "extensions", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
+        | ("batch", "Job") => {
+            let selector = LabelSelector::from_structured(Some(workload.at("spec.selector")))
+                .map_err(|error| Error::message(format!("invalid label selector: {error}")))?;
+            Ok(selector.to_string())
+        }
+        ("", "ReplicationController" | "Service") => {
+            let pairs = workload.entries("spec.selector");
+            if pairs.is_empty() && workload.kind() == "Service" {
+                let name = workload.name();
+                return Err(Error::message(format!(
+                    "invalid service '{name}': Service is defined without a selector"
+                )));
+            }
+            let pairs =
+                pairs.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+            Ok(pairs.collect::<Vec<_>>().join(","))
+        }
+        _ => Err(Error::message(format!("selector for {} not implemented", go_type(workload)))),
     }
-    let pairs: Vec<String> = workload
-        .entries("spec.selector")
-        .into_iter()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    if pairs.is_empty() {
-        return Err(Error::message(format!("{} {:?} selects no pods", workload.kind(), workload.name())));
+}
+
+/// The groups whose kinds upstream's kubectl has Go types of.
+const TYPED_GROUPS: &[&str] = &[
+    "",
+    "admissionregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// An object's type as Go names it, which upstream's words quote.
+pub fn go_type(object: &Value) -> String {
+    if !TYPED_GROUPS.contains(&object.group()) {
+        return "*unstructured.Unstructured".to_owned();
     }
-    Ok(pairs.join(","))
+    let version = object.text("apiVersion").rsplit('/').next().unwrap_or_default();
+    format!("*{version}.{}", object.kind())
 }
 
 pub async fn list(cli: &Cli, namespace: &str, selector: &str) -> Result<Vec<Value>> {
@@ -80,7 +120,8 @@ pub async fn first_pod_of(cli: &Cli, workload: &Value, timeout: Duration) -> Res
     if workload.kind() == "Pod" {
         return Ok(workload.clone());
     }
-    let selector = selector_of(workload)?;
+    let selector = selector_of(workload)
+        .map_err(|error| error.context(format_args!("cannot attach to {}", go_type(workload))))?;
     let namespace = workload.namespace();
     let mut found = list(cli, namespace, &selector).await?;
     sort_by_activity(&mut found);
@@ -225,9 +266,21 @@ mod tests {
 
     #[test]
     fn selectors_come_from_maps_and_structures() {
-        assert_eq!(selector_of(&json!({"spec": {"selector": {"a": "b", "c": "d"}}})).unwrap(), "a=b,c=d");
-        assert_eq!(selector_of(&json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}})).unwrap(), "a=b");
-        assert!(selector_of(&json!({"kind": "Service", "spec": {}})).is_err());
+        let check = |api_version: &str,
+                     kind: &str,
+                     selector: Value,
+                     expected: std::result::Result<&str, &str>| {
+            let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": {"selector": selector}});
+            let found = selector_of(&object).map_err(|error| error.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{kind}");
+        };
+        check("v1", "Service", json!({"a": "b", "c": "d"}), Ok("a=b,c=d"));
+        check("v1", "ReplicationController", json!({"a": "b"}), Ok("a=b"));
+        check("apps/v1", "Deployment", json!({"matchLabels": {"a": "b"}}), Ok("a=b"));
+        check("v1", "Service", json!({}), Err("invalid service 'x': Service is defined without a selector"));
+        check("v1", "ConfigMap", json!({}), Err("selector for *v1.ConfigMap not implemented"));
+        let custom = "selector for *unstructured.Unstructured not implemented";
+        check("example.com/v1", "Deployment", json!({"matchLabels": {"a": "b"}}), Err(custom));
     }
 
     #[test]

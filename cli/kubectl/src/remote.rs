@@ -22,9 +22,6 @@ pub struct Session {
 /// Connects to `path` and stays until the remote side ends.
 pub async fn run(cli: &Cli, path: &str, session: Session) -> Result<()> {
     let mut channels = cli.client()?.channels(path, REMOTE_COMMAND).await?;
-    if session.tty && session.stdin && !session.quiet && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        eprintln!("If you don't see a command prompt, try pressing enter.");
-    }
     let _raw = if session.tty { RawMode::enter() } else { None };
     if session.tty
         && let Some(size) = size_message()

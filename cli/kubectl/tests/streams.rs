@@ -40,7 +40,10 @@ fn exec_joins_streams_and_returns_the_exit_code() {
 fn a_refused_upgrade_shows_the_servers_reason() {
     let output =
         kubectl("", &["exec", "web", "-c", "side", "--", "true"], |path, _| panic!("{path} was refused"));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "Error from server (Forbidden): no exec for you\n");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: unable to upgrade connection: no exec for you\n"
+    );
     assert_eq!(output.status.code(), Some(1));
 }
 

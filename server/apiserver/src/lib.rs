@@ -72,4 +72,5 @@ pub mod version;
 mod websocket;
 
 pub use api::{Api, Limits, Parts, RuntimeConfig};
+pub use ferry_registry::settings::StorageFormat;
 pub use in_process::InProcess;

@@ -14,6 +14,7 @@ use ferry_auth::pki::Pki;
 use ferry_auth::user::MASTERS;
 use ferry_auth::{Rbac, User};
 use ferry_registry::settings::AddressRange;
+use ferry_registry::settings::StorageFormat;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use ferry_trace::{History, Retention};
@@ -59,6 +60,7 @@ pub struct Config {
     pub service_node_ports: std::ops::RangeInclusive<u16>,
     /// How long an Event is kept after its last write.
     pub event_ttl: std::time::Duration,
+    pub storage_format: StorageFormat,
     pub runtime_config: RuntimeConfig,
     pub authorization_modes: Vec<String>,
     /// For the mode ABAC.
@@ -79,6 +81,8 @@ pub struct Config {
     pub api_audiences: Vec<String>,
     pub service_account_signing_key_file: Option<PathBuf>,
     pub service_account_key_files: Vec<PathBuf>,
+    /// Whether tokens that Secrets keep end with the Secret and the account.
+    pub service_account_lookup: bool,
     /// Certificates that others have made.
     pub given: GivenFiles,
     /// How often certificates are looked at, and the host's address with them.
@@ -108,6 +112,7 @@ impl Config {
             service_cidr: "10.96.0.0/16".into(),
             service_node_ports: 30_000..=32_767,
             event_ttl: ferry_registry::settings::EVENT_TTL,
+            storage_format: StorageFormat::default(),
             runtime_config: RuntimeConfig::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],
             authorization_policy_file: None,
@@ -123,6 +128,7 @@ impl Config {
             api_audiences: Vec::new(),
             service_account_signing_key_file: None,
             service_account_key_files: Vec::new(),
+            service_account_lookup: true,
             given: GivenFiles::default(),
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
@@ -309,6 +315,7 @@ fn registry(
         node_ports: config.service_node_ports.clone(),
         initializers: rows.iter().any(|row| row.kind == "InitializerConfiguration"),
         event_ttl: config.event_ttl,
+        storage_format: config.storage_format,
     };
     (Arc::new(Registry::new(store, &rows, settings)), rows)
 }
@@ -472,6 +479,7 @@ async fn api(
             issuers,
             signing_key: keys.signing,
             verifying_keys: keys.verifying,
+            lookup: config.service_account_lookup,
         },
         Arc::new(bound_objects),
     )

@@ -1,6 +1,6 @@
 //! `/version`: which Kubernetes this is. The API is v1.36; the build says that it is Ferry.
 
-pub use ferry_metrics::process::GIT_VERSION;
+pub use ferry_metrics::process::{GIT_VERSION, report_version as report};
 
 /// Indented and in this order for everyone, as upstream writes it.
 pub fn document() -> String {
@@ -11,7 +11,7 @@ pub fn document() -> String {
         ("emulationMinor", "36"),
         ("minCompatibilityMajor", "1"),
         ("minCompatibilityMinor", "35"),
-        ("gitVersion", GIT_VERSION),
+        ("gitVersion", ferry_metrics::process::git_version()),
         ("gitCommit", ""),
         ("gitTreeState", "clean"),
         ("buildDate", "1970-01-01T00:00:00Z"),

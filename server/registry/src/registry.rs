@@ -13,7 +13,7 @@ use crate::cache::recent::Recent;
 use crate::cache::{Cache, peek};
 use crate::conversion::{self, Conversion};
 use crate::kinds;
-use crate::settings::Settings;
+use crate::settings::{Settings, StorageFormat};
 use crate::strategy::StrategyRef;
 
 /// Everything is stored below this, as upstream does.
@@ -127,6 +127,19 @@ impl Registry {
 
     pub fn resource(&self, resource: &GroupResource) -> Option<Arc<Resource>> {
         self.resources.read().get(resource).cloned()
+    }
+
+    /// The object's bytes as [`Settings::storage_format`] has them; its resourceVersion is the store's revision.
+    pub fn stored_form(&self, object: &Object) -> Result<Bytes, Status> {
+        if self.settings.storage_format == StorageFormat::Protobuf {
+            let kind = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
+            if let Some(schema) = ferry_api::kinds::builtin_row(&kind).and_then(|row| row.codec.typed()) {
+                let mut object = object.clone();
+                object.remove_meta("resourceVersion");
+                return Ok(protobuf::encode(&object, schema).map_err(Status::internal)?.into());
+            }
+        }
+        Ok(object.to_stored_json().into())
     }
 
     pub fn resources(&self) -> Vec<Arc<Resource>> {

@@ -17,6 +17,17 @@ pub struct Settings {
     pub initializers: bool,
     /// How long an Event is kept after its last write.
     pub event_ttl: Duration,
+    pub storage_format: StorageFormat,
+}
+
+/// How built-in kinds are written to the store. Both are read whatever this says; custom resources are always JSON,
+/// as upstream's are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StorageFormat {
+    /// What goes out is what is stored: nothing is decoded on the way.
+    #[default]
+    Json,
+    Protobuf,
 }
 
 impl Default for Settings {
@@ -27,6 +38,7 @@ impl Default for Settings {
             node_ports: 30_000..=32_767,
             initializers: false,
             event_ttl: EVENT_TTL,
+            storage_format: StorageFormat::default(),
         }
     }
 }

@@ -266,3 +266,125 @@ async fn a_signing_key_of_service_accounts_that_cannot_be_read_ends_the_start() 
         assert!(!output.status.success() && said.contains("key"), "{}: {said}", key.display());
     }
 }
+
+/// Claims of a token that a Secret keeps, or rather does not: nothing of what they name exists.
+fn token_of_nobody(pem: &str) -> String {
+    let claims = json!({
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:gone",
+        "kubernetes.io/serviceaccount/namespace": "default",
+        "kubernetes.io/serviceaccount/secret.name": "gone",
+        "kubernetes.io/serviceaccount/service-account.name": "gone",
+        "kubernetes.io/serviceaccount/service-account.uid": "0",
+    });
+    SigningKey::from_pem(pem).expect("a key that signs").sign(&claims).expect("signed")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_service_account_lookup_a_kept_token_outlives_its_secret() {
+    let Some(ferry) = ferry() else { return };
+    let pem = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+    let token = token_of_nobody(&pem);
+    for (flag, is_let_in) in [("--service-account-lookup=false", true), ("--service-account-lookup", false)] {
+        let process = Process::apiserver(&ferry, |directory| {
+            let file = directory.join("signing.key");
+            std::fs::write(&file, &pem).expect("written");
+            vec![format!("--service-account-signing-key-file={}", file.display()), flag.into()]
+        })
+        .await;
+        let client = process.with_token(&token).await;
+        if is_let_in {
+            assert_eq!(whoami(&client).await["username"], "system:serviceaccount:default:gone");
+        } else {
+            assert_eq!(get(&client, "/api").await, 401, "{flag}");
+        }
+    }
+}
+
+/// All that the embedded store has written.
+fn stored_bytes(directory: &std::path::Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("the store") {
+        let path = entry.expect("an entry").path();
+        let more = if path.is_dir() { stored_bytes(&path) } else { std::fs::read(&path).expect("read") };
+        bytes.extend(more);
+    }
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_storage_media_type_says_how_objects_are_stored() {
+    let Some(ferry) = ferry() else { return };
+    let count =
+        |bytes: &[u8], wanted: &[u8]| bytes.windows(wanted.len()).filter(|part| *part == wanted).count();
+    const JSON: &[u8] = br#""name":"told-apart""#;
+    // The envelope's start: its magic, then the apiVersion and kind of the object inside.
+    const PROTOBUF: &[u8] = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap";
+    for (media_type, in_json, in_protobuf) in [
+        ("application/json", true, false),
+        ("", true, false),
+        ("application/vnd.kubernetes.protobuf", false, true),
+    ] {
+        let mut process =
+            Process::apiserver(&ferry, |_| vec![format!("--storage-media-type={media_type}")]).await;
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "told-apart"}, "data": {"a": "b"}});
+        let maps = "/api/v1/namespaces/default/configmaps";
+        let headers = [("content-type", "application/json")];
+        let admin = process.admin().await;
+        let made =
+            ferry_testkit::send(&admin, Method::POST, maps, &headers, map.to_string().into_bytes()).await;
+        let made = made.expect(201);
+        let stored = stored_bytes(&process.directory().join("store"));
+        assert_eq!(count(&stored, JSON) > 0, in_json, "{media_type}");
+        assert_eq!(count(&stored, PROTOBUF) > 0, in_protobuf, "{media_type}");
+        process.restart().await;
+        let path = format!("{maps}/told-apart");
+        let read = ferry_testkit::send(&process.admin().await, Method::GET, &path, &[], Vec::new()).await;
+        assert_eq!(read.expect(200), made, "{media_type}: read again from the store");
+    }
+    refused(
+        &ferry,
+        "apiserver",
+        "--storage-media-type=application/yaml",
+        "allowed values: application/json, application/vnd.kubernetes.protobuf",
+    );
+}
+
+/// The role does not start with this flag, and says why.
+fn refused(ferry: &std::path::Path, role: &str, flag: &str, why: &str) {
+    let output = std::process::Command::new(ferry).args([role, flag]).output().expect("ferry runs");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{role} {flag}");
+    assert!(words.contains(why), "{role} {flag}: {words}");
+}
+
+#[test]
+fn feature_gates_are_checked_by_every_role_that_takes_them() {
+    let Some(ferry) = ferry() else { return };
+    for role in ["apiserver", "controller-manager", "scheduler"] {
+        refused(&ferry, role, "--feature-gates=Nothing=true", "unrecognized feature gate: Nothing");
+        let locked = "cannot set feature gate APIServerTracing to false, feature is locked to true";
+        refused(&ferry, role, "--feature-gates=APIServerTracing=false", locked);
+    }
+    for role in ["controller-manager", "scheduler"] {
+        refused(&ferry, role, "--kube-api-content-type=text/plain", "application/vnd.kubernetes.protobuf");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_reports_the_version_it_is_told_and_shows_its_certificate() {
+    let Some(ferry) = ferry() else { return };
+    let process = Process::apiserver(&ferry, |directory| {
+        vec![
+            "--version=v1.36.4-custom".into(),
+            format!("--cert-dir={}", directory.join("shown").display()),
+            "--feature-gates=ContextualLogging=true,AllAlpha=false".into(),
+        ]
+    })
+    .await;
+    let version = process.admin().await.apiserver_version().await.expect("a version");
+    assert_eq!(version.git_version, "v1.36.4-custom");
+    let shown = std::fs::read(process.directory().join("shown/apiserver.crt")).expect("a certificate");
+    assert_eq!(shown, std::fs::read(process.directory().join("pki/apiserver.crt")).expect("its own"));
+    let other = "version \"v1.35.0\" must match major/minor/patch of default version";
+    refused(&ferry, "apiserver", "--version=v1.35.0", other);
+}

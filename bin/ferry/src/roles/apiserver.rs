@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, Running, start};
+use ferry_apiserver::{RuntimeConfig, StorageFormat};
 use ferry_client::CancellationToken;
 use ferry_store::{Embedded, Etcd, Store, embedded, etcd};
 
 use super::certificates::CertificateFlags;
+use super::feature_gates::FeatureGateFlags;
 use super::no_effect::{NoEffect, Row, Table};
-use super::{access, audit, component, encryption};
+use super::{access, audit, certificates, component, encryption};
 
 #[derive(Args, Clone)]
 pub struct Flags {
@@ -61,6 +62,10 @@ pub struct Flags {
     /// How long an Event is kept after its last write, e.g. 30m
     #[arg(long, default_value = "1h", value_parser = component::duration)]
     pub event_ttl: Duration,
+    /// How built-in kinds are written to the store: application/json (also when empty) or
+    /// application/vnd.kubernetes.protobuf. Both are read; custom resources are always JSON
+    #[arg(long, default_value = "application/json", value_parser = storage_format)]
+    pub storage_media_type: StorageFormat,
     /// How much of what happened is kept on disk, for `ferry trace` and `ferry why`: a size, an age or both, whichever is
     /// less; 0 for nothing
     #[arg(long, default_value = "256MB,7d")]
@@ -80,6 +85,10 @@ pub struct Flags {
     /// Public keys that service account tokens are verified with; pki/sa*.pub when not given
     #[arg(long, value_delimiter = ',')]
     pub service_account_key_file: Vec<PathBuf>,
+    /// Whether a token that a Secret keeps ends with the Secret and its account; tokens of TokenRequest always end with
+    /// what they are bound to
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub service_account_lookup: bool,
     /// Default audiences of service account tokens; the issuers when not given
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
@@ -112,6 +121,11 @@ pub struct Alone {
     flags: Flags,
     #[command(flatten)]
     certificates: CertificateFlags,
+    /// The version that /version and metrics report, of the same release, e.g. v1.36.4-custom
+    #[arg(long, value_parser = reported_version, require_equals = true)]
+    version: Option<String>,
+    #[command(flatten)]
+    feature_gates: FeatureGateFlags,
     #[command(flatten)]
     no_effect: NoEffect<Upstream>,
 }
@@ -131,7 +145,6 @@ impl Table for Upstream {
         Row::Switch("contention-profiling"),
         Row::Switch("enable-aggregator-routing"),
         Row::Switch("enable-garbage-collector"),
-        Row::Switch("service-account-lookup"),
         Row::Switch("service-account-extend-token-expiration"),
         Row::Switch("permit-port-sharing"),
         Row::Switch("permit-address-sharing"),
@@ -147,7 +160,6 @@ impl Table for Upstream {
         Row::Value("etcd-healthcheck-timeout"),
         Row::Value("etcd-readycheck-timeout"),
         Row::Value("external-hostname"),
-        Row::Value("feature-gates"),
         Row::Value("goaway-chance"),
         Row::Value("http2-max-streams-per-connection"),
         Row::Value("kubelet-port"),
@@ -158,7 +170,6 @@ impl Table for Upstream {
         Row::Value("min-request-timeout"),
         Row::Value("service-account-max-token-expiration"),
         Row::Value("shutdown-delay-duration"),
-        Row::Value("storage-media-type"),
         Row::Value("tls-cipher-suites"),
         Row::Value("tracing-config-file"),
         // How audit events are gathered before they are written.
@@ -182,6 +193,10 @@ impl Table for Upstream {
 
 pub fn run(alone: Alone) -> anyhow::Result<()> {
     alone.no_effect.log();
+    alone.feature_gates.log();
+    if let Some(version) = &alone.version {
+        ferry_apiserver::version::report(version.clone());
+    }
     component::run(|shutdown| serve(alone, shutdown))
 }
 
@@ -192,10 +207,17 @@ pub async fn start_server(flags: Flags, store: Arc<dyn Store>) -> anyhow::Result
 
 async fn serve(alone: Alone, shutdown: CancellationToken) -> anyhow::Result<()> {
     let data_dir = alone.flags.data_dir.clone();
+    let cert_dir = alone.certificates.cert_dir.clone();
     let starting = async {
         let store = open_store(&alone.flags).await?;
         let config = Config { given: alone.certificates.files(), ..config(alone.flags)? };
-        start(config, store).await.context("start the API server")
+        let shown = cert_dir.filter(|_| config.given.serving.is_none());
+        let running = start(config, store).await.context("start the API server")?;
+        if let Some(directory) = shown {
+            certificates::show_own(&directory, &data_dir.join("pki/apiserver.crt"))
+                .with_context(|| format!("show the certificate in {}", directory.display()))?;
+        }
+        anyhow::Ok(running)
     };
     let running = tokio::select! {
         running = starting => running?,
@@ -275,6 +297,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         cluster_domain: flags.cluster_domain,
         service_node_ports: flags.service_node_port_range,
         event_ttl: flags.event_ttl,
+        storage_format: flags.storage_media_type,
         runtime_config: RuntimeConfig::parse(&flags.runtime_config)?,
         authorization_modes: flags.authorization_mode,
         authorization_policy_file: flags.authorization_policy_file,
@@ -289,6 +312,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_account_issuers: flags.service_account_issuer,
         service_account_signing_key_file: flags.service_account_signing_key_file,
         service_account_key_files: flags.service_account_key_file,
+        service_account_lookup: flags.service_account_lookup,
         api_audiences: flags.api_audiences,
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
@@ -299,6 +323,28 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         max_mutating_requests_in_flight: flags.max_mutating_requests_inflight,
         ..defaults
     })
+}
+
+fn storage_format(text: &str) -> Result<StorageFormat, String> {
+    match text {
+        "" | "application/json" => Ok(StorageFormat::Json),
+        "application/vnd.kubernetes.protobuf" => Ok(StorageFormat::Protobuf),
+        _ => Err("allowed values: application/json, application/vnd.kubernetes.protobuf".to_owned()),
+    }
+}
+
+/// As upstream has it: any addition to the version, but no other version.
+fn reported_version(text: &str) -> Result<String, String> {
+    let release = |version: &str| version.split(['-', '+']).next().map(str::to_owned);
+    let own = ferry_apiserver::version::GIT_VERSION;
+    if release(text) != release(own) {
+        return Err(format!("version {text:?} must match major/minor/patch of default version {own:?}"));
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-+.".contains(c);
+    if !text[1..].chars().all(is_part) || text.ends_with(['-', '+', '.']) {
+        return Err(format!("could not parse {text:?} as version"));
+    }
+    Ok(text.to_owned())
 }
 
 fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {

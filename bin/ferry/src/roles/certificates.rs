@@ -8,7 +8,8 @@ use ferry_auth::authenticate::RequestHeaderConfig;
 
 #[derive(Args, Clone)]
 pub struct CertificateFlags {
-    /// Where apiserver.crt and apiserver.key are looked for, to serve with; the server's own when there are none
+    /// Where apiserver.crt and apiserver.key are looked for, to serve with; when there are none, the server's own
+    /// certificate is linked there as apiserver.crt
     #[arg(long)]
     pub cert_dir: Option<PathBuf>,
     /// The certificate to serve with, before any of --cert-dir
@@ -73,6 +74,23 @@ impl CertificateFlags {
             kubelet_ca: self.kubelet_certificate_authority,
         }
     }
+}
+
+/// Upstream writes the certificate that it made for itself to `--cert-dir`, where scripts find whom to trust. A link is
+/// never older than the certificate; without a key beside it nobody takes it for one that was given.
+pub fn show_own(directory: &Path, own: &Path) -> std::io::Result<()> {
+    let shown = directory.join("apiserver.crt");
+    if serving_pair(directory).is_some() || shown.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(directory)?;
+    match std::fs::remove_file(&shown) {
+        // A link to what is no longer there.
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    std::os::unix::fs::symlink(std::path::absolute(own)?, shown)
 }
 
 fn serving_pair(directory: &Path) -> Option<Pair> {

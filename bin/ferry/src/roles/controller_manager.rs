@@ -9,7 +9,8 @@ use ferry_controllers::Config;
 use ferry_controllers::config::{HorizontalPodAutoscaling, SigningCa};
 
 use super::component::{self, Connection, LeaderFlags};
-use super::no_effect::{NoEffect, Row, Table};
+use super::feature_gates::FeatureGateFlags;
+use super::no_effect::{CONTENT_TYPES, NoEffect, Row, Table};
 use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
@@ -61,6 +62,8 @@ pub struct Flags {
     #[command(flatten)]
     serving: ServingFlags<10257>,
     #[command(flatten)]
+    feature_gates: FeatureGateFlags,
+    #[command(flatten)]
     no_effect: NoEffect<Upstream>,
 }
 
@@ -74,9 +77,8 @@ impl Table for Upstream {
         Row::Value("authorization-kubeconfig"),
         Row::Value("cert-dir"),
         Row::Value("cluster-name"),
-        Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
-        Row::Value("kube-api-content-type"),
+        Row::Only("kube-api-content-type", CONTENT_TYPES),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
         Row::Value("service-account-private-key-file"),
@@ -90,6 +92,7 @@ impl Table for Upstream {
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     flags.no_effect.log();
+    flags.feature_gates.log();
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-controller-manager").await?;
         let config = flags.config()?;

@@ -10,6 +10,7 @@ pub mod controller_manager;
 pub mod dns;
 mod encryption;
 pub mod etcd;
+mod feature_gates;
 pub mod kubelet;
 pub mod manual;
 mod no_effect;

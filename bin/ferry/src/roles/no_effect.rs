@@ -8,6 +8,10 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 const HEADING: &str = "Taken for the sake of those who pass them; without effect here";
 
+/// Values of `--kube-api-content-type`. Ferry's components speak JSON with every API server, and every one speaks that.
+pub const CONTENT_TYPES: &[&str] =
+    &["", "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"];
+
 pub enum Row {
     /// `--name` or `--name=false`.
     Switch(&'static str),

@@ -7,7 +7,8 @@ use clap::Args;
 use ferry_scheduler::{Config, configuration_file, policy_file};
 
 use super::component::{self, Connection, LeaderFlags};
-use super::no_effect::{NoEffect, Row, Table};
+use super::feature_gates::FeatureGateFlags;
+use super::no_effect::{CONTENT_TYPES, NoEffect, Row, Table};
 use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
@@ -25,6 +26,8 @@ pub struct Flags {
     #[command(flatten)]
     serving: ServingFlags<10259>,
     #[command(flatten)]
+    feature_gates: FeatureGateFlags,
+    #[command(flatten)]
     no_effect: NoEffect<Upstream>,
 }
 
@@ -36,9 +39,8 @@ impl Table for Upstream {
         Row::Value("authentication-kubeconfig"),
         Row::Value("authorization-kubeconfig"),
         Row::Value("cert-dir"),
-        Row::Value("feature-gates"),
         Row::Value("kube-api-burst"),
-        Row::Value("kube-api-content-type"),
+        Row::Only("kube-api-content-type", CONTENT_TYPES),
         Row::Value("kube-api-qps"),
         Row::Value("requestheader-client-ca-file"),
         Row::Switch("profiling"),
@@ -50,6 +52,7 @@ impl Table for Upstream {
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     flags.no_effect.log();
+    flags.feature_gates.log();
     component::run_on_one_thread(|shutdown| async move {
         let client = flags.connection.client("kube-scheduler").await?;
         let config = flags.config()?;

@@ -80,6 +80,12 @@ pub async fn to_container(cli: &Cli, pod: &Value, name: &str, mut session: Sessi
         .with("stderr", if session.tty { "" } else { "true" })
         .with("tty", if session.tty { "true" } else { "" });
     let path = format!("/api/v1/namespaces/{}/pods/{}/attach{query}", pod.namespace(), pod.name());
+    if !session.quiet {
+        eprintln!(
+            "All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt."
+        );
+        eprintln!("If you don't see a command prompt, try pressing enter.");
+    }
     remote::run(cli, &path, session).await?;
     let at_terminal = std::io::IsTerminal::is_terminal(&std::io::stdin());
     if session.stdin && session.tty && !session.quiet && at_terminal {

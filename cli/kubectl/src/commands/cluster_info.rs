@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::CLUSTER;
 use crate::cli::Cli;
 use crate::command::Command;
-use crate::error::Result;
+use crate::error::{Error, Result, system_words};
 use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers::{Format, OBJECT_FORMATS};
@@ -166,7 +166,9 @@ fn write(cli: &Cli, name: &str, content: &[u8]) -> Result<()> {
         directory => {
             let path = Path::new(directory).join(name);
             if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent)?;
+                std::fs::create_dir_all(parent).map_err(|error| {
+                    Error::message(format!("mkdir {directory}: {}", system_words(&error)))
+                })?;
             }
             Ok(std::fs::write(path, content)?)
         }

@@ -159,6 +159,7 @@ async fn run(cli: &Cli) -> Result<()> {
     let options = Options::from_args(args)?;
     let mut selection = Selection::from_args(cli, &args.positional);
     selection.chunk = 500;
+    selection.selects_all = args.bool("all");
     let by_selector =
         args.bool("all") || !args.text("selector").is_empty() || !args.text("field-selector").is_empty();
     let ignore_missing = args.bool("ignore-not-found") || by_selector;

@@ -122,9 +122,12 @@ async fn selector(cli: &Cli) -> Result<String> {
     if target.is_empty() {
         return Ok(String::new());
     }
-    let Some((kind, name)) = target.split_once('/').filter(|(_, name)| !name.contains('/')) else {
+    let Some((kind, name)) = target.split_once('/') else {
         return Err(Error::message("--for must be in resource/name form"));
     };
+    if name.contains('/') {
+        return Err(Error::message("arguments in resource/name form may not have more than one slash"));
+    }
     let resource = cli.resource(kind).await?;
     Ok(format!(
         "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",

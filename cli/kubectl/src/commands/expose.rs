@@ -237,7 +237,11 @@ fn selector_of(info: &Info) -> Result<String> {
                 missing(&format!("invalid {kind}: no selectors, therefore cannot be exposed"))
             })?
         }
-        _ => return Err(Error::message(format!("cannot expose a {}", info.resource.kind))),
+        kind => {
+            let group = &info.resource.group;
+            let dot = if group.is_empty() { "" } else { "." };
+            return Err(Error::message(format!("cannot expose a {kind}{dot}{group}")));
+        }
     };
     Ok(labels
         .iter()

@@ -2,7 +2,7 @@
 
 use crate::cli::Cli;
 use crate::command::{self, Command, find};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 pub const HELP: Command = Command {
     name: "help",
@@ -30,9 +30,8 @@ fn help(cli: &Cli) -> Result<()> {
         Ok((path, _)) => command::help_for(&path),
         Err(_) => {
             let shown: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-            eprintln!("Unknown help topic [{}]", shown.join(" "));
-            command::help_root()?;
-            Err(Error::exit(1))
+            eprint!("Unknown help topic [{}]\n{}", shown.join(" "), command::root_help());
+            Ok(())
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::OTHER;
 use crate::cli::Cli;
 use crate::command::Command;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::flags::{Args, Flag};
 use crate::kuberc::{self, Alias, AllowlistEntry, Defaults, FlagDefault, Preferences};
 use crate::printers::{self, Format};
@@ -55,10 +55,6 @@ fn file(cli: &Cli) -> Result<(PathBuf, bool)> {
         .ok_or_else(|| Error::message("KUBERC is disabled via KUBERC=off environment variable"))
 }
 
-fn reason(error: &std::io::Error) -> String {
-    error.to_string().split(" (os error").next().unwrap_or("").to_lowercase()
-}
-
 fn view(cli: &Cli) -> Result<()> {
     let (path, explicit) = file(cli)?;
     let shown = path.display();
@@ -67,7 +63,7 @@ fn view(cli: &Cli) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Error::message(format!(
                 "error reading kuberc file: open {shown}: {}",
-                reason(&error)
+                system_words(&error)
             )));
         }
         Err(_) if explicit => return Err(Error::message(format!("kuberc file not found at {shown}"))),
@@ -122,13 +118,18 @@ fn empty() -> Preferences {
 fn save(cli: &Cli, preferences: &Preferences, path: &PathBuf) -> Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).map_err(|error| {
-            Error::message(format!("failed to create directory {}: {}", directory.display(), reason(&error)))
+            Error::message(format!(
+                "failed to create directory {}: {}",
+                directory.display(),
+                system_words(&error)
+            ))
         })?;
     }
     let value: Value = serde_json::to_value(preferences)?;
     let written = std::fs::File::create(path)
         .and_then(|mut file| file.write_all(ferry_api::yaml::encode_value(&value).as_bytes()));
-    written.map_err(|error| Error::message(format!("failed to write kuberc file: {}", reason(&error))))?;
+    written
+        .map_err(|error| Error::message(format!("failed to write kuberc file: {}", system_words(&error))))?;
     cli.line(format!("Updated {}", path.display()))
 }
 
@@ -141,7 +142,7 @@ fn set(cli: &Cli) -> Result<()> {
         Ok(_) => empty(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => empty(),
         Err(error) => {
-            return Err(Error::message(format!("error reading kuberc file: {}", reason(&error))));
+            return Err(Error::message(format!("error reading kuberc file: {}", system_words(&error))));
         }
     };
     let options = options(args)?;

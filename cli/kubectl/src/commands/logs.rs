@@ -66,6 +66,15 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(args.usage_error("only a selector (-l) or a POD name is allowed"));
     }
     let options = options(args)?;
+    let named = args.positional.get(1).map_or(args.text("container"), String::as_str);
+    if args.bool("all-containers") && !named.is_empty() {
+        return Err(Error::message(format!(
+            "--all-containers=true should not be specified with container name {named}"
+        )));
+    }
+    if args.changed("container") && args.positional.len() == 2 {
+        return Err(Error::message("only one of -c or an inline [CONTAINER] arg is allowed"));
+    }
     let pods = wanted_pods(cli).await?;
     let mut sources = Vec::new();
     for pod in &pods {
@@ -119,12 +128,8 @@ async fn wanted_pods(cli: &Cli) -> Result<Vec<Value>> {
     if info.resource.kind == "Pod" {
         return Ok(vec![info.object.clone()]);
     }
-    let selector = pods::selector_of(&info.object).map_err(|_| {
-        Error::message(format!(
-            "cannot get the logs from {}.{}",
-            info.resource.kind,
-            info.resource.group_version()
-        ))
+    let selector = pods::selector_of(&info.object).map_err(|error| {
+        error.context(format_args!("cannot get the logs from {}", pods::go_type(&info.object)))
     })?;
     let mut found = pods::list(cli, &info.namespace, &selector).await?;
     pods::sort_by_activity(&mut found);

@@ -96,6 +96,11 @@ async fn run(cli: &Cli, map: &Entries) -> Result<()> {
     let mut selection = Selection::from_args(cli, words);
     selection.chunk = 500;
     selection.live = !args.bool("local");
+    for selector in ["selector", "field-selector"] {
+        if args.bool("all") && !args.text(selector).is_empty() {
+            return Err(Error::message(format!("cannot set --all and --{selector} at the same time")));
+        }
+    }
     if !args.text("resource-version").is_empty() && (args.bool("all") || !args.text("selector").is_empty()) {
         return Err(Error::message("--resource-version may only be used with a single resource"));
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::ADVANCED;
 use crate::cli::Cli;
 use crate::command::Command;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers;
@@ -48,8 +48,9 @@ async fn run(cli: &Cli) -> Result<()> {
                 "must specify --patch or --patch-file containing the contents of the patch",
             ));
         }
-        ("", file) => std::fs::read_to_string(file)
-            .map_err(|error| Error::message(format!("unable to read patch file: {error}")))?,
+        ("", file) => std::fs::read_to_string(file).map_err(|error| {
+            Error::message(format!("unable to read patch file: open {file}: {}", system_words(&error)))
+        })?,
         (patch, _) => patch.to_owned(),
     };
     if args.bool("local") && !args.has_files() {

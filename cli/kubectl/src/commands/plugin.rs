@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::OTHER;
 use crate::cli::Cli;
 use crate::command::{Command, find};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::flags::Flag;
 use crate::plugins;
 
@@ -68,8 +68,7 @@ fn found() -> Vec<PathBuf> {
             Ok(entries) => entries,
             Err(error) => {
                 let shown = directory.display().to_string();
-                let reason = error.to_string();
-                let reason = reason.split(" (os error").next().unwrap_or("").to_lowercase();
+                let reason = system_words(&error);
                 eprintln!(
                     "Unable to read directory {shown:?} from your PATH: open {shown}: {reason}. Skipping..."
                 );

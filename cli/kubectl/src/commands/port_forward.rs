@@ -63,7 +63,7 @@ async fn run(cli: &Cli) -> Result<()> {
         for listener in listen(&args.list("address"), forward).await? {
             let local = listener.local_addr()?;
             cli.line(format!("Forwarding from {local} -> {}", forward.remote))?;
-            tasks.spawn_local(serve(client.clone(), listener, path.clone(), forward.remote));
+            tasks.spawn_local(serve(client.clone(), listener, path.clone(), local.port(), forward.remote));
         }
     }
     cli.flush()?;
@@ -162,14 +162,20 @@ async fn listen(addresses: &[&str], forward: &Forward) -> Result<Vec<TcpListener
     Ok(listeners)
 }
 
-async fn serve(client: SharedClient, listener: TcpListener, path: String, port: u16) -> Result<()> {
+async fn serve(
+    client: SharedClient,
+    listener: TcpListener,
+    path: String,
+    local: u16,
+    port: u16,
+) -> Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
-        println!("Handling connection for {port}");
+        println!("Handling connection for {local}");
         let (client, path) = (client.clone(), path.clone());
         tokio::task::spawn_local(async move {
             if let Err(error) = forward(&client, &path, port, stream).await {
-                eprintln!("error: an error occurred forwarding to port {port}: {error}");
+                eprintln!("error: an error occurred forwarding {local} -> {port}: {error}");
             }
         });
     }

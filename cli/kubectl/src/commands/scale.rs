@@ -193,6 +193,11 @@ async fn autoscale_one(writer: &Writer<'_>, info: &Info) -> Result<()> {
         spec["minReplicas"] = json!(args.int("min"));
     }
     let mut metrics = Vec::new();
+    if args.changed("cpu-percent") {
+        eprintln!(
+            "Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU)."
+        );
+    }
     let cpu = match args.int("cpu-percent") {
         percent if percent >= 0 => format!("{percent}%"),
         _ => args.text("cpu").to_owned(),

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use super::OTHER;
-use crate::cli::{Cli, VERSION, go_arch};
+use crate::cli::Cli;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::flags::Flag;
+use crate::version;
 
 pub const COMMAND: Command = Command {
     name: "version",
@@ -32,7 +33,7 @@ async fn run(cli: &Cli) -> Result<()> {
     if !cli.args.positional.is_empty() {
         return Err(Error::message(format!("extra arguments: [{}]", cli.args.positional.join(" "))));
     }
-    let client = client_version();
+    let client = version::of_client();
     let (server, failure) = if cli.args.bool("client") { (None, None) } else { server_version(cli).await };
     match output {
         "" => {
@@ -62,11 +63,6 @@ async fn run(cli: &Cli) -> Result<()> {
         Some(error) => Err(error),
         None => Ok(()),
     }
-}
-
-fn client_version() -> Value {
-    json!({"major": "1", "minor": "36", "gitVersion": VERSION, "gitTreeState": "clean", "compiler": "rustc",
-           "platform": format!("{}/{}", std::env::consts::OS, go_arch())})
 }
 
 async fn server_version(cli: &Cli) -> (Option<Value>, Option<Error>) {

@@ -230,6 +230,10 @@ async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration, deadline: 
     let what = format!("{}/{}", info.resource.name, info.name);
     let timed_out = || Error::message(format!("timed out waiting for the condition on {what}"));
     let once = || Error::message(format!("condition not met for {what}"));
+    // Upstream's one deadline is for all: what comes after it is not looked at.
+    if !timeout.is_zero() && Instant::now() >= deadline {
+        return Err(timed_out());
+    }
     if let Goal::Delete = goal {
         if timeout.is_zero() {
             return match cli.client()?.get_json(&info.path()).await {

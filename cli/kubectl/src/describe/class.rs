@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::config::short_mode;
 use super::metadata::{annotations, labels, lines, selector};
-use super::{or_none, volume};
+use super::{or_none, time, volume};
 use crate::fields::Fields;
 use ferry_api::json_path::to_text;
 
@@ -98,10 +98,43 @@ fn node_affinity(volume: &Value) -> String {
 }
 
 /// `a=b,c=d`, or `<none>`.
-fn joined(object: &Value, path: &str) -> String {
+pub(super) fn joined(object: &Value, path: &str) -> String {
     let pairs: Vec<String> =
         object.entries(path).iter().map(|(key, value)| format!("{key}={}", to_text(value))).collect();
     or_none(pairs.join(","))
+}
+
+pub fn volume_attributes_class(class: &Value) -> String {
+    format!(
+        "Name:\t{}\nAnnotations:\t{}\nDriverName:\t{}\nParameters:\t{}\n",
+        class.name(),
+        joined(class, "metadata.annotations"),
+        class.text("driverName"),
+        joined(class, "parameters")
+    )
+}
+
+/// Which CSI drivers a node has.
+pub fn csi_node(node: &Value) -> String {
+    let mut text = format!("Name:\t{}\n", node.name());
+    text.push_str(&labels("Labels", node, "metadata.labels", ""));
+    text.push_str(&annotations(node, ""));
+    text.push_str(&format!("CreationTimestamp:\t{}\nSpec:\n", time(node.text("metadata.creationTimestamp"))));
+    let drivers = node.list("spec.drivers");
+    if !drivers.is_empty() {
+        text.push_str("  Drivers:\n");
+    }
+    for driver in drivers {
+        text.push_str(&format!("    {}:\n      Node ID:\t{}\n", driver.text("name"), driver.text("nodeID")));
+        if let Some(count) = driver.int("allocatable.count") {
+            text.push_str(&format!("      Allocatables:\n        Count:\t{count}\n"));
+        }
+        let keys: Vec<String> = driver.list("topologyKeys").iter().map(to_text).collect();
+        if !keys.is_empty() {
+            text.push_str(&format!("      Topology Keys:\t[{}]\n", keys.join(" ")));
+        }
+    }
+    text
 }
 
 pub fn storage_class(class: &Value) -> String {

@@ -63,9 +63,9 @@ fn scalar(value: &Value) -> String {
     if value.is_null() { "<nil>".to_owned() } else { to_text(value) }
 }
 
-/// `podCIDR` becomes `Pod CIDR`, `x-kubernetes` becomes `X - Kubernetes`, `openAPIV3Schema` stays.
+/// `podCIDR` becomes `Pod CIDR`, `x-kubernetes` becomes `X - Kubernetes`; what is no word (`openAPIV3Schema`) stays.
 fn label(key: &str) -> String {
-    if key.contains("PIV3") || key.contains(['.', '/']) {
+    if key.contains(|c: char| !c.is_alphabetic() && c != '-') {
         return key.to_owned();
     }
     let mut words: Vec<String> = Vec::new();
@@ -91,11 +91,22 @@ fn label(key: &str) -> String {
             _ => words.push(character.to_string()),
         }
     }
-    let titled: Vec<String> = words
+    let mut merged: Vec<String> = Vec::new();
+    let mut words = words.into_iter().peekable();
+    while let Some(mut word) = words.next() {
+        // an acronym in the plural: `UR` and `Ls` are `URLs`
+        let is_acronym = word.len() >= 2 && !word.chars().any(char::is_lowercase);
+        if is_acronym && words.peek().is_some_and(|next| next.starts_with(char::is_uppercase)) {
+            word.extend(words.next());
+        }
+        merged.push(word);
+    }
+    let titled: Vec<String> = merged
         .iter()
         .map(|word| {
-            if word == "uid" || word == "url" {
-                return word.to_uppercase();
+            let upper = word.to_uppercase();
+            if ["API", "URL", "UID", "GUID"].contains(&upper.as_str()) {
+                return upper;
             }
             let mut letters = word.chars();
             letters
@@ -116,6 +127,9 @@ mod tests {
         let check = |key: &str, expected: &str| assert_eq!(label(key), expected);
         check("creationTimestamp", "Creation Timestamp");
         check("uid", "UID");
+        check("apiGroups", "API Groups");
+        check("nonResourceURLs", "Non Resource URLs");
+        check("ipv4", "ipv4");
         check("podCIDR", "Pod CIDR");
         check("x-kubernetes-preserve-unknown-fields", "X - Kubernetes - Preserve - Unknown - Fields");
         check("openAPIV3Schema", "openAPIV3Schema");

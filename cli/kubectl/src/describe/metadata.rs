@@ -26,7 +26,7 @@ pub fn lines(title: &str, entries: &[String], indent: &str) -> String {
         if position == 0 {
             text.push_str(&format!("{indent}{title}:\t{entry}\n"));
         } else {
-            text.push_str(&format!("{indent}\t{entry}\n"));
+            text.push_str(&format!("\t{entry}\n"));
         }
     }
     text

@@ -2,6 +2,7 @@
 //! every other kind gets the generic one, made from its fields alone.
 
 mod autoscaler;
+mod certificate_request;
 mod class;
 mod config;
 mod container;
@@ -48,6 +49,8 @@ pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<Strin
         ("autoscaling", "HorizontalPodAutoscaler") => autoscaler::page(cli, object).await?,
         ("networking.k8s.io", "Ingress") => network::ingress(cli, object).await?,
         ("networking.k8s.io", "IngressClass") => network::ingress_class(object),
+        ("networking.k8s.io", "ServiceCIDR") => network::service_cidr(object),
+        ("networking.k8s.io", "IPAddress") => network::ip_address(object),
         ("networking.k8s.io", "NetworkPolicy") => {
             return Ok(align(&network::network_policy(object), DESCRIBE));
         }
@@ -55,6 +58,9 @@ pub async fn describe(cli: &Cli, info: &Info, show_events: bool) -> Result<Strin
         ("discovery.k8s.io", "EndpointSlice") => network::endpoint_slice(object),
         ("", "PersistentVolume") => class::persistent_volume(object),
         ("storage.k8s.io", "StorageClass") => class::storage_class(object),
+        ("storage.k8s.io", "VolumeAttributesClass") => class::volume_attributes_class(object),
+        ("storage.k8s.io", "CSINode") => class::csi_node(object),
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificate_request::page(object)?,
         ("scheduling.k8s.io", "PriorityClass") => class::priority_class(object),
         ("policy", "PodDisruptionBudget") => class::disruption_budget(object),
         ("", "ConfigMap") => config::config_map(object),

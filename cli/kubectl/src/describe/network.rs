@@ -106,6 +106,48 @@ pub fn ingress_class(class: &Value) -> String {
     text
 }
 
+pub fn service_cidr(cidr: &Value) -> String {
+    let mut text = format!("Name:\t{}\n", cidr.name());
+    text.push_str(&labels("Labels", cidr, "metadata.labels", ""));
+    text.push_str(&annotations(cidr, ""));
+    let ranges: Vec<String> = cidr.list("spec.cidrs").iter().map(to_text).collect();
+    text.push_str(&format!("CIDRs:\t{}\n", ranges.join(", ")));
+    let conditions = cidr.list("status.conditions");
+    if !conditions.is_empty() {
+        text.push_str(
+            "Status:\nConditions:\n  Type\tStatus\tLastTransitionTime\tReason\tMessage\n  ----\t------\t------------------\t------\t-------\n",
+        );
+    }
+    for condition in conditions {
+        text.push_str(&format!(
+            "  {}\t{}\t{}\t{}\t{}\n",
+            condition.text("type"),
+            condition.text("status"),
+            super::time(condition.text("lastTransitionTime")),
+            condition.text("reason"),
+            condition.text("message")
+        ));
+    }
+    text
+}
+
+pub fn ip_address(address: &Value) -> String {
+    let mut text = format!("Name:\t{}\n", address.name());
+    text.push_str(&labels("Labels", address, "metadata.labels", ""));
+    text.push_str(&annotations(address, ""));
+    let parent = address.at("spec.parentRef");
+    if !parent.is_null() {
+        text.push_str(&format!(
+            "Parent Reference:\n  Group:\t{}\n  Resource:\t{}\n  Namespace:\t{}\n  Name:\t{}\n",
+            parent.text("group"),
+            parent.text("resource"),
+            parent.text("namespace"),
+            parent.text("name")
+        ));
+    }
+    text
+}
+
 pub fn network_policy(policy: &Value) -> String {
     let created = policy.text("metadata.creationTimestamp").replace('T', " ").replace('Z', " +0000 UTC");
     let mut text =

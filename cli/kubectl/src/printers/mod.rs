@@ -12,7 +12,7 @@ pub mod table;
 use ferry_api::{go_json, json_path};
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::fields::{self, Fields};
 use crate::flags::{Args, Flag};
 
@@ -115,7 +115,10 @@ impl Format {
                 }
                 let columns = if format == "custom-columns-file" {
                     let text = std::fs::read_to_string(template).map_err(|error| {
-                        Error::message(format!("error reading template {template}, {error}\n"))
+                        let reason = system_words(&error);
+                        Error::message(format!(
+                            "error reading template {template}, open {template}: {reason}\n"
+                        ))
                     })?;
                     custom_columns::Columns::parse_file(&text)?
                 } else {

@@ -104,6 +104,8 @@ pub struct Selection {
     pub types_mean_all: bool,
     /// `--all` was given.
     pub all: bool,
+    /// `delete --all`, which takes no names.
+    pub selects_all: bool,
     pub all_namespaces: bool,
     pub accept: &'static str,
     pub chunk: i64,
@@ -148,6 +150,7 @@ impl Selection {
             field_selector: args.text("field-selector").to_owned(),
             types_mean_all: false,
             all: args.bool("all"),
+            selects_all: false,
             all_namespaces: args.bool("all-namespaces"),
             accept: JSON,
             chunk: args.int("chunk-size"),

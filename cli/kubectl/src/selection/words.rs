@@ -21,6 +21,9 @@ impl Selection {
             return self.pairs(cli, slashed).await;
         }
         match self.words.as_slice() {
+            [] if self.all || !self.selector.is_empty() || !self.field_selector.is_empty() => {
+                Err(Error::message("at least one resource must be specified to use a selector"))
+            }
             [] => Err(Error::message(NOTHING_GIVEN)),
             [name] if self.default_type.is_some() => {
                 let resource = cli.resource(self.default_type.unwrap_or_default()).await?;
@@ -35,6 +38,11 @@ impl Selection {
         if slashed != self.words.len() {
             return Err(Error::message(
                 "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form (e.g. 'kubectl get resource/<resource_name>' instead of 'kubectl get resource resource/<resource_name>'",
+            ));
+        }
+        if self.selects() {
+            return Err(Error::message(
+                "selectors and the all flag cannot be used when passing resource/name arguments",
             ));
         }
         self.refuse_selectors()?;
@@ -57,12 +65,13 @@ impl Selection {
         Ok(targets)
     }
 
+    fn selects(&self) -> bool {
+        self.selects_all || !self.selector.is_empty() || !self.field_selector.is_empty()
+    }
+
     fn refuse_selectors(&self) -> Result<()> {
-        if !self.selector.is_empty() {
+        if self.selects() {
             return Err(Error::message("name cannot be provided when a selector is specified"));
-        }
-        if self.all {
-            return Err(Error::message("setting 'all' parameter but found a non empty selector. "));
         }
         if self.all_namespaces {
             return Err(Error::message("a resource cannot be retrieved by name across all namespaces"));
@@ -78,6 +87,9 @@ impl Selection {
             return Err(Error::message("resource(s) were provided, but no name was specified"));
         }
         let namespace = if self.all_namespaces { String::new() } else { cli.namespace()?.name };
+        if resources.iter().any(|resource| resource.namespaced) {
+            check_segment("namespace", &namespace).map_err(Error::plain)?;
+        }
         Ok(resources
             .into_iter()
             .map(|resource| {
@@ -104,6 +116,8 @@ impl Selection {
 
     fn named(&self, cli: &Cli, resource: Rc<Resource>, name: &str) -> Result<Target> {
         let namespace = if resource.namespaced { cli.namespace()?.name } else { String::new() };
+        check_segment("resource name", name).map_err(Error::message)?;
+        check_segment("namespace", &namespace).map_err(Error::message)?;
         Ok(Target::Named { resource, namespace, name: name.to_owned() })
     }
 
@@ -121,5 +135,34 @@ impl Selection {
             }
         }
         Ok(found)
+    }
+}
+
+/// What cannot be a part of a path; upstream's client asks no server about it.
+fn check_segment(what: &str, text: &str) -> std::result::Result<(), String> {
+    let reason = match text {
+        "." | ".." => format!("may not be '{text}'"),
+        _ => match text.find(['/', '%']) {
+            Some(at) => format!("may not contain '{}'", &text[at..=at]),
+            None => return Ok(()),
+        },
+    };
+    Err(format!("invalid {what} {text:?}: [{reason}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_part_of_a_path_is_refused() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(check_segment("namespace", text).err().unwrap_or_default(), expected, "{text}");
+        };
+        check("default", "");
+        check("a.b", "");
+        check("..", r#"invalid namespace "..": [may not be '..']"#);
+        check("a/b", r#"invalid namespace "a/b": [may not contain '/']"#);
+        check("a%2fb", r#"invalid namespace "a%2fb": [may not contain '%']"#);
     }
 }

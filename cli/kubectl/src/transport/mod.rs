@@ -22,10 +22,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, Status};
-use crate::fields::Fields;
 use crate::kubeconfig::exec_plugin;
 use crate::kubeconfig::oidc;
 use crate::kubeconfig::resolve::{ClientConfig, Credentials};
+use crate::version;
 pub use query::{Query, form_encode};
 
 pub const JSON: &str = "application/json";
@@ -46,7 +46,7 @@ pub struct Client {
     warned: RefCell<Vec<String>>,
     is_traced: Cell<bool>,
     /// Asked of the server before anything else, once.
-    required_version: Cell<Option<&'static str>>,
+    requires_version: Cell<bool>,
 }
 
 /// Where the server is, taken apart once.
@@ -152,7 +152,7 @@ impl Client {
             idle: RefCell::new(None),
             warned: RefCell::new(Vec::new()),
             is_traced: Cell::new(false),
-            required_version: Cell::new(None),
+            requires_version: Cell::new(false),
         })
     }
 
@@ -173,25 +173,21 @@ impl Client {
         self.warned.borrow().len()
     }
 
-    /// `--match-server-version`: no request goes to a server of another version. What follows `+` says
-    /// who built it, not what it is.
-    pub fn require_version(&self, version: &'static str) {
-        self.required_version.set(Some(version));
+    /// `--match-server-version`: no request goes to a server of another version.
+    pub fn require_version(&self) {
+        self.requires_version.set(true);
     }
 
-    async fn check_version(&self, wanted: &str) -> Result<()> {
-        let version = self.get_json("/version").await?;
-        let found = version.text("gitVersion");
-        if found.split('+').next() == Some(wanted) {
-            return Ok(());
-        }
-        Err(Error::message(format!("server version ({found}) differs from client version ({wanted})!")))
+    async fn check_version(&self) -> Result<()> {
+        let server = self.get_json("/version").await;
+        let unread = |error| Error::message(format!("couldn't read version from server: {error}"));
+        version::require_match(&server.map_err(unread)?)
     }
 
     /// Sends a request and hands back whatever the server answers, once the headers are here.
     pub async fn send(&self, request: Request<'_>) -> Result<Response> {
-        if let Some(wanted) = self.required_version.take() {
-            Box::pin(self.check_version(wanted)).await?;
+        if self.requires_version.take() {
+            Box::pin(self.check_version()).await?;
         }
         let mut span = ferry_trace::span("kubectl.request");
         // Without the query: a path holds names, and nothing else.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::HeaderValue;
+use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
@@ -13,7 +14,8 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::kept_stream::KeptStream;
 use super::{Client, text_header, tls};
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result};
+use crate::fields::Fields;
 
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
@@ -83,16 +85,20 @@ impl Client {
             }
             Err(tungstenite::Error::Http(response)) => {
                 let body = whole_body(&response, stream).await;
-                Err(Error::Status(Box::new(Status::from_response(
-                    response.status().as_u16(),
-                    &body,
-                    "GET",
-                    "",
-                ))))
+                Err(Error::message(format!("unable to upgrade connection: {}", refusal(&body))))
             }
             Err(error) => Err(Error::plain(format!("Unable to connect to the server: {error}"))),
         }
     }
+}
+
+/// Why a server refused: a Status says it, others may say anything.
+fn refusal(body: &[u8]) -> String {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = [status.text("message").trim(), status.text("error").trim()];
+    let plain = String::from_utf8_lossy(body);
+    let said = said.into_iter().find(|words| !words.is_empty()).unwrap_or(plain.trim());
+    if said.is_empty() { "empty server response".to_owned() } else { said.to_owned() }
 }
 
 /// The body of a refusal. The handshake gives only what came together with the head; the rest is still to be read.

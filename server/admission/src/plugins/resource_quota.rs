@@ -119,7 +119,8 @@ impl Plugin for ResourceQuota {
         }
         let lock = self.locks.clone().lock(request.call.namespace).await?;
         let resource = self.resource()?;
-        let txn_parts = look()?.into_iter().map(|quota| quota.txn_part(&resource)).collect();
+        let txn_parts = look()?.into_iter().map(|quota| quota.txn_part(&self.registry, &resource));
+        let txn_parts = txn_parts.collect::<Result<_, Status>>()?;
         Ok(Reservation { txn_parts, lock: Some(Box::new(lock)) })
     }
 }
@@ -212,16 +213,16 @@ impl Quota {
     }
 
     /// Writes the new count, if nobody wrote another since it was read.
-    fn txn_part(mut self, resource: &Resource) -> TxnPart {
+    fn txn_part(mut self, registry: &Registry, resource: &Resource) -> Result<TxnPart, Status> {
         let key = resource.store_key(self.object.namespace(), self.object.name());
         let used = self.used.iter().map(|(name, amount)| (name.clone(), amount.to_string().into()));
         let used: serde_json::Map<String, Value> = used.collect();
         self.object.section_mut("status").insert("used".into(), used.into());
-        self.object.remove_meta("resourceVersion");
-        TxnPart {
+        let value = registry.stored_form(&self.object)?;
+        Ok(TxnPart {
             compare: Some(Compare::ModRevision { key: key.clone(), revision: self.revision }),
-            operation: StoreOperation::Put { key, value: self.object.to_json().into(), ttl: None },
-        }
+            operation: StoreOperation::Put { key, value, ttl: None },
+        })
     }
 }
 

@@ -90,6 +90,9 @@ pub struct ServiceAccountConfig {
     pub signing_key: String,
     /// PEM of further keys whose tokens are still accepted.
     pub verifying_keys: Vec<String>,
+    /// Whether the Secret that keeps a token and its account have to exist still. Tokens of TokenRequest are always
+    /// looked up.
+    pub lookup: bool,
 }
 
 /// Signs and verifies service account tokens.
@@ -98,6 +101,7 @@ pub struct ServiceAccounts {
     api_audiences: Vec<String>,
     keys: RwLock<Arc<Keys>>,
     objects: Arc<dyn BoundObjects>,
+    lookup: bool,
     verified: ExpiringCache<Fingerprint, Arc<Verified>>,
 }
 
@@ -148,6 +152,7 @@ impl ServiceAccounts {
             api_audiences: config.api_audiences,
             keys: RwLock::new(Arc::new(keys)),
             objects,
+            lookup: config.lookup,
             verified: ExpiringCache::new(REMEMBERED),
         })
     }
@@ -256,8 +261,12 @@ impl ServiceAccounts {
             return Err(AuthenticationError(refusal));
         }
         let deleted_before = now.checked_sub(LEEWAY).unwrap_or(SystemTime::UNIX_EPOCH);
-        let checks = claims.checks(token).map_err(|problem| AuthenticationError(problem.to_owned()))?;
-        Ok(Some(Checks { verified, audiences: common, pending: checks, deleted_before, now }))
+        let mut pending = claims.checks(token).map_err(|problem| AuthenticationError(problem.to_owned()))?;
+        let is_looked_up = self.lookup || claims.kept_in().is_none();
+        if !is_looked_up {
+            pending.clear();
+        }
+        Ok(Some(Checks { verified, audiences: common, pending, is_looked_up, deleted_before, now }))
     }
 }
 
@@ -266,6 +275,7 @@ struct Checks<'a> {
     verified: Arc<Verified>,
     audiences: Vec<String>,
     pending: Vec<claims::Check<'a>>,
+    is_looked_up: bool,
     deleted_before: SystemTime,
     now: SystemTime,
 }
@@ -279,6 +289,9 @@ impl Checks<'_> {
     }
 
     fn note_use(&self, objects: &dyn BoundObjects, is_refused: bool) {
+        if !self.is_looked_up {
+            return;
+        }
         let claims = &self.verified.claims;
         if let Some((namespace, secret)) = claims.kept_in() {
             let service_account = claims.account().name;

@@ -84,8 +84,8 @@ impl Registry {
         if call.dry_run {
             return Ok(Answer::Object(Box::new(object.clone())));
         }
-        let txn =
-            transaction(call, Compare::Absent { key: key.clone() }, self.put(call, &key, object), txn_parts);
+        let put = self.put(call, &key, object)?;
+        let txn = transaction(call, Compare::Absent { key: key.clone() }, put, txn_parts);
         let committed = self.commit(call, object.namespace(), object.name(), txn, None, Some(object)).await;
         drop(reservation.lock);
         match committed {
@@ -295,9 +295,14 @@ async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
 }
 
 impl Registry {
-    pub(super) fn put(&self, call: &Call<'_>, key: &Arc<str>, object: &Object) -> StoreOperation {
+    pub(super) fn put(
+        &self,
+        call: &Call<'_>,
+        key: &Arc<str>,
+        object: &Object,
+    ) -> Result<StoreOperation, Status> {
         let ttl = call.resource.strategy.options().expires.then_some(self.settings.event_ttl);
-        StoreOperation::Put { key: key.clone(), value: object.to_stored_json().into(), ttl }
+        Ok(StoreOperation::Put { key: key.clone(), value: self.stored_form(object)?, ttl })
     }
 }
 

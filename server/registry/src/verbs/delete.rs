@@ -144,7 +144,7 @@ impl Registry {
                 }
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
-                let txn = transaction(call, compare, self.put(call, &key, &marked), Vec::new());
+                let txn = transaction(call, compare, self.put(call, &key, &marked)?, Vec::new());
                 match self.commit(call, call.namespace, call.name, txn, Some(&old), Some(&marked)).await {
                     Ok(committed) => {
                         let answer = self.written(call, *marked, committed.revision);

@@ -177,7 +177,7 @@ impl Registry {
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
         // The last finalizer of a deleted object is gone: so is the object.
         let operation =
-            if gone { StoreOperation::Delete { key: key.clone() } } else { self.put(call, &key, &new) };
+            if gone { StoreOperation::Delete { key: key.clone() } } else { self.put(call, &key, &new)? };
         let mut txn = transaction(call, compare, operation, txn_parts);
         if !gone && strategy.options().relaxed == Relaxed::Renewals && strategy.is_renewal(&new, old) {
             txn = txn.relaxed();

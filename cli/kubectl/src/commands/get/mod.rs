@@ -106,12 +106,18 @@ fn selection(cli: &Cli, format: &Format) -> Selection {
     selection
 }
 
-fn table_options(cli: &Cli, format: &Format, info: &Info, with_kind: bool) -> table::Options {
+fn table_options(
+    cli: &Cli,
+    format: &Format,
+    info: &Info,
+    with_namespace: bool,
+    with_kind: bool,
+) -> table::Options {
     let args = &cli.args;
     table::Options {
         wide: *format == Format::Wide,
         no_headers: args.bool("no-headers"),
-        with_namespace: args.bool("all-namespaces") && info.resource.namespaced,
+        with_namespace,
         kind_prefix: (with_kind || args.bool("show-kind")).then(|| info.resource.kind_name()),
         label_columns: args.list("label-columns").into_iter().map(str::to_owned).collect(),
         show_labels: args.bool("show-labels"),
@@ -131,11 +137,15 @@ fn print_tables(cli: &Cli, format: &Format, mut selected: Selected) -> Result<()
     let now = jiff::Timestamp::now();
     let mut printed = false;
     let mut position = 0;
+    // Upstream shows the column of whatever comes after the first namespaced type.
+    let mut with_namespace = false;
     while position < infos.len() {
         let resource = &infos[position].resource;
         let end =
             (position..infos.len()).find(|next| infos[*next].resource != *resource).unwrap_or(infos.len());
-        let mut printer = table::Printer::new(table_options(cli, format, &infos[position], with_kind));
+        with_namespace |= args.bool("all-namespaces") && resource.namespaced;
+        let options = table_options(cli, format, &infos[position], with_namespace, with_kind);
+        let mut printer = table::Printer::new(options);
         let mut text = String::new();
         for info in &infos[position..end] {
             if info.object.kind() == "Table" {

@@ -64,8 +64,8 @@ pub async fn run(cli: &Cli, selection: &Selection, format: &Format) -> Result<()
         object: Value::Null,
         source: String::new(),
     };
-    let mut show =
-        Show { cli, format, printer: table::Printer::new(table_options(cli, format, &info, false)) };
+    let options = table_options(cli, format, &info, cli.args.bool("all-namespaces"), false);
+    let mut show = Show { cli, format, printer: table::Printer::new(options) };
     if !cli.args.bool("watch-only") {
         if list.kind() == "Table" || format.is_human() {
             show.object("ADDED", &list)?;

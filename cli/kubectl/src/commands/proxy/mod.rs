@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cli::Cli;
 use crate::command::Command;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_words};
 use crate::flags::Flag;
 use crate::transport::SharedClient;
 use filter::Filter;
@@ -69,11 +69,13 @@ async fn run(cli: &Cli) -> Result<()> {
         return Err(Error::message("cannot set --unix-socket and --port at the same time"));
     }
     if socket.is_empty() {
-        let address = format!("{}:{}", args.text("address"), args.int("port"));
+        let port = args.int("port");
+        if u16::try_from(port).is_err() {
+            return Err(Error::message(format!("listen tcp: address {port}: invalid port")));
+        }
+        let address = format!("{}:{port}", args.text("address"));
         let listener = tokio::net::TcpListener::bind(&address).await.map_err(|error| {
-            let reason = error.to_string();
-            let reason = reason.split(" (os error").next().unwrap_or("").to_lowercase();
-            Error::message(format!("listen tcp {address}: bind: {reason}"))
+            Error::message(format!("listen tcp {address}: bind: {}", system_words(&error)))
         })?;
         cli.line(format!("Starting to serve on {}", listener.local_addr()?))?;
         cli.flush()?;

@@ -110,5 +110,6 @@ fn detail(info: &Info, history: &[(i64, Value)], revision: i64) -> Result<String
     } else {
         object.at("data.spec.template")
     };
-    Ok(align(&describe::pod_template(template, object.keyed("metadata.annotations", CHANGE_CAUSE)), DESCRIBE))
+    // Upstream puts no tab stops here.
+    Ok(describe::pod_template(template, object.keyed("metadata.annotations", CHANGE_CAUSE)))
 }

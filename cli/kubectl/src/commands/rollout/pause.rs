@@ -63,6 +63,13 @@ async fn run(
             )));
             continue;
         }
+        if object == info.object {
+            errors.push(Error::message(format!(
+                "failed to create patch for {}: if restart has already been triggered within the past second, please wait before attempting to trigger another",
+                info.name
+            )));
+            continue;
+        }
         let (patch, content_type) = difference(&info.object, &object)?;
         match writer.patch(info.into(), content_type, &patch).await {
             Ok(changed) => writer.report(&changed, operation)?,

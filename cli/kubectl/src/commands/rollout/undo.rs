@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::fields::{self, Fields};
 use crate::flags::Flag;
 use crate::printers;
-use crate::printers::columns::{DESCRIBE, align};
 use crate::selection::{FILE_FLAGS, Info, SELECTOR_FLAGS};
 use crate::transport::{JSON_PATCH, STRATEGIC_MERGE_PATCH};
 use crate::write::{CHANGE_CAUSE, DRY_RUN_FLAGS, DryRun, LAST_APPLIED, Writer};
@@ -37,8 +36,8 @@ async fn run(cli: &Cli) -> Result<()> {
     for info in &selected.infos {
         if !info.object.keyed("metadata.annotations", LAST_APPLIED).is_empty() && writer.format.is_human() {
             eprintln!(
-                "Warning: rollback of {} leaves its {LAST_APPLIED} annotation as it is; the next kubectl apply may undo this.",
-                info.kind_slash_name()
+                "Warning: resource {}/{} was previously managed with 'kubectl apply'. Rolling back will not update the {LAST_APPLIED} annotation, which may cause unexpected behavior on future 'kubectl apply' operations. Consider using 'kubectl apply' with your previous configuration file instead.",
+                info.resource.name, info.name
             );
         }
         if let Err(error) = undo(&writer, info).await {
@@ -81,8 +80,9 @@ async fn undo(writer: &Writer<'_>, info: &Info) -> Result<()> {
     if writer.dry_run == DryRun::Client {
         let template =
             if kind == "Deployment" { target.at("spec.template") } else { target.at("data.spec.template") };
-        let text = align(&describe::pod_template(template, ""), DESCRIBE);
-        return cli.print(&printers::named(&info.object, &format!("{text} (dry run)")));
+        let text = describe::pod_template(template, "");
+        let will = if kind == "Deployment" { "" } else { "will roll back to " };
+        return cli.print(&printers::named(&info.object, &format!("{will}{text} (dry run)")));
     }
     if same_template(kind, &info.object, target) {
         let number = if wanted == 0 { history[history.len() - 2].0 } else { wanted };

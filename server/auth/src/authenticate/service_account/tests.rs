@@ -61,6 +61,10 @@ struct Case {
 }
 
 fn case_answering(later: bool) -> Case {
+    case_with(later, true)
+}
+
+fn case_with(later: bool, lookup: bool) -> Case {
     let objects = Arc::new(Objects { later, ..Objects::default() });
     objects.set(BoundKind::ServiceAccount, "ns", "robot", object("sa-uid"));
     objects.set(BoundKind::Pod, "ns", "web", object("pod-uid"));
@@ -72,6 +76,7 @@ fn case_answering(later: bool) -> Case {
         api_audiences: vec!["api".to_owned()],
         signing_key: key.clone(),
         verifying_keys: Vec::new(),
+        lookup,
     };
     Case { accounts: ServiceAccounts::new(config, objects.clone()).unwrap(), objects, key }
 }
@@ -275,6 +280,18 @@ async fn a_token_kept_in_a_secret_lives_and_ends_with_it() {
     assert_eq!(case.objects.used.lock().len(), 1, "it is another token by now");
     case.objects.set(BoundKind::Secret, "ns", "keep", None);
     assert!(case.ask(&token, 0).await.is_err());
+}
+
+#[tokio::test]
+async fn without_lookup_a_kept_token_needs_neither_its_secret_nor_its_account() {
+    let case = case_with(false, false);
+    let token = case.accounts.issue_legacy("ns", Reference { name: "gone", uid: "old" }, "gone").unwrap();
+    let identity = case.ask(&token, 0).await.unwrap().unwrap();
+    assert_eq!(identity.user.name, "system:serviceaccount:ns:gone");
+    assert!(case.objects.used.lock().is_empty(), "nobody looked whether the Secret is there");
+    let requested = case.issue(POD);
+    case.objects.set(BoundKind::Pod, "ns", "web", None);
+    assert!(case.ask(&requested, 1).await.is_err(), "a token of TokenRequest is looked up all the same");
 }
 
 #[test]

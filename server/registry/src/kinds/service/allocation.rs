@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ferry_api::{FieldErrors, GroupResource, Object, Status};
 use ferry_store::{Compare, Operation};
 use rand::RngExt;
@@ -32,7 +33,7 @@ pub fn txn_parts(
             give_addresses(registry, service, &before)?;
             give_node_ports(registry, service, &ports_before)?;
             for address in addresses(service).iter().filter(|address| !before.contains(address)) {
-                txn_parts.push(claim_address(*address, service));
+                txn_parts.push(claim_address(registry, *address, service)?);
             }
             for port in port_numbers(service).difference(&ports_before) {
                 txn_parts.push(claim_port(*port, service));
@@ -65,7 +66,7 @@ fn port_key(port: u16) -> Arc<str> {
     format!("{ROOT}ranges/ferry-nodeports/{port}").into()
 }
 
-fn claim_address(address: IpAddr, service: &Object) -> TxnPart {
+fn claim_address(registry: &Registry, address: IpAddr, service: &Object) -> Result<TxnPart, Status> {
     let family = family_of(address);
     let mut object = Object::default();
     object.set_type("networking.k8s.io/v1", "IPAddress");
@@ -82,18 +83,18 @@ fn claim_address(address: IpAddr, service: &Object) -> TxnPart {
     object.0.insert("metadata".into(), metadata);
     let parent = json!({"resource": "services", "namespace": service.namespace(), "name": service.name()});
     object.0.insert("spec".into(), json!({"parentRef": parent}));
-    claim(address_key(address), object.to_json())
+    Ok(claim(address_key(address), registry.stored_form(&object)?))
 }
 
 fn claim_port(port: u16, service: &Object) -> TxnPart {
     let marker = json!({"namespace": service.namespace(), "name": service.name()});
-    claim(port_key(port), marker.to_string().into_bytes())
+    claim(port_key(port), marker.to_string().into())
 }
 
-fn claim(key: Arc<str>, value: Vec<u8>) -> TxnPart {
+fn claim(key: Arc<str>, value: Bytes) -> TxnPart {
     TxnPart {
         compare: Some(Compare::Absent { key: key.clone() }),
-        operation: Operation::Put { key, value: value.into(), ttl: None },
+        operation: Operation::Put { key, value, ttl: None },
     }
 }
 
