@@ -47,7 +47,7 @@ pub fn whole_items(resource: Arc<Resource>, kind: Arc<Kind>) -> impl WriteItem {
     // Built-in kinds: the list's kind says it all. Custom ones keep theirs, as clients expect.
     let head = kind.codec.typed().map(|_| respond::type_head(&kind));
     move |chunk, entry| {
-        let mut json = respond::json_of(&resource, &kind, entry)?;
+        let mut json = resource.json_of(entry, &kind)?;
         if let Some(head) = &head
             && json.starts_with(head.as_bytes())
         {
@@ -65,7 +65,7 @@ pub fn values(
     value_of: impl Fn(&Object) -> Value + Send + 'static,
 ) -> impl WriteItem {
     move |chunk, entry| {
-        let value = value_of(&respond::parse(&respond::json_of(&resource, &kind, entry)?)?);
+        let value = value_of(&respond::parse(&resource.json_of(entry, &kind)?)?);
         serde_json::to_writer(chunk.writer(), &value)
             .map_err(|error| Status::internal(format!("an item cannot be written: {error}")))?;
         Ok(None)

@@ -100,7 +100,7 @@ fn encode(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Res
             return Ok(encode_value(code, object.into_value(), wanted));
         }
         View::Whole => match (wanted.encoding, answer) {
-            (Encoding::Json, Answer::Entry(entry)) => json_of(resource, kind, entry)?.into(),
+            (Encoding::Json, Answer::Entry(entry)) => resource.json_of(entry, kind)?.into(),
             (Encoding::Protobuf, Answer::Entry(entry)) => protobuf_of(resource, kind, entry)?.into(),
             (Encoding::Yaml, _) => yaml::encode(&whole(resource, kind, answer)?).into_bytes().into(),
             (Encoding::Json, Answer::Object(_)) => whole(resource, kind, answer)?.to_json().into(),
@@ -136,7 +136,7 @@ fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
 /// The object of an answer, in the version `kind`.
 pub fn whole(resource: &Resource, kind: &Kind, answer: &Answer) -> Result<Object, Status> {
     match answer {
-        Answer::Entry(entry) => parse(&json_of(resource, kind, entry)?),
+        Answer::Entry(entry) => parse(&resource.json_of(entry, kind)?),
         Answer::Object(object) => resource.convert_here((**object).clone(), kind),
     }
 }
@@ -146,24 +146,10 @@ pub fn parse(json: &[u8]) -> Result<Object, Status> {
         .map_err(|error| Status::internal(format!("an object of the cache cannot be read: {error}")))
 }
 
-/// An entry's JSON in the version `kind`.
-pub fn json_of(resource: &Resource, kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
-    let as_it_is = match &resource.conversion {
-        Conversion::Local => kind.is_storage_version(),
-        Conversion::Webhook(_) => entry.is_in_version(&kind.api_version()),
-    };
-    if as_it_is {
-        return Ok(entry.json.clone());
-    }
-    entry.form(&form(kind, FormEncoding::Json), || {
-        Ok(resource.convert_here(parse(&entry.json)?, kind)?.to_json().into())
-    })
-}
-
 /// An entry's protobuf envelope in the version `kind`.
 pub fn protobuf_of(resource: &Resource, kind: &Kind, entry: &Entry) -> Result<Bytes, Status> {
     entry.form(&form(kind, FormEncoding::Protobuf), || {
-        Ok(kind.encode_protobuf(&parse(&json_of(resource, kind, entry)?)?)?.into())
+        Ok(kind.encode_protobuf(&parse(&resource.json_of(entry, kind)?)?)?.into())
     })
 }
 
@@ -231,7 +217,7 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
         _ => {
             target.request.response_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
             let parsed: Result<_, Status> =
-                entries.iter().map(|entry| parse(&json_of(resource, kind, entry)?)).collect();
+                entries.iter().map(|entry| parse(&resource.json_of(entry, kind)?)).collect();
             {
                 let columns = resource.strategy.columns(&kind.version);
                 objects(target.request, kind, columns, parsed?, meta, wanted)

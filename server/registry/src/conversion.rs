@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use ferry_api::{FieldValidation, Kind, Object, Schema, Status, convert};
 use ferry_patch::managed_fields::Versions;
 use serde_json::Value;
 
-use crate::cache::{Encoding, Entry, Form};
+use crate::cache::{Change, Encoding, Entry, Event, Filter, Form, Snapshot};
 use crate::registry::Resource;
 use crate::verbs::Answer;
 
@@ -118,6 +119,62 @@ impl Resource {
             entry.form(&form, || Ok(object.to_json().into()))?;
         }
         Ok(())
+    }
+
+    /// Those objects of a snapshot that a filter asks for by fields of the version `kind`.
+    pub async fn select_converted(
+        &self,
+        snapshot: &Snapshot,
+        filter: &Filter,
+        kind: &Kind,
+    ) -> Result<Snapshot, Status> {
+        let entries = snapshot.values().filter(|entry| filter.matches(entry));
+        let entries: Vec<Arc<Entry>> = entries.cloned().collect();
+        self.prepare(&entries, kind).await?;
+        let mut selected = Snapshot::new();
+        for entry in entries {
+            if self.matches_converted(&entry, filter, kind)? {
+                selected.insert(entry.key.clone(), entry);
+            }
+        }
+        Ok(selected)
+    }
+
+    /// What a filter sees of an event by fields of the version `kind`.
+    pub async fn see_converted(
+        &self,
+        event: &Event,
+        filter: &Filter,
+        kind: &Kind,
+    ) -> Result<Option<Change>, Status> {
+        let before = event.previous.as_ref().filter(|previous| filter.matches(previous));
+        let after = Some(&event.entry).filter(|entry| !event.deleted && filter.matches(entry));
+        let entries: Vec<Arc<Entry>> = before.into_iter().chain(after).cloned().collect();
+        self.prepare(&entries, kind).await?;
+        let matches = |entry: Option<&Arc<Entry>>| {
+            entry.map_or(Ok(false), |entry| self.matches_converted(entry, filter, kind))
+        };
+        Ok(Change::between(matches(before)?, matches(after)?))
+    }
+
+    fn matches_converted(&self, entry: &Entry, filter: &Filter, kind: &Kind) -> Result<bool, Status> {
+        let peeked = self.cache.paths().read(&self.json_of(entry, kind)?);
+        let peeked = peeked
+            .map_err(|error| Status::internal(format!("an object of the cache cannot be read: {error}")))?;
+        Ok(filter.matches_converted(&peeked.fields))
+    }
+
+    /// An entry's JSON in the version `kind`. Where a webhook converts, [`Resource::prepare`] goes before.
+    pub fn json_of(&self, entry: &Entry, kind: &Kind) -> Result<Bytes, Status> {
+        let as_it_is = match &self.conversion {
+            Conversion::Local => kind.is_storage_version(),
+            Conversion::Webhook(_) => entry.is_in_version(&kind.api_version()),
+        };
+        if as_it_is {
+            return Ok(entry.json.clone());
+        }
+        let form = Form { version: kind.api_version().into(), encoding: Encoding::Json };
+        entry.form(&form, || Ok(self.convert_here(entry.read_object()?, kind)?.to_json().into()))
     }
 
     /// An answer in the version `kind`: objects are converted, entries prepared.

@@ -166,6 +166,59 @@ async fn events_are_converted_and_a_watch_in_another_version_misses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_selector_asks_for_fields_of_its_own_version() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    let mut definition = definition(&hook, "v1");
+    definition["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
+    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.dimensions.size"}]);
+    serve(&server, &definition).await;
+    server.post(V1, &widget("a", 1)).await.expect(201);
+    let ones = format!("{V2}?fieldSelector=spec.dimensions.size%3D1");
+    let request = http::Request::get(format!("{ones}&watch=1")).body(Vec::new()).expect("a request");
+    let mut lines = server.admin().request_stream(request).await.expect("a watch").lines();
+    let mut next = async || {
+        let line =
+            tokio::time::timeout(Duration::from_secs(20), lines.try_next()).await.expect("an event in time");
+        let event: Value = serde_json::from_str(&line.expect("a line").expect("an event")).expect("JSON");
+        let object = &event["object"];
+        let size = object["spec"]["dimensions"]["size"].as_i64();
+        (event["type"].clone(), object["metadata"]["name"].clone(), size)
+    };
+    assert_eq!(next().await, (json!("ADDED"), json!("a"), Some(1)));
+    for (name, size) in [("b", 2), ("c", 1), ("d", 1)] {
+        server.post(V1, &widget(name, size)).await.expect(201);
+    }
+    assert_eq!(next().await, (json!("ADDED"), json!("c"), Some(1)));
+    assert_eq!(next().await, (json!("ADDED"), json!("d"), Some(1)));
+
+    let names = async |path: &str| {
+        let list = server.get(path).await.expect(200);
+        let items = list["items"].as_array().expect("items").iter();
+        items.map(|item| item["metadata"]["name"].as_str().expect("a name").to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&ones).await, ["a", "c", "d"]);
+    assert_eq!(names(&format!("{V1}?fieldSelector=spec.size%3D2")).await, ["b"]);
+    assert_eq!(
+        names(&format!("{V2}?fieldSelector=spec.dimensions.size!%3D1,metadata.name%3Db")).await,
+        ["b"]
+    );
+    let page = server.get(&format!("{ones}&limit=2")).await.expect(200);
+    let rest = format!("{ones}&limit=2&continue={}", page["metadata"]["continue"].as_str().expect("more"));
+    assert_eq!(names(&rest).await, ["d"]);
+
+    // What changes is gone for those who select what it was, and there for those who select what it is.
+    server.patch(&format!("{V1}/a"), "merge", &json!({"spec": {"size": 3}})).await.expect(200);
+    assert_eq!(next().await, (json!("DELETED"), json!("a"), Some(1)));
+    server.patch(&format!("{V1}/b"), "merge", &json!({"spec": {"size": 1}})).await.expect(200);
+    assert_eq!(next().await, (json!("ADDED"), json!("b"), Some(1)));
+    server.delete(&format!("{V1}/c")).await.expect(200);
+    assert_eq!(next().await, (json!("DELETED"), json!("c"), Some(1)));
+    server.delete(&ones).await.expect(200);
+    assert_eq!(names(V1).await, ["a"], "a deletion of many selects as a list does");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_keep_the_version_they_were_stored_in_when_another_becomes_the_stored_one() {
     let server = TestServer::start().await;
     let hook = WebhookServer::start(|review| say(&converted(review))).await;

@@ -3,6 +3,7 @@
 use ferry_api::Status;
 use ferry_api::selector::{FieldSelector, LabelSelector};
 use ferry_registry::cache::Filter;
+use ferry_registry::conversion::Conversion;
 use ferry_registry::verbs::Answer;
 use ferry_registry::verbs::list::{Continue, Freshness};
 
@@ -125,6 +126,9 @@ pub fn filter(target: Target<'_>) -> Result<Filter, Status> {
             strategy.may_select(field, version)
         })?
     };
+    if let Conversion::Webhook(_) = &target.resource.conversion {
+        filter = filter.seen_in(target.kind);
+    }
     filter.include_uninitialized = target.request.query.flag("includeUninitialized");
     Ok(filter)
 }

@@ -205,9 +205,9 @@ struct Initial {
 }
 
 struct Converting {
-    change: Change,
     event: Arc<Event>,
-    done: BoxFuture<'static, Result<(), Status>>,
+    /// What the event is to the watch, when the object that it shows is converted.
+    done: BoxFuture<'static, Result<Option<Change>, Status>>,
 }
 
 async fn over(deadline: Instant, stopping: CancellationToken) {
@@ -249,12 +249,17 @@ impl EventStream {
         }
         self.seats = None;
         if let Some(converting) = &mut self.converting {
-            ready!(converting.done.poll_unpin(context))?;
-            if let Some(Converting { change, event, .. }) = self.converting.take() {
-                self.last_sent = event.revision;
-                self.sent.inc();
-                return Poll::Ready(self.frames.shared_frame(change, &event).map(Some));
-            }
+            let seen = ready!(converting.done.poll_unpin(context))?;
+            let event = converting.event.clone();
+            self.converting = None;
+            self.last_sent = event.revision;
+            let Some(change) = seen else {
+                // The next one has its turn after others had theirs.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            };
+            self.sent.inc();
+            return Poll::Ready(self.frames.shared_frame(change, &event).map(Some));
         }
         // Read before the watcher looks: an event that is applied after its look must not be covered by a bookmark.
         let applied = self.frames.registry.log.applied();
@@ -263,7 +268,7 @@ impl EventStream {
                 Status::expired(format!("too old resource version: {} ({})", self.last_sent, gone.oldest))
             })?;
             if let Conversion::Webhook(_) = &self.frames.resource.conversion {
-                self.converting = Some(self.frames.convert(change, event));
+                self.converting = Some(self.frames.convert(change, event, &self.filter));
                 return self.poll_bytes(context);
             }
             return Poll::Ready(self.events(change, &event).map(Some));
@@ -369,14 +374,24 @@ impl Frames {
         if self.in_lines || !is_json || entry.json.len() < CHUNK / 2 {
             return Ok(None);
         }
-        respond::json_of(&self.resource, &self.kind, entry).map(Some)
+        self.resource.json_of(entry, &self.kind).map(Some)
     }
 
     /// Has the object that an event shows converted, for all who watch this version.
-    fn convert(&self, change: Change, event: Arc<Event>) -> Converting {
-        let (resource, kind, shown) = (self.resource.clone(), self.kind.clone(), event.shown(change));
-        let done = async move { resource.prepare(&[shown], &kind).await }.boxed();
-        Converting { change, event, done }
+    fn convert(&self, change: Change, event: Arc<Event>, filter: &Filter) -> Converting {
+        let (resource, kind, of) = (self.resource.clone(), self.kind.clone(), event.clone());
+        let by_fields = filter.needs_version().map(|_| filter.clone());
+        let done = async move {
+            let seen = match by_fields {
+                Some(filter) => resource.see_converted(&of, &filter, &kind).await?,
+                None => Some(change),
+            };
+            if let Some(change) = seen {
+                resource.prepare(&[of.shown(change)], &kind).await?;
+            }
+            Ok(seen)
+        };
+        Converting { event, done: done.boxed() }
     }
 
     /// Whole objects are written once per event; tables and partial objects per watcher.
@@ -391,7 +406,7 @@ impl Frames {
         if self.wanted.view == View::Whole {
             return self.whole_frame(change.as_str(), entry);
         }
-        let object = serde_json::from_slice(&respond::json_of(&self.resource, &self.kind, entry)?)
+        let object = serde_json::from_slice(&self.resource.json_of(entry, &self.kind)?)
             .ok()
             .and_then(ferry_api::Object::from_value)
             .ok_or_else(|| Status::internal("an object of the cache cannot be read"))?;
@@ -411,7 +426,7 @@ impl Frames {
             Encoding::Protobuf => {
                 Ok(protobuf_frame(change, &respond::protobuf_of(&self.resource, &self.kind, entry)?))
             }
-            _ => Ok(json_frame(change, &respond::json_of(&self.resource, &self.kind, entry)?)),
+            _ => Ok(json_frame(change, &self.resource.json_of(entry, &self.kind)?)),
         }
     }
 

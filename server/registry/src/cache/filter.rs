@@ -1,7 +1,9 @@
 //! Which objects a list or watch is about: a place, labels and fields.
 
-use ferry_api::Status;
+use std::sync::Arc;
+
 use ferry_api::selector::{FieldSelector, LabelSelector};
+use ferry_api::{Kind, Status};
 
 use super::Entry;
 use crate::strategy::Selectable;
@@ -14,6 +16,8 @@ pub struct Filter {
     /// Objects that are not finished yet are shown as well.
     pub include_uninitialized: bool,
     fields: Vec<FieldRequirement>,
+    /// The version whose fields are asked for, where a webhook has to convert objects to it first.
+    seen_in: Option<Arc<Kind>>,
 }
 
 #[derive(Debug, Clone)]
@@ -29,6 +33,12 @@ enum FieldRef {
     Namespace,
     /// A position in the strategy's selectable fields.
     Selectable(usize),
+}
+
+impl FieldRequirement {
+    fn holds(&self, value: &str) -> bool {
+        (value == &*self.value) == self.equal
+    }
 }
 
 impl Filter {
@@ -88,6 +98,19 @@ impl Filter {
         Ok(filter)
     }
 
+    /// The fields are those of the version `kind`, which a webhook converts to: [`Filter::matches`] lets through whatever the
+    /// rest of the filter does, and the fields are for [`Filter::matches_converted`].
+    pub fn seen_in(mut self, kind: &Arc<Kind>) -> Filter {
+        let is_field = |requirement: &FieldRequirement| matches!(requirement.field, FieldRef::Selectable(_));
+        self.seen_in = self.fields.iter().any(is_field).then(|| kind.clone());
+        self
+    }
+
+    /// The version that an object has to be converted to before [`Filter::matches_converted`] can be asked.
+    pub fn needs_version(&self) -> Option<&Arc<Kind>> {
+        self.seen_in.as_ref()
+    }
+
     pub fn matches(&self, entry: &Entry) -> bool {
         if entry.uninitialized && !self.include_uninitialized {
             return false;
@@ -99,10 +122,19 @@ impl Filter {
             let value = match requirement.field {
                 FieldRef::Name => entry.name(),
                 FieldRef::Namespace => entry.namespace(),
+                FieldRef::Selectable(_) if self.seen_in.is_some() => return true,
                 FieldRef::Selectable(position) => &entry.fields[position],
             };
-            (value == &*requirement.value) == requirement.equal
+            requirement.holds(value)
         }) && self.labels.matches(|key| entry.label(key))
+    }
+
+    /// Whether the selectable fields of an object, converted to the version asked for, are as the selector says.
+    pub fn matches_converted(&self, fields: &[Box<str>]) -> bool {
+        self.fields.iter().all(|requirement| match requirement.field {
+            FieldRef::Selectable(position) => requirement.holds(&fields[position]),
+            FieldRef::Name | FieldRef::Namespace => true,
+        })
     }
 
     /// Every object of its namespace matches.
@@ -110,8 +142,11 @@ impl Filter {
         self.fields.is_empty() && self.labels.is_everything()
     }
 
-    /// The one value that the selectable field at `position` must have.
+    /// The one value that the selectable field at `position` must have, in the object as it is stored.
     pub fn required_value(&self, position: usize) -> Option<&str> {
+        if self.seen_in.is_some() {
+            return None;
+        }
         self.fields
             .iter()
             .find(|requirement| requirement.equal && requirement.field == FieldRef::Selectable(position))

@@ -337,12 +337,7 @@ impl Event {
     pub fn seen_through(&self, filter: &Filter) -> Option<Change> {
         let before = self.previous.as_deref().is_some_and(|previous| filter.matches(previous));
         let after = !self.deleted && filter.matches(&self.entry);
-        match (before, after) {
-            (false, true) => Some(Change::Added),
-            (true, true) => Some(Change::Modified),
-            (true, false) => Some(Change::Deleted),
-            (false, false) => None,
-        }
+        Change::between(before, after)
     }
 
     /// The object that a watcher is shown: one that left its selector is shown as it last matched, at the
@@ -383,6 +378,16 @@ impl Event {
 }
 
 impl Change {
+    /// What becomes of an object for those who see it before, after, both or neither.
+    pub fn between(before: bool, after: bool) -> Option<Change> {
+        match (before, after) {
+            (false, true) => Some(Change::Added),
+            (true, true) => Some(Change::Modified),
+            (true, false) => Some(Change::Deleted),
+            (false, false) => None,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Change::Added => "ADDED",

@@ -77,7 +77,12 @@ impl Registry {
                 (snapshot, applied.max(touched))
             }
         };
-        let page = page(&snapshot, filter, limit, from.as_ref().map(|from| from.after.as_str()));
+        let converted = match filter.needs_version() {
+            Some(kind) => Some(resource.select_converted(&snapshot, filter, kind).await?),
+            None => None,
+        };
+        let shown = converted.as_ref().unwrap_or(&snapshot);
+        let page = page(shown, filter, limit, from.as_ref().map(|from| from.after.as_str()));
         let next = page.more.then(|| Continue {
             revision,
             after: page.entries.last().map_or_else(String::new, |entry| entry.key.to_string()),

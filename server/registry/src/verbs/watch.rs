@@ -25,6 +25,8 @@ pub struct Watching {
 }
 
 impl Registry {
+    /// Where the filter needs a version that a webhook converts to, the watcher delivers events that the rest of it lets
+    /// through; [`Resource::see_converted`] tells what they are to it.
     pub async fn watch(&self, resource: &Resource, filter: Filter, start: Start) -> Result<Watching, Status> {
         match start {
             Start::After(revision) => {
@@ -42,7 +44,10 @@ impl Registry {
             }
             Start::Now(freshness) => {
                 let applied = self.wait_until_fresh(freshness).await?;
-                let (snapshot, touched, watcher) = resource.cache.watch_now(filter);
+                let (mut snapshot, touched, watcher) = resource.cache.watch_now(filter.clone());
+                if let Some(kind) = filter.needs_version() {
+                    snapshot = resource.select_converted(&snapshot, &filter, kind).await?;
+                }
                 Ok(Watching { initial: Some((snapshot, applied.max(touched))), watcher })
             }
         }
