@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_client::CancellationToken;
-use http::{Request, Response, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Body as _, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::WebPkiClientVerifier;
@@ -245,8 +246,12 @@ where
     let (came, mut requests) = tokio::sync::watch::channel(());
     let service = hyper::service::service_fn(move |request| {
         came.send_replace(());
+        let is_head = request.method() == Method::HEAD;
         let answered = answer(request);
-        async move { Ok::<_, Infallible>(answered.await) }
+        async move {
+            let response = answered.await;
+            Ok::<_, Infallible>(if is_head { without_body(response) } else { response })
+        }
     });
     let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let idle = async { while let Ok(Ok(())) = tokio::time::timeout(IDLE, requests.changed()).await {} };
@@ -257,6 +262,15 @@ where
             serving.await
         }
     }
+}
+
+/// What a HEAD is answered with: hyper leaves the body off in HTTP/1 only, and clients take one in HTTP/2 for an error.
+fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    Response::from_parts(head, Empty::new().map_err(|never| match never {}).boxed())
 }
 
 pub fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
@@ -285,6 +299,21 @@ mod tests {
         let limit = IDLE + PING.0 + PING.1;
         let ended = tokio::time::timeout(limit, served).await;
         assert!(ended.is_ok(), "still there after {limit:?}: {:?}", String::from_utf8_lossy(says));
+    }
+
+    #[tokio::test]
+    async fn a_head_is_answered_without_a_body_in_the_second_version_too() {
+        let (caller, stream) = tokio::io::duplex(1 << 16);
+        tokio::spawn(converse(stream, true, |_| std::future::ready(text(StatusCode::OK, "ok"))));
+        let (mut send, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(caller)).await.unwrap();
+        tokio::spawn(connection);
+        for (method, expected) in [(Method::GET, "ok\n"), (Method::HEAD, "")] {
+            let request = Request::builder().method(method).uri("https://node/healthz");
+            let response = send.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+            assert_eq!(response.headers()[CONTENT_LENGTH], "3");
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ pub struct Usable {
     pub cluster: Vec<SocketAddr>,
     /// For the `Local` traffic policy.
     pub local: Vec<SocketAddr>,
+    /// Those of this node are ready; else they serve on their way out, and load balancers should go elsewhere.
+    pub local_ready: bool,
     /// Some endpoint anywhere takes traffic, though perhaps none that this node may use.
     pub anywhere: bool,
 }
@@ -77,11 +79,12 @@ pub fn usable(endpoints: &[Endpoint], node: &Node) -> Usable {
         cluster = addresses(&|endpoint| serves_last(&endpoint));
     }
     let mut local = addresses(&|endpoint| endpoint.local && endpoint.ready);
-    if local.is_empty() {
+    let local_ready = !local.is_empty();
+    if !local_ready {
         local = addresses(&|endpoint| endpoint.local && serves_last(&endpoint));
     }
     let anywhere = endpoints.iter().any(|endpoint| endpoint.ready || serves_last(&endpoint));
-    Usable { cluster, local, anywhere }
+    Usable { cluster, local, local_ready, anywhere }
 }
 
 /// Whose hints are followed. Hints count only when every ready endpoint has one and some endpoint is
@@ -193,6 +196,17 @@ mod tests {
         check(&["1:terminating"], &[], &[], false);
         check(&["1:ready", "2:local,serving,terminating"], &[1], &[2], true);
         check(&["1:ready", "2:local,ready", "3:local,serving,terminating"], &[1, 2], &[2], true);
+    }
+
+    #[test]
+    fn a_node_whose_endpoints_all_terminate_is_not_ready_for_load_balancers() {
+        let check = |endpoints: &[&str], ready| {
+            let all: Vec<Endpoint> = endpoints.iter().map(|text| endpoint(text)).collect();
+            assert_eq!(usable(&all, &Node::default()).local_ready, ready, "{endpoints:?}");
+        };
+        check(&["1:ready"], false);
+        check(&["1:local,serving,terminating"], false);
+        check(&["1:local,serving,terminating", "2:local,ready"], true);
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub enum Verdict<'a> {
 
 impl ServicePort {
     pub fn verdict(&self, frontend: &Frontend) -> Verdict<'_> {
-        let Usable { cluster, local, anywhere } = &self.endpoints;
+        let Usable { cluster, local, anywhere, .. } = &self.endpoints;
         if !anywhere {
             return Verdict::Reject;
         }
@@ -144,10 +144,11 @@ pub fn ports(
     ports
 }
 
-/// The number of this node's endpoints behind any port, for health checks of load balancers.
+/// The number of this node's ready endpoints behind any port, for health checks of load balancers.
 pub fn local_endpoints(ports: &[ServicePort]) -> usize {
+    let ready = ports.iter().filter(|port| port.endpoints.local_ready);
     let mut addresses: Vec<IpAddr> =
-        ports.iter().flat_map(|port| port.endpoints.local.iter().map(SocketAddr::ip)).collect();
+        ready.flat_map(|port| port.endpoints.local.iter().map(SocketAddr::ip)).collect();
     addresses.sort_unstable();
     addresses.dedup();
     addresses.len()

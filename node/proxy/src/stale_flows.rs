@@ -77,6 +77,7 @@ mod tests {
             endpoints: Usable {
                 cluster: endpoints.iter().map(|e| format!("{e}:53").parse().unwrap()).collect(),
                 local: vec![],
+                local_ready: false,
                 anywhere: !endpoints.is_empty(),
             },
             affinity: None,

@@ -487,7 +487,12 @@ fn empty_dir(pod: &Pod, source: &EmptyDirVolumeSource, path: &Path) -> Result<()
     } else if !new {
         return Ok(());
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map_err(io("opening the volume to all"))?;
+    // a memory file system is open to all as it is, with the bit that keeps users from removing each other's files
+    let mode = fs::metadata(path).map_err(io("looking at the volume"))?.permissions().mode();
+    if mode & 0o777 != 0o777 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777))
+            .map_err(io("opening the volume to all"))?;
+    }
     if let Some(group) = fs_group(pod) {
         ownership::give_to_group(path, group, false, ChangePolicy::Always)
             .map_err(io("giving the volume to its group"))?;
@@ -503,7 +508,7 @@ fn memory_size(pod: &Pod, source: &EmptyDirVolumeSource) -> Option<u64> {
     [said, pod_limit].into_iter().flatten().min().and_then(|limit| u64::try_from(limit).ok())
 }
 
-/// Tokens are for their pod's user alone; a group shares them where set.
+/// Tokens are for their pod's user alone; a group reads them where set.
 fn token_file(pod: &Pod, text: String, default_mode: Option<i32>) -> File {
     let users: std::collections::BTreeSet<Option<i64>> = pod::containers(pod)
         .iter()
@@ -518,7 +523,7 @@ fn token_file(pod: &Pod, text: String, default_mode: Option<i32>) -> File {
         _ => None,
     };
     let (mode, user) = match (fs_group(pod), only_user) {
-        (Some(_), _) => (0o640, None),
+        (Some(_), user) => (0o640, user),
         (None, Some(user)) => (0o600, Some(user)),
         (None, None) => (payload::mode(None, default_mode), None),
     };
@@ -558,6 +563,39 @@ async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn pod(security_context: serde_json::Value) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c"}], "securityContext": security_context},
+        }))
+        .expect("a pod")
+    }
+
+    #[test]
+    fn a_token_belongs_to_the_pods_user_and_is_read_by_its_group() {
+        let check = |context, mode, user| {
+            let file = token_file(&pod(context), "token".into(), None);
+            assert_eq!((file.mode, file.user), (mode, user));
+        };
+        check(serde_json::json!({}), 0o644, None);
+        check(serde_json::json!({"runAsUser": 1000}), 0o600, Some(1000));
+        check(serde_json::json!({"fsGroup": 10000}), 0o640, None);
+        check(serde_json::json!({"runAsUser": 1000, "fsGroup": 10000}), 0o640, Some(1000));
+    }
+
+    #[test]
+    fn users_of_a_volume_in_memory_cannot_remove_each_others_files() {
+        let folder = tempfile::tempdir().expect("a directory can be made");
+        let path = folder.path().join("volume");
+        let source = EmptyDirVolumeSource { medium: Some("Memory".into()), ..Default::default() };
+        if let Err(problem) = empty_dir(&pod(serde_json::json!({"fsGroup": 123})), &source, &path) {
+            return ferry_skip::missing(&format!("the right to mount: {problem:?}"));
+        }
+        let mode = fs::metadata(&path).expect("it is there").permissions().mode() & 0o7777;
+        mount::unmount(&path).expect("it was mounted");
+        assert_eq!(mode, 0o3777);
+    }
 
     #[test]
     fn directories_of_a_sub_path_are_as_open_as_their_volume() {
