@@ -83,6 +83,17 @@ pub async fn claim_all<O: Namespaced, K: Namespaced>(
     selector: &Selector,
     candidates: Vec<Arc<K>>,
 ) -> Result<Vec<Arc<K>>, Error> {
+    claim_held(client, owner, selector, candidates, &[]).await
+}
+
+/// The same for an owner that holds its objects by finalizers: it lets go of what it gives back.
+pub async fn claim_held<O: Namespaced, K: Namespaced>(
+    client: &Client,
+    owner: &O,
+    selector: &Selector,
+    candidates: Vec<Arc<K>>,
+    finalizers: &[&str],
+) -> Result<Vec<Arc<K>>, Error> {
     let api: Api<K> = Api::namespaced(client.clone(), &owner.namespace().unwrap_or_default());
     let mut claimed = Vec::with_capacity(candidates.len());
     let mut may_adopt = None;
@@ -90,7 +101,7 @@ pub async fn claim_all<O: Namespaced, K: Namespaced>(
         match claim(owner, selector, &*object) {
             Claim::Ignore => {}
             Claim::Keep => claimed.push(object),
-            Claim::Release => release(&api, owner, &*object).await?,
+            Claim::Release => release(&api, owner, &*object, finalizers).await?,
             Claim::Adopt => {
                 if may_adopt.is_none() {
                     may_adopt = Some(is_still_there(client, owner).await?);
@@ -119,9 +130,17 @@ async fn adopt<O: Namespaced, K: Namespaced>(api: &Api<K>, owner: &O, object: &K
     write(api, object, &patch, "adopt").await
 }
 
-async fn release<O: Namespaced, K: Namespaced>(api: &Api<K>, owner: &O, object: &K) -> Result<(), Error> {
+async fn release<O: Namespaced, K: Namespaced>(
+    api: &Api<K>,
+    owner: &O,
+    object: &K,
+    finalizers: &[&str],
+) -> Result<(), Error> {
     let reference = json!({"$patch": "delete", "uid": owner.uid()});
-    let patch = json!({"metadata": {"uid": object.uid(), "ownerReferences": [reference]}});
+    let mut patch = json!({"metadata": {"uid": object.uid(), "ownerReferences": [reference]}});
+    if !finalizers.is_empty() {
+        patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = finalizers.into();
+    }
     write(api, object, &patch, "release").await.map(|_| ())
 }
 

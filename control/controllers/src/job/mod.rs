@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::context::{Context, Running};
 use crate::metrics;
 use crate::owned_pods::OwnedPods;
-use crate::ownership::{self, claim_all, controller_ref};
+use crate::ownership::{self, claim_held, controller_ref};
 use crate::pods::{by_controller, from_template, orphans_of};
 use crate::slow_start::together;
 use plan::{Failures, INDEX, INDEX_FAILURES, Plan, TRACKING, is_finished, is_indexed};
@@ -86,7 +86,7 @@ impl Controller {
         let Some(selector) = selector else { return Ok(Outcome::Done) };
         let mut candidates = self.pods.get(&uid);
         candidates.extend(self.pods.get(&orphans_of(&key.namespace)));
-        let pods = claim_all(&self.client, &*job, &selector, candidates).await?;
+        let pods = claim_held(&self.client, &*job, &selector, candidates, &[TRACKING]).await?;
         let failures = self.failures.lock().get(&key).copied().unwrap_or_default();
         let plan =
             plan::plan(&job, &pods, failures, self.owned.satisfied_expectations(&key), Timestamp::now());
@@ -142,12 +142,12 @@ impl Controller {
         released.await.into_iter().collect::<Result<(), kube::Error>>().attempting("release finished pods")
     }
 
-    /// The Job is gone: nobody will count its pods, so they are let go.
+    /// The Job is gone: nobody will count its pods, so they are let go; those too that were orphaned with its deletion.
     async fn release_orphans(&self, key: &NamespacedName) -> Result<Outcome, Error> {
         self.owned.forget(key);
         self.failures.lock().remove(key);
         let mut left = self.pods.in_namespace(&key.namespace);
-        left.retain(|pod| owner::<Job>(&**pod).as_ref() == Some(key));
+        left.retain(|pod| owner::<Job>(&**pod).is_none_or(|owner| owner == *key));
         self.release(left).await?;
         Ok(Outcome::Done)
     }

@@ -5,6 +5,7 @@ mod autoscaling;
 mod browser;
 mod faults;
 mod hollow;
+mod jobs;
 mod kubectl;
 mod processes;
 mod service_ranges;
