@@ -7,6 +7,7 @@ use std::{
 
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 
+use crate::service::is_left_alone;
 use crate::{Family, Node, Protocol};
 
 /// One address and port behind a service port.
@@ -45,7 +46,7 @@ pub fn of_port(
 ) -> Vec<Endpoint> {
     let mut endpoints: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
     for slice in slices.iter().map(AsRef::as_ref) {
-        if slice.address_type != family.address_type() {
+        if slice.address_type != family.address_type() || is_left_alone(&slice.metadata) {
             continue;
         }
         let ports = slice.ports.iter().flatten().filter(|port| {

@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     core::v1::{LoadBalancerIngress, Service},
     discovery::v1::EndpointSlice,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
     Family, Node, Protocol,
@@ -105,13 +106,8 @@ pub fn ports(
     family: Family,
 ) -> Vec<ServicePort> {
     let Some(spec) = &service.spec else { return Vec::new() };
-    let left_alone = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
     let headless = matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"));
-    let labels = service.metadata.labels.as_ref();
-    if headless
-        || spec.type_.as_deref() == Some("ExternalName")
-        || labels.is_some_and(|labels| left_alone.iter().any(|label| labels.contains_key(*label)))
-    {
+    if headless || spec.type_.as_deref() == Some("ExternalName") || is_left_alone(&service.metadata) {
         return Vec::new();
     }
     let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
@@ -142,6 +138,12 @@ pub fn ports(
         });
     }
     ports
+}
+
+/// Whether a Service or a slice is labelled as headless, or as one that another proxy cares for.
+pub fn is_left_alone(metadata: &ObjectMeta) -> bool {
+    const LABELS: [&str; 2] = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
+    metadata.labels.as_ref().is_some_and(|labels| LABELS.iter().any(|label| labels.contains_key(*label)))
 }
 
 /// The number of this node's ready endpoints behind any port, for health checks of load balancers.
@@ -276,23 +278,33 @@ impl Addresses {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
     use crate::test_objects::{service, slice};
 
     #[test]
-    fn services_labelled_as_headless_or_as_another_proxys_are_left_alone() {
-        let slices = [slice("web", 8080, &[json!({"addresses": ["10.244.0.1"]})])];
+    fn what_is_labelled_as_headless_or_as_another_proxys_is_left_alone() {
+        let mut slices = [slice("web", 8080, &[json!({"addresses": ["10.244.0.1"]})])];
         let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
             "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
         let mut own = service("web", spec);
-        let mut served = |label: &str| {
-            own.metadata.labels = Some([(label.to_owned(), String::new())].into());
-            ports(&own, &slices, &Node::default(), Family::V4).len()
-        };
-        assert_eq!(served("app"), 1);
-        assert_eq!(served("service.kubernetes.io/headless"), 0);
-        assert_eq!(served("service.kubernetes.io/service-proxy-name"), 0);
+        let labelled = |label: &str| Some([(label.to_owned(), String::new())].into());
+        for (label, is_served) in [
+            ("app", true),
+            ("service.kubernetes.io/headless", false),
+            ("service.kubernetes.io/service-proxy-name", false),
+        ] {
+            own.metadata.labels = labelled(label);
+            assert_eq!(ports(&own, &slices, &Node::default(), Family::V4).len(), usize::from(is_served));
+        }
+        own.metadata.labels = None;
+        for (label, endpoints) in [("app", 1), ("service.kubernetes.io/headless", 0)] {
+            Arc::make_mut(&mut slices[0]).metadata.labels = labelled(label);
+            let ports = ports(&own, &slices, &Node::default(), Family::V4);
+            assert_eq!(ports[0].endpoints.cluster.len(), endpoints, "{label}");
+        }
     }
 }
