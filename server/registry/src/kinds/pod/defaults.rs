@@ -28,6 +28,9 @@ pub fn spec(spec: &mut Map<String, Value>) {
 
 /// What holds for pods and not for templates of them.
 pub fn of_pod(spec: &mut Map<String, Value>) {
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".into(), 1.into());
+    }
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool) == Some(true);
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -94,6 +97,15 @@ fn is_latest(image: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_negative_grace_period_of_a_pod_is_one_second() {
+        for (given, becomes) in [(-1, 1), (0, 0), (30, 30)] {
+            let mut spec = json!({"terminationGracePeriodSeconds": given});
+            of_pod(spec.as_object_mut().expect("an object"));
+            assert_eq!(spec["terminationGracePeriodSeconds"], becomes);
+        }
+    }
 
     #[test]
     fn the_pull_policy_follows_the_tag() {
