@@ -1,6 +1,6 @@
 //! Each rule by the least change to a good definition that breaks it.
 
-use ferry_api::{FieldErrors, Object};
+use ferry_api::{FieldErrors, GroupVersionKind, Kind, Object, kinds};
 use serde_json::{Value, json};
 
 use super::Definition;
@@ -43,6 +43,12 @@ fn prepared(value: Value) -> Object {
     object
 }
 
+/// The version that definitions are written in.
+fn asked() -> &'static Kind {
+    let gvk = GroupVersionKind::from_api_version("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    kinds::builtin_row(&gvk).expect("definitions are built in")
+}
+
 fn told(errors: &FieldErrors) -> Vec<String> {
     errors.0.iter().map(ToString::to_string).collect()
 }
@@ -52,7 +58,7 @@ fn create(change: impl FnOnce(&mut Value), expected: &[&str]) {
     let mut value = good();
     change(&mut value);
     let mut errors = FieldErrors::default();
-    Definition.validate(&prepared(value), "v1", &mut errors).expect("judged");
+    Definition.validate(&prepared(value), asked(), &mut errors).expect("judged");
     assert_eq!(told(&errors), expected);
 }
 
@@ -66,7 +72,7 @@ fn update(old: impl FnOnce(&mut Value), new: impl FnOnce(&mut Value), expected: 
     Definition.default(&mut after);
     Definition.prepare_update(&mut after, &before);
     let mut errors = FieldErrors::default();
-    Definition.validate_update(&after, &before, "v1", UpdateScope::Main, &mut errors).expect("judged");
+    Definition.validate_update(&after, &before, asked(), UpdateScope::Main, &mut errors).expect("judged");
     assert_eq!(told(&errors), expected);
 }
 
@@ -494,7 +500,7 @@ fn a_status_write_is_judged_by_its_names_alone() {
     after.section_mut("status").insert("acceptedNames".into(), json!({"plural": "W"}));
     let mut errors = FieldErrors::default();
     let scope = UpdateScope::Status;
-    Definition.validate_update(&after, &before, "v1", scope, &mut errors).expect("judged");
+    Definition.validate_update(&after, &before, asked(), scope, &mut errors).expect("judged");
     assert_eq!(errors.0.len(), 1);
     assert_eq!(errors.0[0].path, "status.acceptedNames.plural");
 }
@@ -503,7 +509,7 @@ fn a_status_write_is_judged_by_its_names_alone() {
 fn formats_that_nobody_knows_are_told_once() {
     let warnings = |value: &Value| {
         let object = prepared(value.clone());
-        Definition.validate(&object, "v1", &mut FieldErrors::default()).expect("judged")
+        Definition.validate(&object, asked(), &mut FieldErrors::default()).expect("judged")
     };
     assert_eq!(warnings(&good()), Vec::<String>::new());
     let mut value = good();
@@ -517,7 +523,7 @@ fn formats_that_nobody_knows_are_told_once() {
     assert_eq!(warnings(&value), [r#"unrecognized format "colour""#]);
     let object = prepared(value);
     let again = Definition
-        .validate_update(&object, &object, "v1", UpdateScope::Main, &mut FieldErrors::default())
+        .validate_update(&object, &object, asked(), UpdateScope::Main, &mut FieldErrors::default())
         .expect("judged");
     assert_eq!(again, Vec::<String>::new(), "what was said before is not said again");
 }
