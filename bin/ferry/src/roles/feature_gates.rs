@@ -12,7 +12,7 @@ const KUBE: &str = "kube";
 
 #[derive(Args, Clone)]
 pub struct FeatureGateFlags {
-    /// Feature gates as [kube:]NAME=true|false, separated by commas. Names are checked; every feature stays as it is by
+    /// Feature gates as NAME=true|false or kube:NAME=true|false, separated by commas. Names are checked; every feature stays as it is by
     /// default, and a gate that asks for something else is named in the log
     #[arg(long, value_parser = parse, allow_hyphen_values = true)]
     feature_gates: Vec<Gates>,
