@@ -84,16 +84,26 @@ pub(crate) async fn ask(endpoint: &str) -> Result<Runtime, Error> {
             .map_err(|source| Error::Malformed { what: "the runtime's configuration".into(), source })?,
         None => Value::Null,
     };
-    let path = |key: &str, otherwise: &str| {
-        PathBuf::from(config["cni"][key].as_str().filter(|text| !text.is_empty()).unwrap_or(otherwise))
-    };
+    let (cni_configuration, cni_plugins) = network_directories(&config);
     Ok(Runtime {
         endpoint: endpoint.to_owned(),
-        cni_configuration: path("confDir", "/etc/cni/net.d"),
-        cni_plugins: path("binDir", "/opt/cni/bin"),
+        cni_configuration,
+        cni_plugins,
         cgroup_driver: cgroup_driver(&config),
         description: format!("{} {} at {endpoint}", version.runtime_name, version.runtime_version),
     })
+}
+
+/// Where the runtime looks for network configurations and plugins. Since 2.1 containerd has several directories of plugins, and
+/// leaves the one that it had before empty.
+fn network_directories(config: &Value) -> (PathBuf, PathBuf) {
+    let cni = &config["cni"];
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let plugins = text(&cni["binDir"]).or_else(|| text(&cni["binDirs"][0]));
+    (
+        text(&cni["confDir"]).unwrap_or_else(|| "/etc/cni/net.d".into()),
+        plugins.unwrap_or_else(|| "/opt/cni/bin".into()),
+    )
 }
 
 fn cgroup_driver(config: &Value) -> CgroupDriver {
@@ -126,6 +136,18 @@ mod tests {
         assert_eq!(cgroup_driver(&config(json!({"SystemdCgroup": true}))), CgroupDriver::Systemd);
         assert_eq!(cgroup_driver(&config(json!({}))), CgroupDriver::Cgroupfs);
         assert_eq!(cgroup_driver(&Value::Null), CgroupDriver::Cgroupfs);
+    }
+
+    #[test]
+    fn plugins_are_where_the_runtime_looks_for_them() {
+        for (cni, configuration, plugins) in [
+            (json!({"confDir": "/a", "binDir": "/b"}), "/a", "/b"),
+            (json!({"confDir": "/a", "binDir": "", "binDirs": ["/c", "/d"]}), "/a", "/c"),
+            (json!({"binDirs": null}), "/etc/cni/net.d", "/opt/cni/bin"),
+        ] {
+            let found = network_directories(&json!({ "cni": cni }));
+            assert_eq!(found, (configuration.into(), plugins.into()));
+        }
     }
 
     #[test]
