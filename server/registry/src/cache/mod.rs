@@ -199,7 +199,7 @@ impl Cache {
         &self.paths
     }
 
-    /// Nothing is written here any more: watchers get what they have not seen yet, and then [`Gone`].
+    /// Nothing is written here any more: watchers get what they have not seen yet, and then `Gone`.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.scopes.lock().values().flatten().for_each(|waiting| waiting.wake());
