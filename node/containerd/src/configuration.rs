@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::Containerd;
 
+/// What its sandboxes are started from. The kubelet brings it.
+pub const SANDBOX_IMAGE: &str = "localhost/ferry/pause:1";
+
 /// As TOML. `registries` holds how registries are reached, in containerd's own layout.
 pub fn of(containerd: &Containerd, registries: &Path, may_lower_scores: bool) -> String {
     let text = |path: &Path| Value::from(path.to_string_lossy()).to_string();
@@ -14,7 +17,7 @@ pub fn of(containerd: &Containerd, registries: &Path, may_lower_scores: bool) ->
          disabled_plugins = [\"io.containerd.snapshotter.v1.aufs\", \"io.containerd.snapshotter.v1.btrfs\", \
          \"io.containerd.snapshotter.v1.devmapper\", \"io.containerd.snapshotter.v1.zfs\"]\n\
          [grpc]\naddress = {socket}\n\
-         [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"localhost/ferry/pause:1\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{SANDBOX_IMAGE}\"\n\
          restrict_oom_score_adj = {restrict}\nnetns_mounts_under_state_dir = true\n\
          [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = {plugins}\nconf_dir = {configuration}\n\
          [plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = {registries}\n",

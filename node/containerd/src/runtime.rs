@@ -6,7 +6,7 @@ use ferry_kubelet::config::CgroupDriver;
 use ferry_kubelet::cri;
 use serde_json::Value;
 
-use crate::{Containerd, Error};
+use crate::{Containerd, Error, configuration};
 
 /// Where runtimes listen by custom.
 const SOCKETS: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
@@ -61,6 +61,12 @@ pub async fn find(containerd: &Containerd, endpoint: Option<&str>) -> Result<Opt
 }
 
 impl Runtime {
+    /// The image that sandboxes are started from, where it is known from elsewhere: containerd 2 does not say.
+    pub fn sandbox_image(&self, containerd: &Containerd) -> Option<&'static str> {
+        let is_own = self.endpoint == containerd.socket().display().to_string();
+        is_own.then_some(configuration::SANDBOX_IMAGE)
+    }
+
     /// The cluster's own containerd, whether it runs or not.
     pub fn own(containerd: &Containerd) -> Runtime {
         Runtime {

@@ -200,6 +200,10 @@ impl Node {
             pod_logs_dir: self.layout.pod_logs(),
             static_pod_path: Some(self.layout.data_dir.join("manifests")),
             container_runtime_endpoint: self.runtime.endpoint.clone(),
+            pod_infra_container_image: self
+                .runtime
+                .sandbox_image(&self.layout.containerd())
+                .map(str::to_owned),
             cluster_dns: vec![self.ranges.dns()?],
             cluster_domain: self.domain.clone(),
             port: ANY_PORT,
