@@ -214,7 +214,8 @@ fn an_object_is_told_in_full(browser: &Browser) {
         "/ScalingReplicaSet/.test(document.querySelector('#tab-panel').innerText)",
     );
     browser.click("#tab-life");
-    browser.until("its writes are there", "document.querySelectorAll('.life .head').length > 1 && /readyReplicas/.test(document.querySelector('.life').innerText)");
+    // A write that changes many fields is told by its first ones; how many writes bring the pods is the controllers' pace.
+    browser.until("its writes are there", "document.querySelectorAll('.life .head').length > 1 && /availableReplicas/.test(document.querySelector('.life').innerText)");
     accessible(browser, "life");
 }
 
