@@ -3,9 +3,12 @@
 //! ```text
 //! unit tests         two binaries at a time
 //! integration tests  one binary at a time
+//! black-box tests    one binary at a time; a test that fails is run once more, alone
 //! cluster tests      one test at a time, in a process of its own; one that fails is run once more
 //! ```
 //!
+//! Black-box and cluster tests drive processes of many threads on a host that others use, so one slow moment does not fail
+//! the run; a test that fails twice does.
 //! A cluster changes the host's network, so nothing runs beside it, and what a killed test leaves behind is taken away
 //! before the next. What passes only at the second time, and what is not checked, is named at the end.
 
@@ -96,8 +99,23 @@ impl Runner {
             }
             command.arg(filter);
         }
-        let outcome = self.attempt(&binary.name, command, BINARY_LIMIT)?;
+        let mut outcome = self.attempt(&binary.name, command, BINARY_LIMIT)?;
+        if binary.kind == Kind::BlackBox && !outcome.is_success() {
+            self.once_more(binary, &mut outcome)?;
+        }
         self.add(&binary.name, outcome);
+        Ok(())
+    }
+
+    /// Runs the failed tests of a binary again, each alone.
+    fn once_more(&self, binary: &Binary, outcome: &mut Outcome) -> Result<()> {
+        println!("{}", outcome.output);
+        let mut failed = binary.tests()?;
+        failed.retain(|test| outcome.failures().contains(test));
+        for test in failed {
+            println!("---- {} {test} is run once more", binary.name);
+            outcome.replace(&test, self.alone(binary, &test)?.second_time(&test));
+        }
         Ok(())
     }
 
@@ -113,27 +131,28 @@ impl Runner {
         let wanted = |test: &String| self.filter.as_ref().is_none_or(|filter| test.contains(filter.as_str()));
         for test in binary.tests()?.into_iter().filter(wanted) {
             let name = format!("{} {test}", binary.name);
-            let once = || -> Result<Outcome> {
-                let before = Present::on_host();
-                let mut command = binary.command();
-                // alone in its process, it need not be captured: what it printed is there if it is killed
-                command.args(["--exact", &test, "--nocapture"]);
-                let outcome = self.attempt(&name, command, CLUSTER_LIMIT)?;
-                if !outcome.is_success() {
-                    self.take_down(&before);
-                }
-                Ok(outcome)
-            };
-            let mut outcome = once()?;
+            let mut outcome = self.alone(binary, &test)?;
             if !outcome.is_success() {
                 println!("{}", outcome.output);
                 println!("---- {name} is run once more");
-                outcome = once()?;
-                outcome.is_second = true;
+                outcome = self.alone(binary, &test)?.second_time(&test);
             }
             self.add(&name, outcome);
         }
         Ok(())
+    }
+
+    /// One test, in a process of its own; if it fails, what it leaves on the host is taken away.
+    fn alone(&self, binary: &Binary, test: &str) -> Result<Outcome> {
+        let before = Present::on_host();
+        let mut command = binary.command();
+        // alone in its process, it need not be captured: what it printed is there if it is killed
+        command.args(["--exact", test, "--nocapture"]);
+        let outcome = self.attempt(&format!("{} {test}", binary.name), command, CLUSTER_LIMIT)?;
+        if !outcome.is_success() {
+            self.take_down(&before);
+        }
+        Ok(outcome)
     }
 
     fn attempt(&self, name: &str, mut command: Command, limit: Duration) -> Result<Outcome> {

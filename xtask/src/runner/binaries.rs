@@ -8,14 +8,19 @@ use serde_json::Value;
 
 use crate::step;
 
-/// The tests that start whole clusters.
-const CLUSTER: (&str, &str) = ("ferry-e2e", "cluster");
+/// The tests that start servers, and whole clusters.
+const BLACK_BOX: &str = "ferry-e2e";
+/// Those of them that change the host.
+const ON_HOST: &str = "cluster";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Inside a library or program.
     Unit,
     Integration,
+    /// Of servers and clusters that the tests start, on the host as it is.
+    BlackBox,
+    /// Of clusters that have the host to themselves.
     Cluster,
 }
 
@@ -58,10 +63,11 @@ fn read(line: &str) -> Result<Option<Binary>> {
     let target = message["target"]["name"].as_str().context("an artifact without a name")?;
     let is_integration = message["target"]["kind"][0] == "test";
     let package = package(message["package_id"].as_str().unwrap_or_default());
-    let kind = match (is_integration, (package, target) == CLUSTER) {
-        (_, true) => Kind::Cluster,
+    let kind = match (is_integration, package == BLACK_BOX) {
+        (true, true) if target == ON_HOST => Kind::Cluster,
+        (true, true) => Kind::BlackBox,
         (true, false) => Kind::Integration,
-        (false, false) => Kind::Unit,
+        (false, _) => Kind::Unit,
     };
     let name =
         if target.replace('_', "-") == package { package.into() } else { format!("{package} {target}") };
@@ -117,7 +123,9 @@ mod tests {
         assert_eq!((unit.name.as_str(), unit.kind), ("ferry-dns", Kind::Unit));
         assert_eq!(unit.directory, Path::new("/f/ferry-dns"));
         let other = artifact("ferry-e2e", "verbs", "test", r#""/t/verbs""#).unwrap();
-        assert_eq!((other.name.as_str(), other.kind), ("ferry-e2e verbs", Kind::Integration));
+        assert_eq!((other.name.as_str(), other.kind), ("ferry-e2e verbs", Kind::BlackBox));
+        let own = artifact("ferry-dns", "answers", "test", r#""/t/answers""#).unwrap();
+        assert_eq!(own.kind, Kind::Integration);
         let cluster = artifact("ferry-e2e", "cluster", "test", r#""/t/cluster""#).unwrap();
         assert_eq!(cluster.kind, Kind::Cluster);
         assert_eq!(artifact("ferry-dns", "ferry_dns", "lib", "null"), None);
