@@ -35,6 +35,9 @@ pub struct Flags {
     /// How many pods come and go in each round
     #[arg(long, default_value_t = 100)]
     pods: usize,
+    /// Seconds from the start of one round to the start of the next, at least
+    #[arg(long, default_value_t = 0)]
+    every: u64,
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -104,10 +107,13 @@ async fn soak(flags: &Flags) -> anyhow::Result<Vec<Sample>> {
     let mut kubelets = Kubelets::start(&plane.server, flags.nodes, <_>::default()).await?;
     post(&plane.client, "/api/v1/namespaces", json!({"metadata": {"name": NAMESPACE}})).await?;
     let duration = Duration::from_secs(flags.minutes * 60);
+    let mut pace = tokio::time::interval(Duration::from_secs(flags.every).max(Duration::from_nanos(1)));
+    pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (begin, mut rounds, mut samples) = (Instant::now(), 0, Vec::new());
     for tenth in 1..=10 {
         let end = begin + duration * tenth / 10;
         loop {
+            pace.tick().await;
             plane
                 .round(rounds, flags.pods, &mut kubelets)
                 .await
