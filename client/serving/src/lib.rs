@@ -14,4 +14,4 @@ mod pages;
 
 pub use guard::{Access, Guard, User, verb};
 pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};
-pub use pages::{Check, Extra, Pages, health, one_check};
+pub use pages::{Check, Extra, Pages, health, one_check, slis_page};

@@ -59,7 +59,7 @@ impl Pages {
         }
         match path {
             "/metrics" => respond(StatusCode::OK, CONTENT_TYPE, self.registry.text().into()),
-            "/metrics/slis" => respond(StatusCode::OK, CONTENT_TYPE, slis::text().into()),
+            "/metrics/slis" => slis_page(&["healthz", "livez", "readyz"], &self.checks),
             _ => {
                 let is_verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
                 health(path.trim_start_matches('/'), &self.checks, is_verbose)
@@ -118,6 +118,14 @@ pub fn health(endpoint: &str, checks: &[Check], is_verbose: bool) -> Response<Bo
         (true, true) => text(StatusCode::OK, format!("{lines}{endpoint} check passed")),
         (false, _) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed")),
     }
+}
+
+/// `/metrics/slis`: what the checks find now and found before. They are asked for it, since nobody else may have.
+pub fn slis_page(endpoints: &[&str], checks: &[Check]) -> Response<Body> {
+    for endpoint in endpoints {
+        health(endpoint, checks, false);
+    }
+    respond(StatusCode::OK, CONTENT_TYPE, slis::text().into())
 }
 
 /// What one of them finds.

@@ -94,11 +94,9 @@ impl Health {
 
 pub async fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
     let endpoint = parts[0];
-    let checks: Vec<_> =
-        CHECKS.iter().filter(|check| endpoint == "readyz" || !check.readiness_only).collect();
     let one = parts[1..].join("/");
     if !one.is_empty() {
-        return match checks.into_iter().find(|check| check.name == one) {
+        return match checks_of(endpoint).find(|check| check.name == one) {
             Some(check) => match verdict(check, &api.health, &store_health(api, &[check]).await) {
                 Ok(()) => text(200, "ok".into()),
                 Err(why) => text(500, format!("internal server error: {why}\n")),
@@ -107,19 +105,14 @@ pub async fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
         };
     }
     let excluded: Vec<&str> = request.query.all("exclude").collect();
-    let asked: Vec<_> = checks.iter().copied().filter(|check| !excluded.contains(&check.name)).collect();
-    let store = store_health(api, &asked).await;
     let (mut lines, mut passed) = (String::new(), true);
-    for check in checks {
-        let (sign, outcome) = match () {
-            () if excluded.contains(&check.name) => ('+', "excluded: ok"),
-            () => {
-                let is_healthy = verdict(check, &api.health, &store).is_ok();
-                slis::checked(check.name, endpoint, is_healthy);
-                passed &= is_healthy;
-                if is_healthy { ('+', "ok") } else { ('-', "failed: reason withheld") }
-            }
+    for (check, is_healthy) in judged(api, endpoint, &excluded).await {
+        let (sign, outcome) = match is_healthy {
+            None => ('+', "excluded: ok"),
+            Some(true) => ('+', "ok"),
+            Some(false) => ('-', "failed: reason withheld"),
         };
+        passed &= is_healthy != Some(false);
         let _ = writeln!(lines, "[{sign}]{} {outcome}", check.name);
     }
     match (passed, request.query.get("verbose").is_some()) {
@@ -127,6 +120,34 @@ pub async fn answer(api: &Api, request: &Request, parts: &[&str]) -> Response {
         (true, true) => text(200, format!("{lines}{endpoint} check passed\n")),
         (false, _) => text(500, format!("{lines}{endpoint} check failed\n")),
     }
+}
+
+/// `/metrics/slis`. The checks are asked for it: a server in one process with its kubelet has no probe that asks them.
+pub async fn slis(api: &Api) -> String {
+    for endpoint in ["healthz", "livez", "readyz"] {
+        judged(api, endpoint, &[]).await;
+    }
+    slis::text()
+}
+
+fn checks_of(endpoint: &str) -> impl Iterator<Item = &'static Check> {
+    let with_readiness = endpoint == "readyz";
+    CHECKS.iter().filter(move |check| with_readiness || !check.readiness_only)
+}
+
+/// The checks of an endpoint and what each found, which is counted; those excluded are not asked.
+async fn judged(api: &Api, endpoint: &str, excluded: &[&str]) -> Vec<(&'static Check, Option<bool>)> {
+    let is_asked = |check: &&Check| !excluded.contains(&check.name);
+    let asked: Vec<&Check> = checks_of(endpoint).filter(is_asked).collect();
+    let store = store_health(api, &asked).await;
+    let judge = |check: &'static Check| {
+        let is_healthy = is_asked(&check).then(|| verdict(check, &api.health, &store).is_ok());
+        if let Some(is_healthy) = is_healthy {
+            slis::checked(check.name, endpoint, is_healthy);
+        }
+        (check, is_healthy)
+    };
+    checks_of(endpoint).map(judge).collect()
 }
 
 fn verdict(check: &Check, health: &Health, store: &Result<(), String>) -> Result<(), String> {

@@ -34,7 +34,7 @@ pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Sta
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(api, request, &parts).await),
         ["version"] => Ok(respond::json_bytes(200, version::document().into())),
         ["metrics"] => Ok(text(api.metrics.text(api).await)),
-        ["metrics", "slis"] => Ok(text(ferry_metrics::slis::text())),
+        ["metrics", "slis"] => Ok(text(health::slis(api).await)),
         ["debug", "api_priority_and_fairness", what] => {
             let with_details = !request.query.text("includeRequestDetails").is_empty();
             let fairness = api.flow_control.fairness();

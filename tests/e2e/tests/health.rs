@@ -27,6 +27,22 @@ async fn a_server_whose_store_takes_no_writes_is_neither_ready_nor_alive() {
     }
 }
 
+/// Counters are of the whole process, so only their growth says something of this server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_reads_the_service_level_indicators_asks_the_checks() {
+    let server = TestServer::start().await;
+    let successes = async || {
+        let page = server.get("/metrics/slis").await;
+        let page = String::from_utf8_lossy(&page.bytes).into_owned();
+        let series = r#"kubernetes_healthchecks_total{name="informer-sync",status="success",type="readyz"} "#;
+        let count =
+            page.lines().find_map(|line| line.strip_prefix(series)).and_then(|count| count.parse().ok());
+        count.unwrap_or_else(|| panic!("{page}"))
+    };
+    let first: u64 = successes().await;
+    assert!(successes().await > first);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn component_statuses_tell_what_the_store_and_the_components_say() {
     let server = TestServer::start().await;

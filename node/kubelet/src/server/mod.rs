@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_client::CancellationToken;
-use ferry_metrics::{CONTENT_TYPE, slis};
 use ferry_serving::{Certificate, Check, ClientCa, Guard, Tls, User, respond, text};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -137,7 +136,7 @@ impl Server {
             ["metrics", "resource"] => self.resource_metrics().await,
             ["metrics", "cadvisor"] => self.cadvisor_metrics().await,
             ["metrics", "probes"] => self.probe_metrics(),
-            ["metrics", "slis"] => respond(StatusCode::OK, CONTENT_TYPE, slis::text().into()),
+            ["metrics", "slis"] => ferry_serving::slis_page(&["healthz"], &self.checks),
             ["logs", path @ ..] => host_logs::serve(path).await,
             ["containerLogs", namespace, pod, container] => {
                 self.logs(&request, namespace, pod, container).await
