@@ -669,91 +669,91 @@ impl Scheduler {
         self.leave(&pod.key);
         self.unreserve(pod);
         self.queue.failed(&pod.key, Instant::now());
-        let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
-        if let Some(at) = at {
+        if let Some(at) = self.profile_of(pod) {
             let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
             self.tell(at, pod, "SchedulerError", &message, None);
         }
     }
 
     fn finish(&mut self, done: Finished) {
-        let Finished { pod, node, step, allocated, result, began } = done;
-        let at = self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name());
-        match (step, result) {
-            (Step::Bind, Ok(())) => {
-                metrics::attempted(pod.scheduler_name(), "scheduled", began.elapsed());
-                if let Some((attempts, first)) = self.queue.attempts(&pod.key) {
-                    metrics::bound(attempts, first.elapsed());
-                }
-                metrics::knows(self.snapshot.len(), self.snapshot.placed_pods());
-                self.queue.remove(&pod.key);
-                if let Some(at) = at {
-                    let note = format!("Successfully assigned {} to {node}", pod.key);
-                    self.profiles[at].0.event(&pod.pod, EventType::Normal, "Scheduled", "Binding", note);
-                }
-            }
-            (Step::BindVolumes, Ok(())) => {
-                if let Some(awaiting) =
-                    self.awaiting_volumes.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid)
-                {
-                    awaiting.written = true;
-                    // the claims may have been bound before we heard of our own write
-                    self.look_at_volumes();
-                }
-            }
-            (Step::ReserveClaims, Ok(())) => {
-                let Some(awaiting) =
-                    self.awaiting_devices.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid)
-                else {
-                    return self.forget_allocations(&pod, &allocated);
-                };
-                awaiting.written = true;
-                let reservations = awaiting.reservations.clone();
-                self.settle_allocations(&pod, &reservations, &allocated);
-                if let (Some(at), true) = (at, has_conditions(&reservations)) {
-                    let note = format!("waiting for binding conditions for device on node {node}");
-                    let recorder = &self.profiles[at].0;
-                    recorder.event(
-                        &pod.pod,
-                        EventType::Normal,
-                        "BindingConditionsPending",
-                        "Scheduling",
-                        note,
-                    );
-                }
-                self.look_at_devices();
-            }
-            (_, Err(error)) => {
-                self.awaiting_volumes.remove(&pod.key);
-                match self.awaiting_devices.remove(&pod.key) {
-                    Some(awaiting) => self.settle_allocations(&pod, &awaiting.reservations, &allocated),
-                    None => self.forget_allocations(&pod, &allocated),
-                }
-                // someone may have bound it; the informer then has the last word
-                let seen = self.watched.pods.get(&pod.key);
-                let bound = seen.as_ref().is_some_and(|seen| node_name(&seen.pod).is_some());
-                if bound {
-                    return;
-                }
-                self.leave(&pod.key);
-                self.unreserve(&pod);
-                if seen.is_none_or(|seen| seen.uid != pod.uid) {
-                    self.queue.remove(&pod.key);
-                    return;
-                }
-                tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
-                metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
-                self.queue.failed(&pod.key, Instant::now());
-                if let Some(at) = at {
-                    let message = match step {
-                        Step::ReserveClaims => {
-                            format!("running PreBind plugin \"DynamicResources\": {error}")
-                        }
-                        Step::Bind | Step::BindVolumes => format!("binding rejected: {error}"),
-                    };
-                    self.tell(at, &pod, "SchedulerError", &message, None);
-                }
-            }
+        match (done.step, &done.result) {
+            (Step::Bind, Ok(())) => self.bound(&done),
+            (Step::BindVolumes, Ok(())) => self.volumes_written(&done),
+            (Step::ReserveClaims, Ok(())) => self.claims_reserved(&done),
+            (_, Err(error)) => self.binding_failed(&done, error),
+        }
+    }
+
+    /// The profile that a pod asks for.
+    fn profile_of(&self, pod: &PodInfo) -> Option<usize> {
+        self.profiles.iter().position(|(_, profile)| profile.name == pod.scheduler_name())
+    }
+
+    fn bound(&mut self, done: &Finished) {
+        let Finished { pod, node, began, .. } = done;
+        metrics::attempted(pod.scheduler_name(), "scheduled", began.elapsed());
+        if let Some((attempts, first)) = self.queue.attempts(&pod.key) {
+            metrics::bound(attempts, first.elapsed());
+        }
+        metrics::knows(self.snapshot.len(), self.snapshot.placed_pods());
+        self.queue.remove(&pod.key);
+        if let Some(at) = self.profile_of(pod) {
+            let note = format!("Successfully assigned {} to {node}", pod.key);
+            self.profiles[at].0.event(&pod.pod, EventType::Normal, "Scheduled", "Binding", note);
+        }
+    }
+
+    fn volumes_written(&mut self, done: &Finished) {
+        let own = self.awaiting_volumes.get_mut(&done.pod.key).filter(|own| own.pod.uid == done.pod.uid);
+        if let Some(awaiting) = own {
+            awaiting.written = true;
+            // the claims may have been bound before we heard of our own write
+            self.look_at_volumes();
+        }
+    }
+
+    fn claims_reserved(&mut self, done: &Finished) {
+        let Finished { pod, node, allocated, .. } = done;
+        let own = self.awaiting_devices.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid);
+        let Some(awaiting) = own else { return self.forget_allocations(pod, allocated) };
+        awaiting.written = true;
+        let reservations = awaiting.reservations.clone();
+        self.settle_allocations(pod, &reservations, allocated);
+        if let (Some(at), true) = (self.profile_of(pod), has_conditions(&reservations)) {
+            let note = format!("waiting for binding conditions for device on node {node}");
+            let recorder = &self.profiles[at].0;
+            recorder.event(&pod.pod, EventType::Normal, "BindingConditionsPending", "Scheduling", note);
+        }
+        self.look_at_devices();
+    }
+
+    fn binding_failed(&mut self, done: &Finished, error: &WriteError) {
+        let Finished { pod, node, step, allocated, began, .. } = done;
+        self.awaiting_volumes.remove(&pod.key);
+        match self.awaiting_devices.remove(&pod.key) {
+            Some(awaiting) => self.settle_allocations(pod, &awaiting.reservations, allocated),
+            None => self.forget_allocations(pod, allocated),
+        }
+        // someone may have bound it; the informer then has the last word
+        let seen = self.watched.pods.get(&pod.key);
+        if seen.as_ref().is_some_and(|seen| node_name(&seen.pod).is_some()) {
+            return;
+        }
+        self.leave(&pod.key);
+        self.unreserve(pod);
+        if seen.is_none_or(|seen| seen.uid != pod.uid) {
+            self.queue.remove(&pod.key);
+            return;
+        }
+        tracing::warn!(pod = %pod.key, node, error = %error, "binding failed");
+        metrics::attempted(pod.scheduler_name(), "error", began.elapsed());
+        self.queue.failed(&pod.key, Instant::now());
+        if let Some(at) = self.profile_of(pod) {
+            let message = match step {
+                Step::ReserveClaims => format!("running PreBind plugin \"DynamicResources\": {error}"),
+                Step::Bind | Step::BindVolumes => format!("binding rejected: {error}"),
+            };
+            self.tell(at, pod, "SchedulerError", &message, None);
         }
     }
 
@@ -795,12 +795,15 @@ impl Scheduler {
         span.set("node", node.clone());
         span.set("victims", candidate.victims.len() as i64);
         metrics::preempted(candidate.victims.len());
+        self.preempt(candidate.victims, cycle, &node);
+        self.withdraw_nominations(cycle.pod, &node);
+        Some(node)
+    }
+
+    fn preempt(&mut self, victims: Vec<Arc<PodInfo>>, cycle: &Cycle<'_>, node: &str) {
         let recorder = self.profiles.iter().find(|(_, profile)| profile.name == cycle.profile.name);
-        for victim in candidate.victims {
-            // one that is already on its way out needs no second push
-            if victim.is_terminating() {
-                continue;
-            }
+        // one that is already on its way out needs no second push
+        for victim in victims.into_iter().filter(|victim| !victim.is_terminating()) {
             let note = format!("Preempted by pod {} on node {node}", cycle.pod.uid);
             if let Some((recorder, _)) = recorder {
                 recorder.event(&victim.pod, EventType::Normal, "Preempted", "Preempting", note);
@@ -812,8 +815,11 @@ impl Scheduler {
                 }
             }));
         }
-        // those promised the same node before, and less important, look again
-        for key in self.nominated.after(cycle.pod, &node) {
+    }
+
+    /// Those who were promised the same node before, and are less important, look again.
+    fn withdraw_nominations(&mut self, pod: &PodInfo, node: &str) {
+        for key in self.nominated.after(pod, node) {
             self.nominated.remove(&key);
             if let Some(pod) = self.queue.pod(&key).cloned() {
                 let client = self.client.clone();
@@ -824,7 +830,6 @@ impl Scheduler {
                 }));
             }
         }
-        Some(node)
     }
 
     /// Has a claim give its devices back that keep the pod from every node; says what came of that.
