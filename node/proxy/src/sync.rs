@@ -57,14 +57,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     watch(&dirty, &services, &slices, &nodes);
 
     let health = Health::default();
-    if let Some(address) = config.health_address {
-        let (health, shutdown) = (health.clone(), shutdown.clone());
-        tokio::spawn(async move {
-            if let Err(error) = health::serve_own(address, health, shutdown).await {
-                tracing::warn!(%address, %error, "the proxy's health cannot be served");
-            }
-        });
-    }
+    serve_health(&config, &health, &shutdown);
     tokio::select! {
         () = async { services.synced().await; slices.synced().await; nodes.synced().await } => {}
         () = shutdown.cancelled() => return,
@@ -72,7 +65,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     let host_ports = read_host_ports().await;
     let node = node_of(&config, nodes.list().first().map(|node| &**node), host_ports);
     let events = Events::start(own.clone(), config.node_name.clone(), shutdown.clone());
-    let mut proxy = Proxy {
+    let proxy = Proxy {
         started: Timestamp::now(),
         look_soon: false,
         told: Report::default(),
@@ -89,41 +82,17 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
         programmed: HashMap::new(),
         whole: true,
     };
-    let mut wait = BACKOFF.0;
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let keys = dirty.take();
-        let applied = if keys.is_empty() && !proxy.whole { Ok(()) } else { proxy.sync(keys).await };
-        health.set(applied.is_ok());
-        if std::mem::take(&mut proxy.look_soon) {
-            look.reset_immediately();
+    proxy.keep(&dirty, &health, &shutdown).await;
+}
+
+fn serve_health(config: &Config, health: &Health, shutdown: &CancellationToken) {
+    let Some(address) = config.health_address else { return };
+    let (health, shutdown) = (health.clone(), shutdown.clone());
+    tokio::spawn(async move {
+        if let Err(error) = health::serve_own(address, health, shutdown).await {
+            tracing::warn!(%address, %error, "the proxy's health cannot be served");
         }
-        let retry = match applied {
-            Ok(()) => {
-                wait = BACKOFF.0;
-                None
-            }
-            Err(error) => {
-                tracing::error!(%error, "the service rules could not be applied");
-                let now = wait;
-                wait = (wait * 2).min(BACKOFF.1);
-                Some(now)
-            }
-        };
-        let again = async {
-            match retry {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = dirty.notify.notified() => {}
-            () = again => {}
-            _ = look.tick() => proxy.look_at_host(&dirty).await,
-            () = shutdown.cancelled() => return,
-        }
-    }
+    });
 }
 
 /// The services to look at again, with the revisions that ask for it.
@@ -205,6 +174,45 @@ struct Proxy {
 }
 
 impl Proxy {
+    /// Applies what changes, again and later each time where that fails.
+    async fn keep(mut self, dirty: &Dirty, health: &Health, shutdown: &CancellationToken) {
+        let mut wait = BACKOFF.0;
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let keys = dirty.take();
+            let applied = if keys.is_empty() && !self.whole { Ok(()) } else { self.sync(keys).await };
+            health.set(applied.is_ok());
+            if std::mem::take(&mut self.look_soon) {
+                look.reset_immediately();
+            }
+            let retry = match applied {
+                Ok(()) => {
+                    wait = BACKOFF.0;
+                    None
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the service rules could not be applied");
+                    let now = wait;
+                    wait = (wait * 2).min(BACKOFF.1);
+                    Some(now)
+                }
+            };
+            let again = async {
+                match retry {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = dirty.notify.notified() => {}
+                () = again => {}
+                _ = look.tick() => self.look_at_host(dirty).await,
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+
     async fn sync(
         &mut self,
         mut keys: BTreeMap<NamespacedName, Option<i64>>,

@@ -448,43 +448,12 @@ async fn forward(
     stream: Box<dyn Stream>,
 ) -> Result<Response, Status> {
     let mut sender = handshake(stream).await?;
-    let uri: Uri = destination
-        .path_and_query
-        .parse()
-        .map_err(|error| Status::bad_request(format!("the path cannot be passed on: {error}")))?;
     // Kubelets have logs as a plain stream only; for a WebSocket it is framed here.
     let framed = target.request.info.subresource == "log" && websocket::is_upgrade(&target.request.headers);
-    let upgrade = target.request.headers.get(UPGRADE).filter(|_| !framed).cloned();
-    let mut request = http::Request::builder()
-        .method(target.request.method.clone())
-        .uri(uri)
-        .body(Full::new(target.request.body.clone()))
-        .map_err(|error| Status::internal(error.to_string()))?;
-    copy_headers(&target.request.headers, request.headers_mut());
-    let proxied = target.request.info.subresource == "proxy";
-    if proxied {
-        // Pages are read on their way; the answer is compressed for the client here.
-        request.headers_mut().remove(ACCEPT_ENCODING);
-    }
-    if let Ok(host) = format!("{}:{}", destination.host, destination.port).parse() {
-        request.headers_mut().insert(HOST, host);
-    }
-    if let Some(upgrade) = upgrade {
-        request.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
-        request.headers_mut().insert(UPGRADE, upgrade);
-    }
+    let request = outgoing(target, &destination, framed)?;
     let mut response = sender.send_request(request).await.map_err(unreachable)?;
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
-        let client = target.request.upgrade.lock().take();
-        let node = hyper::upgrade::on(&mut response);
-        if let Some(client) = client {
-            tokio::spawn(join(client, node));
-        }
-        let mut builder = http::Response::builder().status(101);
-        for (name, value) in response.headers() {
-            builder = builder.header(name, value);
-        }
-        return Ok(respond::finish(builder, Body::Empty));
+        return Ok(switch_protocols(target, &mut response));
     }
     let (parts, body) = response.into_parts();
     let stream = body::pieces_of(body);
@@ -499,7 +468,7 @@ async fn forward(
         return Err(Status::internal("the answer cannot be passed on"));
     };
     copy_headers(&parts.headers, headers);
-    if !proxied {
+    if !is_proxied(target) {
         return Ok(respond::finish(builder, Body::passed_on(stream)));
     }
     if proxied_pages::is_shown(&target.request.headers) {
@@ -513,7 +482,62 @@ async fn forward(
         return Ok(respond::finish(builder, Body::passed_on(stream)));
     }
     headers.remove(CONTENT_LENGTH);
-    let page = Page::new(prefix, host);
+    Ok(respond::finish(builder, Body::passed_on(rewritten(stream, Page::new(prefix, host)))))
+}
+
+fn is_proxied(target: Target<'_>) -> bool {
+    target.request.info.subresource == "proxy"
+}
+
+/// The client's request as the destination gets it.
+fn outgoing(
+    target: Target<'_>,
+    destination: &Destination,
+    framed: bool,
+) -> Result<http::Request<Full<Bytes>>, Status> {
+    let uri: Uri = destination
+        .path_and_query
+        .parse()
+        .map_err(|error| Status::bad_request(format!("the path cannot be passed on: {error}")))?;
+    let mut request = http::Request::builder()
+        .method(target.request.method.clone())
+        .uri(uri)
+        .body(Full::new(target.request.body.clone()))
+        .map_err(|error| Status::internal(error.to_string()))?;
+    let headers = request.headers_mut();
+    copy_headers(&target.request.headers, headers);
+    if is_proxied(target) {
+        // Pages are read on their way; the answer is compressed for the client here.
+        headers.remove(ACCEPT_ENCODING);
+    }
+    if let Ok(host) = format!("{}:{}", destination.host, destination.port).parse() {
+        headers.insert(HOST, host);
+    }
+    if let Some(upgrade) = target.request.headers.get(UPGRADE).filter(|_| !framed) {
+        headers.insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, upgrade.clone());
+    }
+    Ok(request)
+}
+
+/// Joins both connections, each of which now speaks something else.
+fn switch_protocols(target: Target<'_>, response: &mut http::Response<hyper::body::Incoming>) -> Response {
+    let node = hyper::upgrade::on(&mut *response);
+    if let Some(client) = target.request.upgrade.lock().take() {
+        tokio::spawn(join(client, node));
+    }
+    let mut builder = http::Response::builder().status(101);
+    for (name, value) in response.headers() {
+        builder = builder.header(name, value);
+    }
+    respond::finish(builder, Body::Empty)
+}
+
+/// A page whose links lead through the proxy.
+fn rewritten<E: Send + 'static>(
+    stream: impl futures::Stream<Item = Result<Bytes, E>> + Send + 'static,
+    page: Page,
+) -> impl futures::Stream<Item = Result<Bytes, E>> + Send + 'static {
     let rewritten = futures::stream::unfold((Box::pin(stream), Some(page)), |(mut stream, page)| async {
         let mut page = page?;
         match stream.next().await {
@@ -523,8 +547,7 @@ async fn forward(
         }
     });
     let is_empty = |chunk: &Result<Bytes, _>| matches!(chunk, Ok(chunk) if chunk.is_empty());
-    let rewritten = rewritten.filter(move |chunk| std::future::ready(!is_empty(chunk)));
-    Ok(respond::finish(builder, Body::passed_on(rewritten)))
+    rewritten.filter(move |chunk| std::future::ready(!is_empty(chunk)))
 }
 
 /// Where a redirect leads through the proxy.
