@@ -7,6 +7,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=web/main.rs");
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    fold_equal_functions(&variable("TARGET"), &variable("OPT_LEVEL"));
     let directory = PathBuf::from(variable("OUT_DIR"));
     let program = directory.join("web");
     let mut command = Command::new(variable("RUSTC"));
@@ -27,5 +28,13 @@ fn main() {
         let said = String::from_utf8_lossy(&output.stderr).replace('\n', " ");
         println!("cargo::warning=ferry demo will need a registry, its own web server is not built: {said}");
         std::fs::write(&program, []).expect("the output directory can be written");
+    }
+}
+
+/// Generic code is often the same machine code for several types: the linker keeps one of them. rustc's own linker can do
+/// it, and links for this target (GNU's cannot). Not in builds that shall be soon.
+fn fold_equal_functions(target: &str, level: &str) {
+    if target == "x86_64-unknown-linux-gnu" && matches!(level, "s" | "z") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }
 }

@@ -6,8 +6,9 @@
 //!   └─ man, completion ┘      └─ licences, bill of materials (from cargo's own metadata)
 //! ```
 //!
-//! The same binary, sources and SOURCE_DATE_EPOCH give the same bytes.
+//! The same sources, compiler and SOURCE_DATE_EPOCH give the same bytes, wherever they lie.
 
+mod build;
 mod debian;
 mod dependencies;
 mod elf;
@@ -29,7 +30,45 @@ const NEEDED: &[Needed] = &[
     Needed { program: "dpkg-deb", package: "dpkg" },
 ];
 
-const USAGE: &str = "cargo xtask dist [--binary PATH] [--out DIRECTORY]";
+/// For `--try`.
+const NEEDED_TO_TRY: &[Needed] =
+    &[Needed { program: "mmdebstrap", package: "mmdebstrap" }, Needed { program: "ip", package: "iproute2" }];
+
+pub const USAGE: &str =
+    "cargo xtask dist [--target x86_64|aarch64] [--binary PATH] [--out DIRECTORY] [--twice] [--try]";
+
+#[derive(Default)]
+struct Options {
+    /// Packed instead of what would be built.
+    binary: Option<PathBuf>,
+    /// Of this machine, if not given.
+    target: Option<build::Target>,
+    out: Option<PathBuf>,
+    /// Builds once more, elsewhere, and compares.
+    twice: bool,
+    /// Runs what was packed in a bare Debian.
+    attempt: bool,
+}
+
+fn options(words: &[&str]) -> Result<Options> {
+    let mut options = Options::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().with_context(|| format!("{word} lacks a value; usage: {USAGE}"));
+        match *word {
+            "--binary" => options.binary = Some(PathBuf::from(value()?)),
+            "--target" => options.target = Some(build::Target::named(value()?)?),
+            "--out" => options.out = Some(PathBuf::from(value()?)),
+            "--twice" => options.twice = true,
+            "--try" => options.attempt = true,
+            _ => bail!("usage: {USAGE}"),
+        }
+    }
+    if options.binary.is_some() && (options.target.is_some() || options.twice) {
+        bail!("--binary is packed as it is: --target and --twice are for what is built");
+    }
+    Ok(options)
+}
 
 /// What all formats are made from.
 pub struct Release {
@@ -42,63 +81,31 @@ pub struct Release {
 }
 
 pub fn run(words: &[&str]) -> Result<()> {
-    let (mut binary, mut out) = (None, None);
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().with_context(|| format!("{word} lacks a value; usage: {USAGE}"))?;
-        match *word {
-            "--binary" => binary = Some(PathBuf::from(value)),
-            "--out" => out = Some(PathBuf::from(value)),
-            _ => bail!("usage: {USAGE}"),
-        }
-    }
+    let options = options(words)?;
     packages::install(NEEDED)?;
-    let out = out.map_or_else(|| Ok(step::target_directory()?.join("dist")), anyhow::Ok)?;
-    let binary = binary.map_or_else(build, Ok)?;
+    let out = options.out.map_or_else(|| Ok(step::target_directory()?.join("dist")), anyhow::Ok)?;
+    let binary = match (options.binary, options.target.map_or_else(build::Target::of_this_machine, Ok)?) {
+        (Some(binary), _) => binary,
+        (None, target) if options.twice => build::twice(target)?,
+        (None, target) => build::once(target)?,
+    };
     let dependencies = Dependencies::of("ferry")?;
     let release = stage(&binary, &out, &dependencies)?;
     let files = [archive(&release, &out)?, debian::package(&release, &out)?];
-    let mut sums = String::new();
     for file in &files {
-        sums.push_str(&sum_of(file)?);
         println!("{} ({:.1} MB)", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
     }
+    let sums = sums_of_all(&release, &out)?;
     write(&out.join("SHA256SUMS"), &sums)?;
+    print!("{sums}");
     if let Some(needs) = &release.elf.dynamic {
         println!("not static: it needs {needs}");
     }
-    Ok(())
-}
-
-/// A static program of the release profile. Rust's glibc target can be linked statically, where the C library's archive
-/// is there; paths of this machine do not go into it.
-fn build() -> Result<PathBuf> {
-    let host = step::output("rustc", &["-vV"])?;
-    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
-    let here = std::env::current_dir().context("where this is")?;
-    let home =
-        std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let mut flags = format!("-Ctarget-feature=+crt-static --remap-path-prefix={}=ferry", here.display());
-    if let Ok(home) = home {
-        flags.push_str(&format!(" --remap-path-prefix={home}=cargo"));
+    if options.attempt {
+        packages::install(NEEDED_TO_TRY)?;
+        step::run("packaging/try.sh", &[text(&files[0])?, text(&files[1])?, text(&out)?])?;
     }
-    let directory = step::target_directory()?;
-    let directory_text = directory.to_str().context("the target directory is no text")?;
-    step::cargo_with(
-        &[
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "ferry",
-            "--target",
-            host,
-            "--target-dir",
-            directory_text,
-        ],
-        &[("RUSTFLAGS", &flags)],
-    )?;
-    Ok(directory.join(host).join("release/ferry"))
+    Ok(())
 }
 
 fn stage(binary: &Path, out: &Path, dependencies: &Dependencies) -> Result<Release> {
@@ -112,12 +119,14 @@ fn stage(binary: &Path, out: &Path, dependencies: &Dependencies) -> Result<Relea
         fs::create_dir_all(staging.join(directory)).with_context(|| format!("make {}", staging.display()))?;
     }
     let program = staging.join("ferry");
-    step::run("strip", &["--strip-all", "-o", text(&program)?, text(binary)?])?;
+    step::run(elf.strip(), &["--strip-all", "-o", text(&program)?, text(binary)?])?;
     set_mode(&program, 0o755)?;
+    println!("{} ({:.1} MB)", program.display(), fs::metadata(&program)?.len() as f64 / 1e6);
     // By the table that the program itself reads its words with.
-    step::run(text(&program)?, &["man", text(&staging.join("man"))?])?;
+    let call = [elf.emulator(), Some(text(&program)?)].into_iter().flatten().collect::<Vec<_>>();
+    step::run(call[0], &[&call[1..], &["man", text(&staging.join("man"))?]].concat())?;
     for (shell, file) in [("bash", "ferry"), ("zsh", "_ferry"), ("fish", "ferry.fish")] {
-        let script = step::output(text(&program)?, &["completion", shell])?;
+        let script = step::output(call[0], &[&call[1..], &["completion", shell]].concat())?;
         write(&staging.join("completions").join(file), &script)?;
     }
     for file in ["LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"] {
@@ -151,6 +160,26 @@ fn archive(release: &Release, out: &Path) -> Result<PathBuf> {
     step::run("tar", &words)?;
     step::run("gzip", &["--no-name", "--best", "--force", text(&tar)?])?;
     Ok(out.join(format!("{name}.tar.gz")))
+}
+
+/// Of this version's archives and packages, of all platforms that were packed there.
+fn sums_of_all(release: &Release, out: &Path) -> Result<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(out).with_context(|| format!("read {}", out.display()))? {
+        let name = entry.with_context(|| format!("read {}", out.display()))?.file_name();
+        names.extend(name.into_string().ok().filter(|name| is_packed(name, &release.version)));
+    }
+    names.sort();
+    names.iter().map(|name| sum_of(&out.join(name))).collect()
+}
+
+fn is_packed(name: &str, version: &str) -> bool {
+    let of_version = |name: &str| name.strip_prefix(version).is_some_and(|rest| rest.starts_with(['-', '_']));
+    match name.strip_prefix("ferry") {
+        Some(rest) if name.ends_with(".tar.gz") => rest.strip_prefix('-').is_some_and(of_version),
+        Some(rest) if name.ends_with(".deb") => rest.strip_prefix('_').is_some_and(of_version),
+        _ => false,
+    }
 }
 
 /// The time that goes into everything: that of the last commit, unless SOURCE_DATE_EPOCH says another.
@@ -212,4 +241,30 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 
 fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is no text", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_packed_of_this_version_is_summed() {
+        for (name, expected) in [
+            ("ferry-0.1.0-amd64.tar.gz", true),
+            ("ferry_0.1.0_arm64.deb", true),
+            ("ferry_0.1.01_arm64.deb", false),
+            ("ferry-0.1.0-amd64", false),
+            ("SHA256SUMS", false),
+        ] {
+            assert_eq!(is_packed(name, "0.1.0"), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_refused() {
+        assert!(options(&["--target", "aarch64", "--twice", "--try"]).is_ok());
+        for wrong in [&["--binary"][..], &["--binary", "x", "--twice"], &["--target", "mips"], &["--hurry"]] {
+            assert!(options(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

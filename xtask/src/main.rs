@@ -43,7 +43,7 @@ fn main() -> Result<ExitCode> {
         ["table", flags @ ..] => table::run(flags)?,
         ["packages"] => packages::install(packages::FOR_TESTS)?,
         _ => bail!(
-            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--binary PATH] [--out DIRECTORY] | test [part of a test's name] | fuzz [target] [--seconds N] | planes | links | unused | lines | proto PUBLISHED CHECKED_IN | table --from DIR | packages"
+            "usage: cargo xtask up [flags of ferry up] | demo [flags of ferry demo] | release | dist [--target x86_64|aarch64] [--binary PATH] [--out DIRECTORY] [--twice] [--try] | test [part of a test's name] | fuzz [target] [--seconds N] | planes | links | unused | lines | proto PUBLISHED CHECKED_IN | table --from DIR | packages"
         ),
     }
     Ok(ExitCode::SUCCESS)

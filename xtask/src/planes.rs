@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 /// Crates of each plane in the order they may use each other: a crate uses those before it.
 const PLANES: &[(&str, &[&str])] = &[
-    ("base", &["api", "patch", "cel", "schema", "trace", "metrics"]),
+    ("base", &["typed", "api", "patch", "cel", "schema", "trace", "metrics"]),
     ("client", &["client", "serving"]),
     ("server", &["etcd-api", "store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),

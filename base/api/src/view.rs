@@ -11,7 +11,7 @@ use crate::write;
 
 /// The object as a `T`. Fails where the JSON does not fit the type.
 pub fn of_object<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, Error> {
-    let of = |object: &Map<String, Value>| decode(&written(|json| write::object(json, object)));
+    let of = |object: &Map<String, Value>| ferry_typed::read(&written(|json| write::object(json, object)));
     of(object).or_else(|_| of(&with_zero_times(object))).map_err(without_position)
 }
 
@@ -19,21 +19,17 @@ pub fn of_object<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, 
 pub fn of_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     match value {
         Value::Object(object) => of_object(object),
-        value => decode(&written(|json| write::value(json, value))).map_err(without_position),
+        value => ferry_typed::read(&written(|json| write::value(json, value))).map_err(without_position),
     }
 }
 
 /// A `T` from the JSON of an object.
 pub fn of_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     let json = std::str::from_utf8(json).map_err(Error::custom)?;
-    decode(json).or_else(|error| match serde_json::from_str(json) {
+    ferry_typed::read(json).or_else(|error| match serde_json::from_str(json) {
         Ok(Value::Object(object)) => of_object(&object),
         _ => Err(error),
     })
-}
-
-fn decode<T: DeserializeOwned>(json: &str) -> Result<T, Error> {
-    serde_json::from_str(json)
 }
 
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {

@@ -4,13 +4,20 @@ use crate::command::{Command, GLOBAL_FLAGS};
 use crate::commands::ROOT;
 use crate::flags::{Flag, Shape};
 
-/// A page for each command, as file name and content: `kubectl.1`, `kubectl-set-image.1`.
+/// As which the pages are installed: `kubectl.1` may be there, of a kubectl beside this one.
+const PROGRAM: &str = "ferry kubectl";
+
+/// A page for each command, as file name and content: `ferry-kubectl.1`, `ferry-kubectl-set-image.1`.
 pub fn pages() -> Vec<(String, String)> {
-    let mut pages = vec![("kubectl.1".to_owned(), overview())];
+    let mut pages = vec![(file(PROGRAM), overview())];
     for command in shown(ROOT) {
-        add(&mut pages, command, "kubectl");
+        add(&mut pages, command, PROGRAM);
     }
     pages
+}
+
+fn file(full_name: &str) -> String {
+    format!("{}.1", full_name.replace(' ', "-"))
 }
 
 fn shown(commands: &'static [&'static Command]) -> impl Iterator<Item = &'static Command> {
@@ -19,14 +26,14 @@ fn shown(commands: &'static [&'static Command]) -> impl Iterator<Item = &'static
 
 fn add(pages: &mut Vec<(String, String)>, command: &'static Command, parent: &str) {
     let full_name = format!("{parent} {}", command.name);
-    pages.push((format!("{}.1", full_name.replace(' ', "-")), page(command, &full_name)));
+    pages.push((file(&full_name), page(command, &full_name)));
     for child in shown(command.children) {
         add(pages, child, &full_name);
     }
 }
 
 fn overview() -> String {
-    let mut text = head("kubectl", "talk to a Kubernetes cluster", "[COMMAND] [OPTIONS]");
+    let mut text = head(PROGRAM, "talk to a Kubernetes cluster", "[COMMAND] [OPTIONS]");
     text.push_str(".SH COMMANDS\n");
     shown(ROOT).for_each(|command| text.push_str(&item(command.name, command.short)));
     text.push_str(".SH OPTIONS\nEvery command takes these.\n");
@@ -49,7 +56,7 @@ fn page(command: &'static Command, full_name: &str) -> String {
         text.push_str(".SH OPTIONS\n");
         flags.iter().for_each(|flag| text.push_str(&option(flag)));
     }
-    text.push_str(".SH SEE ALSO\n.BR kubectl (1)\n");
+    text.push_str(".SH SEE ALSO\n.BR ferry\\-kubectl (1)\n");
     text
 }
 
@@ -92,9 +99,13 @@ mod tests {
     fn every_command_has_a_page_with_its_flags() {
         let pages = pages();
         let page = |name: &str| &pages.iter().find(|(file, _)| file == name).expect(name).1;
-        assert!(page("kubectl.1").contains("\\fB\\-n, \\-\\-namespace=VALUE\\fR\nNamespace to work in\n"));
-        assert!(page("kubectl-set-image.1").starts_with(".TH KUBECTL\\-SET\\-IMAGE 1\n.SH NAME\n"));
-        assert!(page("kubectl-delete.1").contains("\n\\fB\\-\\-grace\\-period=\\-1\\fR\n"));
+        assert!(
+            page("ferry-kubectl.1").contains("\\fB\\-n, \\-\\-namespace=VALUE\\fR\nNamespace to work in\n")
+        );
+        assert!(
+            page("ferry-kubectl-set-image.1").starts_with(".TH FERRY\\-KUBECTL\\-SET\\-IMAGE 1\n.SH NAME\n")
+        );
+        assert!(page("ferry-kubectl-delete.1").contains("\n\\fB\\-\\-grace\\-period=\\-1\\fR\n"));
         assert!(!pages.iter().any(|(file, _)| file.contains("__")));
         for (file, text) in &pages {
             let odd = text.lines().find(|line| line.starts_with('\'') || line.is_empty());

@@ -22,7 +22,7 @@ use kube::core::NamespaceResourceScope;
 use parking_lot::Mutex;
 
 use crate::informer::{AnyInformer, Object};
-use crate::reconcile::{self, Key, Workers};
+use crate::reconcile::{self, Key, Reconcile, Workers};
 use crate::{Error, Event, Informer, Informers, NamespacedName, Outcome, Queue, Selection};
 
 /// Hands out a controller's informers and remembers them: the controller waits for all of them.
@@ -147,21 +147,29 @@ impl<S: Send + Sync + 'static, K, Q: Key> Controller<S, K, Q> {
     pub fn run<F, Fut>(self, reconcile: F) -> BoxFuture<'static, ()>
     where
         F: Fn(Arc<S>, Q) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Outcome, Error>> + Send,
+        Fut: Future<Output = Result<Outcome, Error>> + Send + 'static,
     {
         let Controller { builder, resource, queue, state, prepared, .. } = self;
-        let shutdown = builder.informers.shutdown().clone();
-        let workers = Workers { controller: builder.name, resource, count: builder.workers };
-        let work = async move {
-            let ready = async {
-                builder.synced().await;
-                prepared.await;
-            };
-            if shutdown.run_until_cancelled(ready).await.is_some() {
-                reconcile::run(workers, queue, shutdown, move |key| reconcile(state.clone(), key)).await;
-            }
-        };
-        work.boxed()
+        let reconcile = Box::new(move |key| reconcile(state.clone(), key).boxed());
+        work(builder, resource, queue, prepared, reconcile).boxed()
+    }
+}
+
+async fn work<Q: Key>(
+    builder: Builder,
+    resource: String,
+    queue: Queue<Q>,
+    prepared: BoxFuture<'static, ()>,
+    reconcile: Reconcile<Q>,
+) {
+    let shutdown = builder.informers.shutdown().clone();
+    let workers = Workers { controller: builder.name, resource, count: builder.workers };
+    let ready = async {
+        builder.synced().await;
+        prepared.await;
+    };
+    if shutdown.run_until_cancelled(ready).await.is_some() {
+        reconcile::run(workers, queue, shutdown, reconcile).await;
     }
 }
 

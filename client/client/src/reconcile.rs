@@ -1,13 +1,13 @@
 //! Runs a reconcile function over the keys of a queue.
 
 use std::fmt::Display;
-use std::future::Future;
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -34,21 +34,20 @@ pub enum Outcome {
     After(Duration),
 }
 
+/// What is done with a key. Boxed: the program holds what is around it once, and not for each controller.
+pub(crate) type Reconcile<K> = Box<dyn Fn(K) -> BoxFuture<'static, Result<Outcome, Error>> + Send + Sync>;
+
 /// Works until `shutdown`: each key in a `reconcile` span that names what woke it; an error
 /// is logged once and the key backs off.
 ///
 /// A reconcile that is under way at shutdown is finished: half a write is worse than a late
 /// stop. Callers bound the time with their own deadline on requests.
-pub(crate) async fn run<K, F, Fut>(
+pub(crate) async fn run<K: Key>(
     workers: Workers,
     queue: Queue<K>,
     shutdown: CancellationToken,
-    reconcile: F,
-) where
-    K: Key,
-    F: Fn(K) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Outcome, Error>> + Send,
-{
+    reconcile: Reconcile<K>,
+) {
     let shared = Arc::new((workers, reconcile));
     let mut tasks = JoinSet::new();
     for _ in 0..shared.0.count.max(1) {
@@ -82,12 +81,7 @@ impl Key for String {
     }
 }
 
-async fn work<K, F, Fut>(workers: &Workers, queue: &Queue<K>, item: Item<K>, reconcile: &F)
-where
-    K: Key,
-    F: Fn(K) -> Fut,
-    Fut: Future<Output = Result<Outcome, Error>>,
-{
+async fn work<K: Key>(workers: &Workers, queue: &Queue<K>, item: Item<K>, reconcile: &Reconcile<K>) {
     let mut span = ferry_trace::Span::root("reconcile", None);
     span.set("controller", workers.controller).set("waitMicros", item.waited.as_micros());
     match item.key.object() {
@@ -151,19 +145,24 @@ mod tests {
         let shutdown = CancellationToken::new();
         let log: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
         let (seen, start) = (log.clone(), tokio::time::Instant::now());
-        let running =
-            tokio::spawn(run(workers(), queue.clone(), shutdown.clone(), move |key: NamespacedName| {
+        let running = tokio::spawn(run(
+            workers(),
+            queue.clone(),
+            shutdown.clone(),
+            Box::new(move |key: NamespacedName| {
                 seen.lock().push((key.name.clone(), start.elapsed().as_secs()));
                 let attempt = seen.lock().iter().filter(|(name, _)| *name == key.name).count();
-                async move {
+                let outcome = async move {
                     match (key.name.as_str(), attempt) {
                         ("fails", ..3) => Err(refused()),
                         ("panics", ..2) => panic!("on purpose"),
                         ("again", ..2) => Ok(Outcome::After(Duration::from_secs(30))),
                         _ => Ok(Outcome::Done),
                     }
-                }
-            }));
+                };
+                outcome.boxed()
+            }),
+        ));
         for name in ["fails", "panics", "again", "works"] {
             queue.add(NamespacedName::new("default", name));
         }
@@ -185,10 +184,11 @@ mod tests {
         let shutdown = CancellationToken::new();
         let context = Arc::new(Mutex::new(None));
         let seen = context.clone();
-        let running = tokio::spawn(run(workers(), queue.clone(), shutdown.clone(), move |_| {
+        let reconcile: Reconcile<NamespacedName> = Box::new(move |_| {
             *seen.lock() = ferry_trace::current();
-            async { Err(refused()) }
-        }));
+            async { Err(refused()) }.boxed()
+        });
+        let running = tokio::spawn(run(workers(), queue.clone(), shutdown.clone(), reconcile));
         queue.add_caused(NamespacedName::new("default", "a"), Some(17));
         until(|| context.lock().is_some()).await;
         shutdown.cancel();

@@ -25,6 +25,20 @@ impl Elf {
         };
         Ok(Elf { architecture, dynamic })
     }
+
+    /// What removes its symbols.
+    pub fn strip(&self) -> &'static str {
+        if self.is_foreign() { "aarch64-linux-gnu-strip" } else { "strip" }
+    }
+
+    /// What runs it on this machine, if the machine cannot itself.
+    pub fn emulator(&self) -> Option<&'static str> {
+        self.is_foreign().then_some("qemu-aarch64-static")
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.architecture == "arm64" && std::env::consts::ARCH != "aarch64"
+    }
 }
 
 fn architecture(head: &str) -> Option<&'static str> {

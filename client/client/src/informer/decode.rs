@@ -66,11 +66,21 @@ fn leniently<K: DeserializeOwned>(line: &str) -> Option<WatchEvent<K>> {
     }
     let object = ferry_api::Object::from_value(line.remove("object")?)?;
     match line.get("type")?.as_str()? {
-        "ADDED" => object.view().ok().map(WatchEvent::Added),
-        "MODIFIED" => object.view().ok().map(WatchEvent::Modified),
-        "DELETED" => object.view().ok().map(WatchEvent::Deleted),
         "BOOKMARK" => object.view().ok().map(WatchEvent::Bookmark),
         "ERROR" => object.view().ok().map(WatchEvent::Error),
+        kind => {
+            let of = of_object(kind)?;
+            object.view().ok().map(of)
+        }
+    }
+}
+
+/// An event that holds an object. Told before the object is read: its decoder then stands here once.
+fn of_object<K>(kind: &str) -> Option<fn(K) -> WatchEvent<K>> {
+    match kind {
+        "ADDED" => Some(WatchEvent::Added),
+        "MODIFIED" => Some(WatchEvent::Modified),
+        "DELETED" => Some(WatchEvent::Deleted),
         _ => None,
     }
 }
@@ -109,14 +119,14 @@ impl<'de, K: DeserializeOwned> Visitor<'de> for Event<K> {
         if (&*first, &*second) != ("type", "object") {
             return Err(A::Error::custom("an event has a type and then an object"));
         }
-        Ok(match &*kind {
-            "ADDED" => WatchEvent::Added(map.next_value()?),
-            "MODIFIED" => WatchEvent::Modified(map.next_value()?),
-            "DELETED" => WatchEvent::Deleted(map.next_value()?),
-            "BOOKMARK" => WatchEvent::Bookmark(map.next_value()?),
-            "ERROR" => WatchEvent::Error(map.next_value()?),
-            other => return Err(A::Error::custom(format_args!("no event is called {other}"))),
-        })
+        match &*kind {
+            "BOOKMARK" => map.next_value().map(WatchEvent::Bookmark),
+            "ERROR" => map.next_value().map(WatchEvent::Error),
+            kind => match of_object(kind) {
+                Some(of) => map.next_value().map(of),
+                None => Err(A::Error::custom(format_args!("no event is called {kind}"))),
+            },
+        }
     }
 }
 

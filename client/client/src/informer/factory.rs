@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{AnyInformer, Informer, Metadata, Object, Projection, Transform, reflector};
+use super::reflector::{self, Source};
+use super::{AnyInformer, Informer, Metadata, Object, Projection, Transform};
 
 /// Which objects of a kind. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -173,7 +174,9 @@ impl Informers {
                 *transform.downcast_ref::<Transform<K>>().expect("is kept under its own type")
             });
         let informer = Informer::new(projection, transform);
-        self.shared.tasks.spawn(reflector::run(api, selection, informer.clone(), stop));
+        let url = api.resource_url().to_owned();
+        let source = Source { client: api.into_client(), url, selection };
+        self.shared.tasks.spawn(reflector::run(source, Arc::new(informer.clone()), stop));
         informer
     }
 }

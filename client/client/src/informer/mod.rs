@@ -158,10 +158,6 @@ impl<K: Object> Informer<K> {
             transform(object);
         }
     }
-
-    fn mark_synced(&self) {
-        self.shared.synced.send_replace(true);
-    }
 }
 
 impl<K> Clone for Informer<K> {

@@ -7,11 +7,14 @@
 //!    │ └─┘ failed   └── 410: the revision is no longer kept; or an event that cannot be read
 //!    └──────────────────────┘
 //! ```
+//!
+//! The loop knows no kind, so the program holds it once: what differs is behind [`Keeps`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt, pin_mut};
-use kube::Api;
+use kube::Client;
 use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::core::Request;
 use rand::RngExt;
@@ -21,16 +24,54 @@ use super::{Informer, Object, Selection, decode};
 use crate::error;
 use crate::queue::Backoff;
 
+/// What is followed: objects of a kind, at a URL.
+pub(super) struct Source {
+    pub client: Client,
+    pub url: String,
+    pub selection: Selection,
+}
+
+/// An informer, whatever its kind.
+pub(super) trait Keeps: Send + Sync {
+    /// Takes a list for everything there is.
+    fn replace(&self, list: String) -> Result<(), kube::Error>;
+
+    /// Takes one line of a watch.
+    fn hear(&self, line: &mut Vec<u8>) -> Result<(), kube::Error>;
+
+    /// Up to which revision everything was taken.
+    fn resource_version(&self) -> String;
+
+    fn mark_synced(&self);
+}
+
+impl<K: Object> Keeps for Informer<K> {
+    fn replace(&self, list: String) -> Result<(), kube::Error> {
+        let (metadata, mut items) = decode::list(list, self.projection()).map_err(kube::Error::SerdeError)?;
+        items.iter_mut().for_each(|object| self.transform(object));
+        let resource_version = revision_of(&metadata)?;
+        self.change(|store| store.replace(items, &resource_version));
+        Ok(())
+    }
+
+    fn hear(&self, line: &mut Vec<u8>) -> Result<(), kube::Error> {
+        apply(self, decode::event(line, self.projection()).map_err(kube::Error::SerdeError)?)
+    }
+
+    fn resource_version(&self) -> String {
+        self.shared.store.read().resource_version().to_owned()
+    }
+
+    fn mark_synced(&self) {
+        self.shared.synced.send_replace(true);
+    }
+}
+
 /// Runs until stopped. Errors are logged and retried: the server may be restarting.
-pub(super) async fn run<K: Object>(
-    api: Api<K>,
-    selection: Selection,
-    informer: Informer<K>,
-    stop: CancellationToken,
-) {
+pub(super) async fn run(source: Source, informer: Arc<dyn Keeps>, stop: CancellationToken) {
     // Reads are not part of anyone's story; what they deliver is.
     let span = ferry_trace::span("informer").unsampled();
-    let follow = span.instrument(follow(api, selection, informer));
+    let follow = span.instrument(follow(&source, &*informer));
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow => {}
@@ -46,61 +87,51 @@ enum Freshness {
     Latest,
 }
 
-async fn follow<K: Object>(api: Api<K>, selection: Selection, informer: Informer<K>) {
+async fn follow(source: &Source, informer: &dyn Keeps) {
     let mut failures = Failures::default();
     let mut freshness = Freshness::Any;
     loop {
-        match list(&api, &selection, &informer, freshness).await {
+        match list(source, informer, freshness).await {
             Ok(()) => failures.reset(),
             Err(error) => {
-                failures.wait("list", api.resource_url(), &error).await;
+                failures.wait("list", &source.url, &error).await;
                 continue;
             }
         }
         informer.mark_synced();
         loop {
-            match watch(&api, &selection, &informer, &mut failures).await {
+            match watch(source, informer, &mut failures).await {
                 Ok(Heard::Something) => {}
                 // A server that closes at once and says nothing must not be asked in a tight loop.
                 Ok(Heard::Nothing) => failures.pause().await,
                 Err(error) if error::is_gone(&error) => {
-                    tracing::debug!(url = api.resource_url(), "revision expired; listing again");
+                    tracing::debug!(url = source.url, "revision expired; listing again");
                     break;
                 }
                 // From the same revision it would come again and again: an object that one client wrote
                 // must not keep all others from being seen.
                 Err(error) if error::is_unreadable(&error) => {
-                    tracing::debug!(url = api.resource_url(), "event cannot be read; listing again");
+                    tracing::debug!(url = source.url, "event cannot be read; listing again");
                     break;
                 }
-                Err(error) => failures.wait("watch", api.resource_url(), &error).await,
+                Err(error) => failures.wait("watch", &source.url, &error).await,
             }
         }
         freshness = Freshness::Latest;
     }
 }
 
-async fn list<K: Object>(
-    api: &Api<K>,
-    selection: &Selection,
-    informer: &Informer<K>,
-    freshness: Freshness,
-) -> Result<(), kube::Error> {
+async fn list(source: &Source, informer: &dyn Keeps, freshness: Freshness) -> Result<(), kube::Error> {
     let mut params = ListParams {
-        label_selector: selection.labels.clone(),
-        field_selector: selection.fields.clone(),
+        label_selector: source.selection.labels.clone(),
+        field_selector: source.selection.fields.clone(),
         ..Default::default()
     };
     if let Freshness::Any = freshness {
         params = params.at("0").matching(VersionMatch::NotOlderThan);
     }
-    let request = Request::new(api.resource_url()).list(&params).map_err(kube::Error::BuildRequest)?;
-    let text = api.clone().into_client().request_text(request).await?;
-    let (metadata, mut items) = decode::list(text, informer.projection()).map_err(kube::Error::SerdeError)?;
-    items.iter_mut().for_each(|object| informer.transform(object));
-    let resource_version = revision_of(&metadata)?;
-    informer.change(|store| store.replace(items, &resource_version));
-    Ok(())
+    let request = Request::new(&source.url).list(&params).map_err(kube::Error::BuildRequest)?;
+    informer.replace(source.client.request_text(request).await?)
 }
 
 /// A watch that began nowhere would miss what happened since the list: such a list is none.
@@ -115,25 +146,19 @@ enum Heard {
 }
 
 /// One watch, until its regular end.
-async fn watch<K: Object>(
-    api: &Api<K>,
-    selection: &Selection,
-    informer: &Informer<K>,
-    failures: &mut Failures,
-) -> Result<Heard, kube::Error> {
+async fn watch(source: &Source, informer: &dyn Keeps, failures: &mut Failures) -> Result<Heard, kube::Error> {
     // The server ends a watch after a while, so that load spreads over servers; a random part
     // keeps all watches of a process from ending together.
     let params = WatchParams {
-        label_selector: selection.labels.clone(),
-        field_selector: selection.fields.clone(),
+        label_selector: source.selection.labels.clone(),
+        field_selector: source.selection.fields.clone(),
         timeout: Some(rand::rng().random_range(210..290)),
         bookmarks: true,
         ..Default::default()
     };
-    let from = informer.shared.store.read().resource_version().to_owned();
-    let request =
-        Request::new(api.resource_url()).watch(&params, &from).map_err(kube::Error::BuildRequest)?;
-    let lines = api.clone().into_client().request_stream(request).await?;
+    let from = informer.resource_version();
+    let request = Request::new(&source.url).watch(&params, &from).map_err(kube::Error::BuildRequest)?;
+    let lines = source.client.request_stream(request).await?;
     pin_mut!(lines);
     let mut heard = Heard::Nothing;
     let mut line = Vec::new();
@@ -144,7 +169,7 @@ async fn watch<K: Object>(
         if line.last() != Some(&b'\n') {
             return Ok(heard);
         }
-        apply(informer, decode::event(&mut line, informer.projection()).map_err(kube::Error::SerdeError)?)?;
+        informer.hear(&mut line)?;
         heard = Heard::Something;
         failures.reset();
     }
