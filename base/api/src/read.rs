@@ -88,6 +88,61 @@ impl<'a> Iterator for MemberTexts<'a> {
     }
 }
 
+/// The text of a document without the members that a path leads to; `*` leads to every element of a list. Written as this
+/// project writes it, see [`members`]; what is left out is not checked.
+pub fn without(document: &[u8], path: &[&str]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    copy_without(&mut out, document, path)?;
+    Some(out)
+}
+
+fn copy_without(out: &mut Vec<u8>, value: &[u8], path: &[&str]) -> Option<()> {
+    match (value.first()?, path) {
+        (b'[', ["*", rest @ ..]) => copy_elements_without(out, value, rest),
+        (b'{', [name, rest @ ..]) => copy_members_without(out, value, name, rest),
+        _ => {
+            out.extend_from_slice(value);
+            Some(())
+        }
+    }
+}
+
+fn copy_members_without(out: &mut Vec<u8>, object: &[u8], name: &str, rest: &[&str]) -> Option<()> {
+    let begin = out.len();
+    for member in MemberTexts::of(object)? {
+        let (key, value) = member?;
+        let is_on_path = key == name.as_bytes();
+        if is_on_path && rest.is_empty() {
+            continue;
+        }
+        out.extend_from_slice(if out.len() == begin { b"{\"" } else { b",\"" });
+        out.extend_from_slice(key);
+        out.extend_from_slice(b"\":");
+        copy_without(out, value, if is_on_path { rest } else { &[] })?;
+    }
+    if out.len() == begin {
+        out.push(b'{');
+    }
+    out.push(b'}');
+    Some(())
+}
+
+fn copy_elements_without(out: &mut Vec<u8>, list: &[u8], path: &[&str]) -> Option<()> {
+    out.push(b'[');
+    let mut rest = &list[1..];
+    while rest.first()? != &b']' {
+        let (element, after) = rest.split_at(value_length(rest)?);
+        copy_without(out, element, path)?;
+        rest = after;
+        if let Some(next) = after.strip_prefix(b",") {
+            out.push(b',');
+            rest = next;
+        }
+    }
+    out.push(b']');
+    Some(())
+}
+
 fn value_length(json: &[u8]) -> Option<usize> {
     let mut depth = 0;
     let mut at = 0;
@@ -318,6 +373,25 @@ mod tests {
         }
         assert_eq!(members(br#"{ "a": 1}"#, ["a"]), None, "others' spaces");
         assert_eq!(members(b"[1]", ["a"]), None);
+    }
+
+    #[test]
+    fn what_a_path_leads_to_is_left_out() {
+        let json = br#"{"a":{"b":[{"c":{"d":"}]"},"e":1},{"c":[]},3,{"e":2,"c":null},{"f":{"c":1}}],"c":1},"c":{"a":2},"g":[]}"#;
+        let check = |path: &[&str], expected: &str| {
+            let left = without(json, path).map(|text| String::from_utf8(text).expect("text"));
+            assert_eq!(left.as_deref(), Some(expected), "{path:?}");
+        };
+        check(&["a"], r#"{"c":{"a":2},"g":[]}"#);
+        check(&["c", "a"], &String::from_utf8_lossy(json).replace(r#"{"a":2}"#, "{}"));
+        let kept = r#"{"a":{"b":[{"e":1},{},3,{"e":2},{"f":{"c":1}}],"c":1},"c":{"a":2},"g":[]}"#;
+        check(&["a", "b", "*", "c"], kept);
+        for nowhere in [&["x"][..], &["a", "x"], &["a", "c", "x"], &["g", "*", "x"], &["a", "*", "b"], &[]] {
+            check(nowhere, &String::from_utf8_lossy(json));
+        }
+        for cut in 0..json.len() {
+            assert_eq!(without(&json[..cut], &["a", "b", "*", "c"]), None);
+        }
     }
 
     #[test]
