@@ -95,7 +95,7 @@ impl State {
 fn what_is_carried_over_is_what_would_be_made_anew() {
     // What is built in stays, and its documents take long to make.
     let builtin = Documents::new(State::default().own());
-    for seed in 0..20 {
+    for seed in 0..10 {
         let mut numbers = Numbers(seed);
         let mut state = State::default();
         let mut groups = Groups::new(&state.own(), Vec::new());
@@ -117,8 +117,9 @@ fn what_is_carried_over_is_what_would_be_made_anew() {
                 }
             }
             assert_eq!(groups.list(), anew.list(), "{told}");
-            for row in &rows {
-                let (group, version) = (&*row.group, &*row.version);
+            let versions: BTreeSet<(&str, &str)> =
+                rows.iter().map(|row| (&*row.group, &*row.version)).collect();
+            for (group, version) in versions {
                 assert_eq!(groups.group(group), anew.group(group), "{told}");
                 assert_eq!(groups.resources(group, version), anew.resources(group, version), "{told}");
             }
