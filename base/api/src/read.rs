@@ -89,58 +89,70 @@ impl<'a> Iterator for MemberTexts<'a> {
 }
 
 /// The text of a document without the members that a path leads to; `*` leads to every element of a list. Written as this
-/// project writes it, see [`members`]; what is left out is not checked.
+/// project writes it, see [`members`]; what is left out is not checked. The text is gone through once, however long the path.
 pub fn without(document: &[u8], path: &[&str]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    copy_without(&mut out, document, path)?;
-    Some(out)
+    let mut rest = document;
+    copy_without(&mut out, &mut rest, path)?;
+    rest.is_empty().then_some(out)
 }
 
-fn copy_without(out: &mut Vec<u8>, value: &[u8], path: &[&str]) -> Option<()> {
-    match (value.first()?, path) {
-        (b'[', ["*", rest @ ..]) => copy_elements_without(out, value, rest),
-        (b'{', [name, rest @ ..]) => copy_members_without(out, value, name, rest),
-        _ => {
-            out.extend_from_slice(value);
-            Some(())
+/// Copies the value that `rest` begins with, and leaves in `rest` what follows it.
+fn copy_without(out: &mut Vec<u8>, rest: &mut &[u8], path: &[&str]) -> Option<()> {
+    match (rest.first()?, path) {
+        (b'[', ["*", path @ ..]) => {
+            out.push(take(rest, 1)?[0]);
+            while *rest.first()? != b']' {
+                copy_without(out, rest, path)?;
+                if *rest.first()? == b',' {
+                    out.push(take(rest, 1)?[0]);
+                }
+            }
+            out.push(take(rest, 1)?[0]);
         }
+        (b'{', [name, path @ ..]) => copy_members_without(out, rest, name, path)?,
+        _ => out.extend_from_slice(take_value(rest)?),
     }
+    Some(())
 }
 
-fn copy_members_without(out: &mut Vec<u8>, object: &[u8], name: &str, rest: &[&str]) -> Option<()> {
+fn copy_members_without(out: &mut Vec<u8>, rest: &mut &[u8], name: &str, path: &[&str]) -> Option<()> {
+    out.push(take(rest, 1)?[0]);
     let begin = out.len();
-    for member in MemberTexts::of(object)? {
-        let (key, value) = member?;
-        let is_on_path = key == name.as_bytes();
-        if is_on_path && rest.is_empty() {
-            continue;
+    while *rest.first()? != b'}' {
+        let key = take(rest, text_length(rest)?)?;
+        if take(rest, 1)? != b":" {
+            return None;
         }
-        out.extend_from_slice(if out.len() == begin { b"{\"" } else { b",\"" });
-        out.extend_from_slice(key);
-        out.extend_from_slice(b"\":");
-        copy_without(out, value, if is_on_path { rest } else { &[] })?;
+        let is_on_path = &key[1..key.len() - 1] == name.as_bytes();
+        if is_on_path && path.is_empty() {
+            take_value(rest)?;
+        } else {
+            if out.len() > begin {
+                out.push(b',');
+            }
+            out.extend_from_slice(key);
+            out.push(b':');
+            copy_without(out, rest, if is_on_path { path } else { &[] })?;
+        }
+        if *rest.first()? == b',' {
+            take(rest, 1)?;
+        }
     }
-    if out.len() == begin {
-        out.push(b'{');
-    }
-    out.push(b'}');
+    out.push(take(rest, 1)?[0]);
     Some(())
 }
 
-fn copy_elements_without(out: &mut Vec<u8>, list: &[u8], path: &[&str]) -> Option<()> {
-    out.push(b'[');
-    let mut rest = &list[1..];
-    while rest.first()? != &b']' {
-        let (element, after) = rest.split_at(value_length(rest)?);
-        copy_without(out, element, path)?;
-        rest = after;
-        if let Some(next) = after.strip_prefix(b",") {
-            out.push(b',');
-            rest = next;
-        }
-    }
-    out.push(b']');
-    Some(())
+/// Nothing is no value, or text that is none would be looked at for ever.
+fn take_value<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = value_length(rest).filter(|length| *length > 0)?;
+    take(rest, length)
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(length)?;
+    *rest = after;
+    Some(taken)
 }
 
 fn value_length(json: &[u8]) -> Option<usize> {
@@ -391,6 +403,14 @@ mod tests {
         }
         for cut in 0..json.len() {
             assert_eq!(without(&json[..cut], &["a", "b", "*", "c"]), None);
+        }
+        for broken in ["[}", "[1}", "[", "[1"] {
+            assert_eq!(without(broken.as_bytes(), &["*", "a"]), None, "{broken}");
+        }
+        for broken in
+            ["{]", r#"{"a"}"#, r#"{"a":}"#, r#"{"a":]}"#, "{} ", r#"{"a":[}}"#, r#"{"a":[1}}"#, "{1}"]
+        {
+            assert_eq!(without(broken.as_bytes(), &["a", "*", "b"]), None, "{broken}");
         }
     }
 
