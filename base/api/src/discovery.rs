@@ -1,18 +1,18 @@
 //! Discovery documents, built from the kind rows that are served: the plain ones, one request a group
 //! and version, and the aggregated ones, all in one. Versions that other API servers answer for stand among them.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+mod groups;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::kinds::{GroupVersionKind, Kind, Scope, Subresource, api_version, priorities};
-
-type Kinds<'k> = &'k [Arc<Kind>];
+pub use self::groups::{Aggregated, Groups};
+use crate::kinds::{GroupVersionKind, Kind, Scope, Subresource, api_version};
 
 /// A version of a group that another API server answers for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,33 +28,6 @@ pub struct Remote {
     pub is_current: bool,
 }
 
-/// The groups with their versions, all in the order that clients prefer them in.
-fn groups<'a>(kinds: Kinds<'a>, remotes: &'a [Remote]) -> Vec<(&'a str, Vec<&'a str>)> {
-    let own = kinds.iter().map(|kind| {
-        let (group, version) = (&*kind.group, &*kind.version);
-        (group, version, priorities::group_priority(group), priorities::version_priority(group, version))
-    });
-    let others = remotes
-        .iter()
-        .map(|remote| (&*remote.group, &*remote.version, remote.group_priority, remote.version_priority));
-    let mut groups: BTreeMap<&str, (u32, BTreeMap<&str, u32>)> = BTreeMap::new();
-    for (group, version, group_priority, version_priority) in own.chain(others) {
-        let (highest, versions) = groups.entry(group).or_default();
-        *highest = group_priority.max(*highest);
-        versions.insert(version, version_priority);
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(group, (priority, _))| (Reverse(*priority), *group));
-    let ordered = groups.into_iter().map(|(group, (_, versions))| {
-        let mut versions: Vec<(&str, u32)> = versions.into_iter().collect();
-        versions.sort_by(|(a, first), (b, second)| {
-            second.cmp(first).then_with(|| priorities::compare_versions(b, a))
-        });
-        (group, versions.into_iter().map(|(version, _)| version).collect())
-    });
-    ordered.collect()
-}
-
 /// `/api`: the versions of the core group.
 pub fn api_versions(server_address: &str) -> Value {
     json!({
@@ -64,41 +37,10 @@ pub fn api_versions(server_address: &str) -> Value {
     })
 }
 
-/// `/apis`: all groups but the core one.
-pub fn api_group_list(kinds: Kinds, remotes: &[Remote]) -> Value {
-    let groups = groups(kinds, remotes);
-    let groups = groups.iter().filter(|(group, _)| !group.is_empty());
-    let groups: Vec<Value> = groups.map(|(group, versions)| group_entry(group, versions).into()).collect();
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
-}
-
-/// `/apis/GROUP`
-pub fn api_group(kinds: Kinds, remotes: &[Remote], group: &str) -> Option<Value> {
-    let groups = groups(kinds, remotes);
-    let (_, versions) = groups.iter().find(|(name, _)| *name == group)?;
-    let mut document = Map::new();
-    document.insert("kind".into(), "APIGroup".into());
-    document.insert("apiVersion".into(), "v1".into());
-    document.extend(group_entry(group, versions));
-    Some(document.into())
-}
-
-fn group_entry(group: &str, versions: &[&str]) -> Map<String, Value> {
-    let versions: Vec<Value> = versions
-        .iter()
-        .map(|version| json!({"groupVersion": api_version(group, version), "version": version}))
-        .collect();
-    let mut entry = Map::new();
-    entry.insert("name".into(), group.into());
-    entry.insert("preferredVersion".into(), versions.first().cloned().into());
-    entry.insert("versions".into(), versions.into());
-    entry
-}
-
-/// `/api/v1` and `/apis/GROUP/VERSION`
-pub fn api_resource_list(kinds: Kinds, group: &str, version: &str) -> Option<Value> {
+/// The list of a version's resources.
+fn api_resources(kinds: &[Arc<Kind>], group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for kind in of_version(kinds, group, version) {
+    for kind in kinds {
         resources.push(((&kind.plural, String::new()), api_resource(kind)));
         for (index, subresource) in kind.subresources.iter().enumerate() {
             let name = format!("{}/{}", kind.plural, subresource.name);
@@ -108,9 +50,6 @@ pub fn api_resource_list(kinds: Kinds, group: &str, version: &str) -> Option<Val
             resources.push(((&kind.plural, place), entry));
         }
     }
-    if resources.is_empty() {
-        return None;
-    }
     resources.sort_by(|(a, _), (b, _)| a.cmp(b));
     let resources: Vec<Value> = resources.into_iter().map(|(_, resource)| resource).collect();
     let mut list = json!({
@@ -119,7 +58,7 @@ pub fn api_resource_list(kinds: Kinds, group: &str, version: &str) -> Option<Val
     if !group.is_empty() {
         list["apiVersion"] = "v1".into();
     }
-    Some(list)
+    list
 }
 
 fn api_resource(kind: &Kind) -> Value {
@@ -157,58 +96,6 @@ pub fn storage_version_hash(kind: &Kind) -> String {
     let version = kind.hash_version.as_ref().unwrap_or(&stored.version);
     let hash = Sha256::digest(format!("{}/{version}/{}", stored.group, stored.kind));
     STANDARD.encode(&hash[..8])
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aggregated {
-    V2,
-    V2Beta1,
-}
-
-/// The aggregated document of `/api` (the core group) or `/apis` (all others).
-pub fn aggregated(kinds: Kinds, remotes: &[Remote], core: bool, form: Aggregated) -> Value {
-    let groups = groups(kinds, remotes);
-    let groups = groups.iter().filter(|(group, _)| group.is_empty() == core);
-    let kinds = by_version(kinds);
-    let items: Vec<Value> =
-        groups.map(|(group, versions)| aggregated_group(&kinds, remotes, group, versions)).collect();
-    let api_version = match form {
-        Aggregated::V2 => "apidiscovery.k8s.io/v2",
-        Aggregated::V2Beta1 => "apidiscovery.k8s.io/v2beta1",
-    };
-    json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
-}
-
-type ByVersion<'k> = HashMap<(&'k str, &'k str), Vec<&'k Kind>>;
-
-/// By group and version, so that a thousand groups are not looked for among the kinds of all.
-fn by_version(kinds: Kinds<'_>) -> ByVersion<'_> {
-    let mut by_version: ByVersion = HashMap::new();
-    for kind in kinds {
-        by_version.entry((&kind.group, &kind.version)).or_default().push(kind);
-    }
-    by_version
-}
-
-fn aggregated_group(kinds: &ByVersion, remotes: &[Remote], group: &str, versions: &[&str]) -> Value {
-    let versions: Vec<Value> = versions
-        .iter()
-        .map(|version| {
-            if let Some(remote) = remotes.iter().find(|one| one.group == group && one.version == *version) {
-                let freshness = if remote.is_current { "Current" } else { "Stale" };
-                return json!({"version": version, "resources": remote.resources, "freshness": freshness});
-            }
-            let mut kinds = kinds.get(&(group, *version)).cloned().unwrap_or_default();
-            kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
-            let resources: Vec<Value> = kinds.into_iter().map(aggregated_resource).collect();
-            json!({"version": version, "resources": resources, "freshness": "Current"})
-        })
-        .collect();
-    let mut metadata = Map::new();
-    if !group.is_empty() {
-        metadata.insert("name".into(), group.into());
-    }
-    json!({"metadata": metadata, "versions": versions})
 }
 
 /// The resources of a plain list, as the aggregated document has them. Entries that cannot be read are left out.
@@ -305,10 +192,6 @@ fn same_version(kind: &Kind, other: &GroupVersionKind) -> bool {
     kind.group == other.group && kind.version == other.version
 }
 
-fn of_version<'k>(kinds: Kinds<'k>, group: &str, version: &str) -> impl Iterator<Item = &'k Kind> {
-    kinds.iter().map(Arc::as_ref).filter(move |kind| kind.group == group && kind.version == version)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,8 +207,8 @@ mod tests {
             is_current,
         };
         let remotes = [remote("wardle.example.com", "v1", 20_000, true), remote("apps", "v2", 1, false)];
-        let kinds = crate::kinds::builtin();
-        let list = api_group_list(kinds, &remotes);
+        let groups = Groups::new(crate::kinds::builtin(), remotes.to_vec());
+        let list = groups.list();
         let names: Vec<&str> = list["groups"]
             .as_array()
             .into_iter()
@@ -333,9 +216,11 @@ mod tests {
             .filter_map(|group| group["name"].as_str())
             .collect();
         assert_eq!(names[..3], ["apiregistration.k8s.io", "wardle.example.com", "apps"]);
-        let apps = api_group(kinds, &remotes, "apps").expect("apps");
+        let apps = groups.group("apps").expect("apps");
         assert_eq!(apps["preferredVersion"]["version"], "v2");
-        let items = aggregated(kinds, &remotes, false, Aggregated::V2)["items"].clone();
+        let document: Value =
+            serde_json::from_slice(&groups.aggregated(false, Aggregated::V2)).expect("JSON");
+        let items = document["items"].clone();
         let apps = items.as_array().into_iter().flatten().find(|group| group["metadata"]["name"] == "apps");
         let versions = &apps.expect("apps")["versions"];
         assert_eq!(

@@ -13,27 +13,28 @@ pub mod v2;
 pub mod v3;
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
 pub use parts::Form;
 use parts::{Base, Part};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha512};
+use v3::Subject;
 
 use crate::kinds::{Kind, priorities};
 
 /// The documents of a set of kinds, each made when it is first asked for.
 pub struct Documents {
-    kinds: Vec<Arc<Kind>>,
     /// What is built in, of the second version.
     base: Arc<Base>,
+    /// By path below `/openapi/v3/`.
     v3: BTreeMap<String, Arc<Slot>>,
 }
 
-#[derive(Default)]
+/// A document of the third version, and what of it was asked for.
 struct Slot {
-    /// The rows that the document is about.
-    rows: Vec<Arc<Kind>>,
+    subject: Subject,
     hash: OnceLock<String>,
     document: OnceLock<Document>,
     /// Of the second version, where definitions made the rows.
@@ -41,30 +42,65 @@ struct Slot {
 }
 
 impl Slot {
-    fn is_hashed(&self) -> bool {
-        self.hash.get().is_some() || self.document.get().is_some()
+    fn about(subject: Subject) -> Slot {
+        Slot { subject, hash: OnceLock::new(), document: OnceLock::new(), v2: Part::default() }
     }
 
-    fn is_about(&self, rows: &[Arc<Kind>]) -> bool {
-        self.rows.len() == rows.len() && self.rows.iter().zip(rows).all(|(a, b)| Arc::ptr_eq(a, b))
+    /// The rows, where definitions made all of them.
+    fn custom_rows(&self) -> Option<&[Arc<Kind>]> {
+        match &self.subject {
+            Subject::Version(rows) => rows.iter().all(|row| row.generation.is_some()).then_some(rows),
+            Subject::Server(_) | Subject::Group(_) => None,
+        }
     }
 
-    /// Whether definitions made all of its rows.
-    fn is_custom(&self) -> bool {
-        !self.rows.is_empty() && self.rows.iter().all(|row| row.generation.is_some())
+    /// Making the hash does not keep the document: the index is asked for far more often than most of what it lists.
+    fn hash(&self) -> &str {
+        if let Some(document) = self.document.get() {
+            return &document.hash;
+        }
+        self.hash.get_or_init(|| self.cheap_hash().unwrap_or_else(|| self.made().hash))
     }
 
-    /// The hash that definitions give a document: it changes when one of them does, and needs no document.
-    fn definitions_hash(&self) -> Option<String> {
+    fn needs_document_for_hash(&self) -> bool {
+        let is_cheap = self.custom_rows().is_some() || matches!(self.subject, Subject::Group(_));
+        !is_cheap && self.hash.get().is_none() && self.document.get().is_none()
+    }
+
+    /// A hash that needs no document: that of definitions changes when one of them does, that of a group's document
+    /// when its name or what is said of every group does.
+    fn cheap_hash(&self) -> Option<String> {
+        static OF_ANY_GROUP: OnceLock<String> = OnceLock::new();
         let mut hasher = Sha512::new();
-        for row in &self.rows {
+        if let Subject::Group(name) = &self.subject {
+            let any =
+                OF_ANY_GROUP.get_or_init(|| Document::of(&v3::document(&Subject::Group("any".into()))).hash);
+            hasher.update(any);
+            hasher.update(name);
+            return Some(hex(&hasher.finalize()));
+        }
+        for row in self.custom_rows()? {
             // Names may be accepted later than asked for: they are no part of the definition's generation.
             for word in [&row.plural, &row.kind, &row.list_kind, row.generation.as_ref()?] {
                 hasher.update(word.as_bytes());
                 hasher.update([0]);
             }
         }
-        (!self.rows.is_empty()).then(|| hex(&hasher.finalize()))
+        Some(hex(&hasher.finalize()))
+    }
+
+    fn document(&self) -> &Document {
+        self.document.get_or_init(|| {
+            let mut document = self.made();
+            if let Some(hash) = self.cheap_hash() {
+                document.hash = hash;
+            }
+            document
+        })
+    }
+
+    fn made(&self) -> Document {
+        Document::of(&v3::document(&self.subject))
     }
 }
 
@@ -83,95 +119,73 @@ impl Documents {
     /// The documents of another set of kinds; what was made for groups and versions that are the same is kept. `remotes` is
     /// the second version of what other API servers answer for, see [`merge::part`].
     pub fn after(previous: Option<&Documents>, kinds: Vec<Arc<Kind>>, remotes: Vec<Arc<Value>>) -> Documents {
-        let mut rows: BTreeMap<String, Vec<Arc<Kind>>> = BTreeMap::new();
-        for kind in &kinds {
-            let path = base_path(&kind.group, &kind.version)[1..].to_string();
-            rows.entry(path).or_default().push(kind.clone());
-        }
-        let slot = |path: String| {
-            let rows = rows.get(&path).map_or(&[][..], Vec::as_slice);
-            let slot = match previous.and_then(|previous| previous.v3.get(&path)) {
-                Some(slot) if slot.is_about(rows) => slot.clone(),
-                _ => Arc::new(Slot { rows: rows.to_vec(), ..Slot::default() }),
+        let slot = |(path, subject): (String, Subject)| {
+            let before = previous.and_then(|previous| previous.v3.get(&path));
+            let slot = match before.filter(|slot| slot.subject.is_same(&subject)) {
+                Some(slot) => slot.clone(),
+                None => Arc::new(Slot::about(subject)),
             };
             (path, slot)
         };
-        let slots: BTreeMap<String, Arc<Slot>> = v3::paths(&kinds).into_iter().map(slot).collect();
-        let is_part = |kind: &&Arc<Kind>| {
-            let path = &base_path(&kind.group, &kind.version)[1..];
-            slots.get(path).is_some_and(|slot| slot.is_custom())
+        let v3: BTreeMap<String, Arc<Slot>> = v3::subjects(&kinds).into_iter().map(slot).collect();
+        let is_part = |kind: &Kind| {
+            let slot =
+                kind.generation.as_ref().and_then(|_| v3.get(&base_path(&kind.group, &kind.version)[1..]));
+            slot.is_some_and(|slot| slot.custom_rows().is_some())
         };
-        let rows: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !is_part(kind)).cloned().collect();
+        let rows: Vec<Arc<Kind>> = kinds.into_iter().filter(|kind| !is_part(kind)).collect();
         let base = match previous {
             Some(previous) if previous.base.is_about(&rows, &remotes) => previous.base.clone(),
             _ => Arc::new(Base::new(rows, remotes)),
         };
-        Documents { kinds, base, v3: slots }
+        Documents { base, v3 }
     }
 
     /// `/openapi/v2`, as JSON or as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`. It is long where there
     /// are many definitions, and not kept.
     pub fn v2(&self, form: Form) -> Vec<u8> {
-        let parts = self.v3.values().filter(|slot| slot.is_custom());
-        let parts: Vec<_> = parts.map(|slot| (&slot.rows[..], &slot.v2)).collect();
-        self.base.document(form, &parts)
+        let parts = self.v3.values().filter_map(|slot| Some((slot.custom_rows()?, &slot.v2)));
+        self.base.document(form, &parts.collect::<Vec<_>>())
     }
 
     /// The hash of that document, without making it.
     pub fn v2_hash(&self, form: Form) -> String {
-        let parts: Vec<String> = self.v3.values().filter_map(|slot| slot.definitions_hash()).collect();
-        self.base.hash(form, &parts)
+        let parts = self.v3.values().filter(|slot| slot.custom_rows().is_some());
+        self.base.hash(form, &parts.map(|slot| slot.hash()).collect::<Vec<_>>())
     }
 
-    /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good.
-    pub fn v3_index(&self) -> Value {
+    /// `/openapi/v3`: where each document is, with its hash, so that clients can keep it for good. Hashes are kept with
+    /// what they are of: one more definition costs its own, and the writing. `elsewhere` has the addresses of documents
+    /// that other API servers have, by path.
+    pub fn v3_index(&self, elsewhere: &BTreeMap<String, String>) -> Vec<u8> {
         // Read once for all documents whose hashes are not known yet.
-        let _kept = self.v3.values().any(|slot| !slot.is_hashed()).then(descriptions::Descriptions::get);
-        let paths: serde_json::Map<String, Value> = self
-            .v3
-            .keys()
-            .filter_map(|path| {
-                let hash = self.v3_hash(path)?;
-                let url = format!("/openapi/v3/{path}?hash={hash}");
-                Some((path.clone(), json!({"serverRelativeURL": url})))
-            })
-            .collect();
-        json!({"paths": paths})
+        let is_made = self.v3.values().any(|slot| slot.needs_document_for_hash());
+        let _kept = is_made.then(descriptions::Descriptions::get);
+        let own = self.v3.iter().filter(|(path, _)| !elsewhere.contains_key(*path));
+        let own = own.map(|(path, slot)| (path, format!("/openapi/v3/{path}?hash={}", slot.hash())));
+        let mut addresses: Vec<(&String, String)> = own.collect();
+        addresses.extend(elsewhere.iter().map(|(path, address)| (path, address.clone())));
+        addresses.sort();
+        let size = addresses.iter().map(|(path, address)| path.len() + address.len() + 32).sum();
+        let mut index = String::with_capacity(size);
+        index.push_str(r#"{"paths":{"#);
+        for (number, (path, address)) in addresses.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            let (path, address) = (Value::from(path.as_str()), Value::from(address.as_str()));
+            let _ = write!(index, r#"{comma}{path}:{{"serverRelativeURL":{address}}}"#);
+        }
+        index.push_str("}}");
+        index.into_bytes()
     }
 
-    /// The hash of a document. Making it does not keep the document: the index is asked for far more
-    /// often than most of what it lists.
+    /// The hash of a document.
     pub fn v3_hash(&self, path: &str) -> Option<&str> {
-        let slot = self.v3.get(path)?;
-        if let Some(document) = slot.document.get() {
-            return Some(&document.hash);
-        }
-        if slot.hash.get().is_none() {
-            let hash = match slot.definitions_hash() {
-                Some(hash) => hash,
-                None => Document::of(&self.v3_document(path, slot)?).hash,
-            };
-            let _ = slot.hash.set(hash);
-        }
-        slot.hash.get().map(String::as_str)
+        Some(self.v3.get(path)?.hash())
     }
 
     /// `/openapi/v3/PATH`, as in `/openapi/v3/apis/apps/v1`.
     pub fn v3(&self, path: &str) -> Option<&Document> {
-        let slot = self.v3.get(path)?;
-        if slot.document.get().is_none() {
-            let mut document = Document::of(&self.v3_document(path, slot)?);
-            if let Some(hash) = slot.definitions_hash() {
-                document.hash = hash;
-            }
-            let _ = slot.document.set(document);
-        }
-        slot.document.get()
-    }
-
-    fn v3_document(&self, path: &str, slot: &Slot) -> Option<Value> {
-        let kinds = if slot.rows.is_empty() { &self.kinds } else { &slot.rows };
-        v3::document(kinds, path)
+        Some(self.v3.get(path)?.document())
     }
 }
 

@@ -88,6 +88,73 @@ impl<'a> Iterator for MemberTexts<'a> {
     }
 }
 
+/// The text of a document without the members that a path leads to; `*` leads to every element of a list. Written as this
+/// project writes it, see [`members`]; what is left out is not checked. The text is gone through once, however long the path.
+pub fn without(document: &[u8], path: &[&str]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut rest = document;
+    copy_without(&mut out, &mut rest, path)?;
+    rest.is_empty().then_some(out)
+}
+
+/// Copies the value that `rest` begins with, and leaves in `rest` what follows it.
+fn copy_without(out: &mut Vec<u8>, rest: &mut &[u8], path: &[&str]) -> Option<()> {
+    match (rest.first()?, path) {
+        (b'[', ["*", path @ ..]) => {
+            out.push(take(rest, 1)?[0]);
+            while *rest.first()? != b']' {
+                copy_without(out, rest, path)?;
+                if *rest.first()? == b',' {
+                    out.push(take(rest, 1)?[0]);
+                }
+            }
+            out.push(take(rest, 1)?[0]);
+        }
+        (b'{', [name, path @ ..]) => copy_members_without(out, rest, name, path)?,
+        _ => out.extend_from_slice(take_value(rest)?),
+    }
+    Some(())
+}
+
+fn copy_members_without(out: &mut Vec<u8>, rest: &mut &[u8], name: &str, path: &[&str]) -> Option<()> {
+    out.push(take(rest, 1)?[0]);
+    let begin = out.len();
+    while *rest.first()? != b'}' {
+        let key = take(rest, text_length(rest)?)?;
+        if take(rest, 1)? != b":" {
+            return None;
+        }
+        let is_on_path = &key[1..key.len() - 1] == name.as_bytes();
+        if is_on_path && path.is_empty() {
+            take_value(rest)?;
+        } else {
+            if out.len() > begin {
+                out.push(b',');
+            }
+            out.extend_from_slice(key);
+            out.push(b':');
+            copy_without(out, rest, if is_on_path { path } else { &[] })?;
+        }
+        if *rest.first()? == b',' {
+            take(rest, 1)?;
+        }
+    }
+    out.push(take(rest, 1)?[0]);
+    Some(())
+}
+
+/// Nothing is no value, or text that is none would be looked at for ever.
+fn take_value<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = value_length(rest).filter(|length| *length > 0)?;
+    take(rest, length)
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(length)?;
+    *rest = after;
+    Some(taken)
+}
+
 fn value_length(json: &[u8]) -> Option<usize> {
     let mut depth = 0;
     let mut at = 0;
@@ -318,6 +385,33 @@ mod tests {
         }
         assert_eq!(members(br#"{ "a": 1}"#, ["a"]), None, "others' spaces");
         assert_eq!(members(b"[1]", ["a"]), None);
+    }
+
+    #[test]
+    fn what_a_path_leads_to_is_left_out() {
+        let json = br#"{"a":{"b":[{"c":{"d":"}]"},"e":1},{"c":[]},3,{"e":2,"c":null},{"f":{"c":1}}],"c":1},"c":{"a":2},"g":[]}"#;
+        let check = |path: &[&str], expected: &str| {
+            let left = without(json, path).map(|text| String::from_utf8(text).expect("text"));
+            assert_eq!(left.as_deref(), Some(expected), "{path:?}");
+        };
+        check(&["a"], r#"{"c":{"a":2},"g":[]}"#);
+        check(&["c", "a"], &String::from_utf8_lossy(json).replace(r#"{"a":2}"#, "{}"));
+        let kept = r#"{"a":{"b":[{"e":1},{},3,{"e":2},{"f":{"c":1}}],"c":1},"c":{"a":2},"g":[]}"#;
+        check(&["a", "b", "*", "c"], kept);
+        for nowhere in [&["x"][..], &["a", "x"], &["a", "c", "x"], &["g", "*", "x"], &["a", "*", "b"], &[]] {
+            check(nowhere, &String::from_utf8_lossy(json));
+        }
+        for cut in 0..json.len() {
+            assert_eq!(without(&json[..cut], &["a", "b", "*", "c"]), None);
+        }
+        for broken in ["[}", "[1}", "[", "[1"] {
+            assert_eq!(without(broken.as_bytes(), &["*", "a"]), None, "{broken}");
+        }
+        for broken in
+            ["{]", r#"{"a"}"#, r#"{"a":}"#, r#"{"a":]}"#, "{} ", r#"{"a":[}}"#, r#"{"a":[1}}"#, "{1}"]
+        {
+            assert_eq!(without(broken.as_bytes(), &["a", "*", "b"]), None, "{broken}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Discovery and OpenAPI as a default upstream server answers them, compared in structure. The
 //! answers lie beside the workspace; where they are missing the test says so and passes over.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use ferry_api::discovery::{self, Aggregated, Groups};
 use ferry_api::openapi::Documents;
-use ferry_api::{Kind, discovery, kinds};
+use ferry_api::{Kind, kinds};
 use serde_json::Value;
 
 fn served(path: &str) -> Option<Value> {
@@ -61,7 +63,7 @@ fn groups_are_listed_as_served() {
     // the address is the server's own
     ours.as_object_mut().expect("an object").remove("serverAddressByClientCIDRs");
     assert_same(&ours, &api, "/api");
-    assert_same(&discovery::api_group_list(&kinds, &[]), &served("apis.json").expect("apis"), "/apis");
+    assert_same(&Groups::new(&kinds, Vec::new()).list(), &served("apis.json").expect("apis"), "/apis");
 }
 
 #[test]
@@ -70,8 +72,9 @@ fn every_group_and_version_is_as_served() {
     if served("apis.json").is_none() {
         return;
     }
+    let groups = Groups::new(&kinds, Vec::new());
     assert_same(
-        &discovery::api_resource_list(&kinds, "", "v1").expect("v1"),
+        &groups.resources("", "v1").expect("v1"),
         &served("api__v1.json").expect("api/v1"),
         "/api/v1",
     );
@@ -80,25 +83,28 @@ fn every_group_and_version_is_as_served() {
             continue;
         }
         let theirs = served(&format!("apis__{group}.json")).expect(group);
-        assert_same(&discovery::api_group(&kinds, &[], group).expect(group), &theirs, group);
+        assert_same(&groups.group(group).expect(group), &theirs, group);
         for version in kinds::priorities::versions(kinds.iter().map(Arc::as_ref), group) {
             let theirs = served(&format!("apis__{group}__{version}.json")).expect(group);
-            let ours = discovery::api_resource_list(&kinds, group, version).expect(group);
+            let ours = groups.resources(group, version).expect(group);
             assert_same(&ours, &theirs, &format!("/apis/{group}/{version}"));
         }
     }
-    assert_eq!(discovery::api_resource_list(&kinds, "apps", "v9"), None);
-    assert_eq!(discovery::api_group(&kinds, &[], "nobody"), None);
+    assert_eq!(groups.resources("apps", "v9"), None);
+    assert_eq!(groups.group("nobody"), None);
 }
 
 #[test]
 fn the_aggregated_documents_are_as_served() {
     let kinds = by_default();
-    let v2 = discovery::Aggregated::V2;
+    let groups = Groups::new(&kinds, Vec::new());
+    let aggregated = |core: bool| -> Value {
+        serde_json::from_slice(&groups.aggregated(core, Aggregated::V2)).expect("JSON")
+    };
     let Some(theirs) = served("aggregated-apis.json") else { return };
-    assert_same(&discovery::aggregated(&kinds, &[], false, v2), &theirs, "/apis");
+    assert_same(&aggregated(false), &theirs, "/apis");
     let theirs = served("aggregated-api.json").expect("aggregated-api");
-    assert_same(&discovery::aggregated(&kinds, &[], true, v2), &theirs, "/api");
+    assert_same(&aggregated(true), &theirs, "/api");
 }
 
 /// Takes prose out, and what prose makes necessary: a reference stands in an allOf only when a
@@ -149,7 +155,7 @@ fn with_parameters(mut document: Value) -> Value {
 fn every_document_of_openapi_v3_is_as_served() {
     let Some(index) = served("openapi-v3-index.json") else { return };
     let documents = Documents::new(by_default());
-    let ours = documents.v3_index();
+    let ours: Value = serde_json::from_slice(&documents.v3_index(&BTreeMap::new())).expect("JSON");
     let listed: Vec<&String> = ours["paths"].as_object().expect("paths").keys().collect();
     let theirs: Vec<&str> = index.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert_eq!(listed, theirs);

@@ -1,6 +1,6 @@
 //! Discovery and OpenAPI: documents made from the rows once, when somebody asks, and kept as bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +8,6 @@ use ferry_api::{GroupVersionKind, Kind, Schema, Status, discovery, openapi, writ
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use parking_lot::Mutex;
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::aggregation::Remote;
@@ -19,13 +18,11 @@ use crate::request::Request;
 use crate::{respond, verbs};
 
 pub struct Documents {
-    rows: Vec<Arc<Kind>>,
-    /// What other API servers answer for, as discovery shows it.
-    remotes: Vec<discovery::Remote>,
-    /// Where their documents of OpenAPI v3 are, by path.
-    remote_v3: Vec<(String, String)>,
-    made: Mutex<HashMap<String, Document>>,
+    groups: discovery::Groups,
     openapi: openapi::Documents,
+    /// Where other API servers have their documents of OpenAPI v3, by path.
+    remote_v3: BTreeMap<String, String>,
+    made: Mutex<HashMap<String, Document>>,
 }
 
 #[derive(Clone)]
@@ -43,29 +40,24 @@ const AGGREGATED_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIG
 const AGGREGATED_V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 impl Documents {
-    /// What was made before for rows that are the same is kept.
+    /// What was made before of groups and versions that are the same is kept.
     pub fn new(rows: Vec<Arc<Kind>>, remotes: &[Arc<Remote>], previous: Option<&Documents>) -> Documents {
+        let described = remotes.iter().map(|remote| remote.discovery()).collect();
+        let groups = previous.map(|previous| &previous.groups);
+        let groups = discovery::Groups::after(groups, &rows, described);
         let remote_v2 = remotes.iter().filter_map(|remote| remote.openapi_v2()).collect();
-        let previous = previous.map(|previous| &previous.openapi);
-        let openapi = openapi::Documents::after(previous, rows.clone(), remote_v2);
+        let openapi = previous.map(|previous| &previous.openapi);
         Documents {
-            rows,
-            remotes: remotes.iter().map(|remote| remote.discovery()).collect(),
+            groups,
+            openapi: openapi::Documents::after(openapi, rows, remote_v2),
             remote_v3: remotes.iter().filter_map(|remote| remote.openapi_v3()).collect(),
             made: Mutex::default(),
-            openapi,
         }
     }
 
     /// The index of OpenAPI v3: the hash of every document, so each is made once for it.
     pub fn openapi_v3_index(&self) -> Option<Document> {
-        self.document("openapi/v3", JSON, || {
-            let mut index = self.openapi.v3_index();
-            for (path, url) in &self.remote_v3 {
-                index["paths"][path] = json!({"serverRelativeURL": url});
-            }
-            bytes(index)
-        })
+        self.document("openapi/v3", JSON, || Some(self.openapi.v3_index(&self.remote_v3)))
     }
 
     fn document(
@@ -109,26 +101,20 @@ fn answer_bytes(bytes: Bytes, content_type: &str, etag: &str, request: &Request)
 pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, Status> {
     let served = api.served();
     let documents = &served.documents;
-    let (rows, remotes) = (&documents.rows, &documents.remotes);
+    let groups = &documents.groups;
     let aggregated = aggregated_form(&request.headers);
     let plain = |name: &str, make: &dyn Fn() -> Option<Vec<u8>>| documents.document(name, JSON, make);
     let document = match (parts, aggregated) {
-        (["api"], Some(form)) => documents.document(&format!("api {form}"), form, || {
-            in_order(discovery::aggregated(rows, remotes, true, version_of(form)))
-        }),
-        (["apis"], Some(form)) => documents.document(&format!("apis {form}"), form, || {
-            in_order(discovery::aggregated(rows, remotes, false, version_of(form)))
-        }),
+        (["api"], Some(form)) => documents
+            .document(&format!("api {form}"), form, || Some(groups.aggregated(true, version_of(form)))),
+        (["apis"], Some(form)) => documents
+            .document(&format!("apis {form}"), form, || Some(groups.aggregated(false, version_of(form)))),
         (["api"], None) => plain("api", &|| in_order(discovery::api_versions(&api.advertised))),
-        (["apis"], None) => plain("apis", &|| in_order(discovery::api_group_list(rows, remotes))),
-        (["apis", group], _) => {
-            plain(&parts.join("/"), &|| in_order(discovery::api_group(rows, remotes, group)?))
-        }
-        (["api", version], _) => {
-            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, "", version)?))
-        }
+        (["apis"], None) => plain("apis", &|| in_order(groups.list())),
+        (["apis", group], _) => plain(&parts.join("/"), &|| in_order(groups.group(group)?)),
+        (["api", version], _) => plain(&parts.join("/"), &|| in_order(groups.resources("", version)?)),
         (["apis", group, version], _) => {
-            plain(&parts.join("/"), &|| in_order(discovery::api_resource_list(rows, group, version)?))
+            plain(&parts.join("/"), &|| in_order(groups.resources(group, version)?))
         }
         (["openapi", "v2"], _) => return openapi_v2(documents, request),
         (["openapi", "v3"], _) => documents.openapi_v3_index(),
@@ -145,10 +131,6 @@ pub fn answer(api: &Api, request: &Request, parts: &[&str]) -> Result<Response, 
         (None, ["apis", group, ..]) if served.is_custom(group) => Ok(respond::page_not_found()),
         (None, _) => Err(Status::no_such_path()),
     }
-}
-
-fn bytes(value: serde_json::Value) -> Option<Vec<u8>> {
-    Some(value.to_string().into_bytes())
 }
 
 /// A document of discovery, with its fields in upstream's order.

@@ -94,7 +94,7 @@ impl Base {
     }
 
     /// The hash of the document with these parts; it needs none of them.
-    pub fn hash(&self, form: Form, definitions: &[String]) -> String {
+    pub fn hash(&self, form: Form, definitions: &[&str]) -> String {
         let base = &self.form(form).document.hash;
         if definitions.is_empty() {
             return base.clone();
@@ -213,6 +213,7 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use serde_json::{Map, json};
@@ -285,6 +286,25 @@ mod tests {
             next.v2(Form::Json);
             assert_eq!(published.load(Ordering::Relaxed), count + 1);
             assert!(READINGS.get() - readings <= 1, "{} readings", READINGS.get() - readings);
+        }
+    }
+
+    #[test]
+    fn the_index_of_many_definitions_needs_none_of_their_documents() {
+        let published = Arc::new(AtomicUsize::new(0));
+        let mut rows: Vec<Arc<Kind>> = (0..200).map(|number| row(number, &published)).collect();
+        let first = Documents::new(rows.clone());
+        // What is said of every group is read once.
+        first.v3_index(&BTreeMap::new());
+        rows.push(row(200, &published));
+        let next = Documents::after(Some(&first), rows, Vec::new());
+        let readings = READINGS.get();
+        let index: Value = serde_json::from_slice(&next.v3_index(&BTreeMap::new())).expect("JSON");
+        assert_eq!((READINGS.get() - readings, published.load(Ordering::Relaxed)), (0, 0));
+        for path in ["apis/g200.example.com", "apis/g200.example.com/v1"] {
+            let address = index["paths"][path]["serverRelativeURL"].as_str().expect(path);
+            let document = next.v3(path).expect(path);
+            assert!(address.ends_with(&document.hash), "{address} leads to the document");
         }
     }
 }

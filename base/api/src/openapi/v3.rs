@@ -1,5 +1,6 @@
 //! OpenAPI v3: a document for each group and version, and for what stands beside them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -7,56 +8,67 @@ use serde_json::{Map, Value, json};
 use super::descriptions::Descriptions;
 use super::operations::{self, Operation, Parameter, Path};
 use super::schemas::{self, Version, reference};
-use super::{base_path, capitalized, group_identifier, group_versions, tag};
+use super::{base_path, capitalized, group_identifier, tag};
 use crate::kinds::Kind;
 
-/// The documents there are, by their path below `/openapi/v3/`.
-pub fn paths(kinds: &[Arc<Kind>]) -> Vec<String> {
-    let mut paths: Vec<String> =
-        [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"]
-            .map(Into::into)
-            .to_vec();
-    for (group, versions) in group_versions(kinds) {
-        if !group.is_empty() {
-            paths.push(format!("apis/{group}"));
-        }
-        paths.extend(versions.iter().map(|version| base_path(group, version)[1..].to_string()));
-    }
-    paths
+/// What a document is about.
+pub enum Subject {
+    /// What stands beside groups.
+    Server(&'static str),
+    Group(String),
+    /// A version of a group: its rows.
+    Version(Vec<Arc<Kind>>),
 }
 
-/// One document; None where no such path is served.
-pub fn document(kinds: &[Arc<Kind>], path: &str) -> Option<Value> {
+const SERVER: [&str; 5] = [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"];
+
+impl Subject {
+    /// Whether a document about one is the document about the other.
+    pub fn is_same(&self, other: &Subject) -> bool {
+        match (self, other) {
+            (Subject::Server(a), Subject::Server(b)) => a == b,
+            (Subject::Group(a), Subject::Group(b)) => a == b,
+            (Subject::Version(a), Subject::Version(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The documents there are, by their path below `/openapi/v3/`.
+pub fn subjects(kinds: &[Arc<Kind>]) -> BTreeMap<String, Subject> {
+    let mut subjects: BTreeMap<String, Subject> =
+        SERVER.map(|name| (name.to_string(), Subject::Server(name))).into();
+    for kind in kinds {
+        if !kind.group.is_empty() {
+            let group = || Subject::Group(kind.group.to_string());
+            subjects.entry(format!("apis/{}", kind.group)).or_insert_with(group);
+        }
+        let path = base_path(&kind.group, &kind.version)[1..].to_string();
+        match subjects.entry(path).or_insert_with(|| Subject::Version(Vec::new())) {
+            Subject::Version(rows) => rows.push(kind.clone()),
+            // A version has a path that no group has, and nothing of the server's.
+            Subject::Server(_) | Subject::Group(_) => {}
+        }
+    }
+    subjects
+}
+
+pub fn document(subject: &Subject) -> Value {
     let mut own: Vec<&Kind> = Vec::new();
     let mut served: Vec<Path> = Vec::new();
     let mut group_version = None;
-    match path {
-        "version" => served.push(operations::version()),
-        "api" => served.push(groups("/api/", "getCoreAPIVersions", "core", "APIVersions")),
-        "apis" => served.push(groups("/apis/", "getAPIVersions", "apis", "APIGroupList")),
-        ".well-known/openid-configuration" => {
-            let [configuration, _] = operations::issuer();
-            served.push(configuration);
-        }
-        "openid/v1/jwks" => {
-            let [_, keys] = operations::issuer();
-            served.push(keys);
-        }
-        path => {
-            let (group, version) = parse(path)?;
-            let known = |kind: &&Arc<Kind>| kind.group == group && version.is_none_or(|v| kind.version == v);
-            kinds.iter().find(known)?;
-            match version {
-                None => served.push(group_document(group)),
-                Some(version) => {
-                    served.push(version_document(group, version));
-                    for kind in kinds.iter().filter(known) {
-                        served.extend(operations::of_kind(kind));
-                        own.push(kind);
-                    }
-                    group_version = Some((group, version));
-                }
+    match subject {
+        Subject::Server(name) => served.extend(of_server(name)),
+        Subject::Group(group) => served.push(group_document(group)),
+        Subject::Version(rows) => {
+            if let Some(first) = rows.first() {
+                served.push(version_document(&first.group, &first.version));
+                group_version = Some((&*first.group, &*first.version));
             }
+            served.extend(rows.iter().flat_map(|kind| operations::of_kind(kind)));
+            own.extend(rows.iter().map(Arc::as_ref));
         }
     }
     let mut definitions = schemas::definitions(&served, &own, Version::V3);
@@ -71,21 +83,22 @@ pub fn document(kinds: &[Arc<Kind>], path: &str) -> Option<Value> {
     let descriptions = Descriptions::get();
     let item = |path: &Path| (path.path.clone(), path_item(path, &descriptions));
     let paths: Map<String, Value> = served.iter().map(item).collect();
-    Some(json!({
+    json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": super::v2::API_VERSION},
         "paths": paths,
         "components": components,
-    }))
+    })
 }
 
-/// `api/v1`, `apis/apps` or `apis/apps/v1`.
-fn parse(path: &str) -> Option<(&str, Option<&str>)> {
-    let parts: Vec<&str> = path.split('/').collect();
-    match parts.as_slice() {
-        ["api", version] => Some(("", Some(version))),
-        ["apis", group] => Some((group, None)),
-        ["apis", group, version] => Some((group, Some(version))),
+fn of_server(name: &str) -> Option<Path> {
+    let [configuration, keys] = operations::issuer();
+    match name {
+        "version" => Some(operations::version()),
+        "api" => Some(groups("/api/", "getCoreAPIVersions", "core", "APIVersions")),
+        "apis" => Some(groups("/apis/", "getAPIVersions", "apis", "APIGroupList")),
+        ".well-known/openid-configuration" => Some(configuration),
+        "openid/v1/jwks" => Some(keys),
         _ => None,
     }
 }

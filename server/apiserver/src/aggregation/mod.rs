@@ -26,7 +26,6 @@ use ferry_api::selector::{FieldSelector, LabelSelector};
 use ferry_api::{GroupResource, Object, Status, discovery};
 use ferry_registry::Registry;
 use ferry_registry::cache::{Cache, Filter, Watcher};
-use ferry_store::Revision;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -43,9 +42,10 @@ use self::availability::Condition;
 use self::backend::Backend;
 pub use self::backend::FrontProxy;
 use self::fetched::Fetched;
-use self::registration::{Action, GROUP, PLURAL, Registration};
+use self::registration::{Action, GROUP, Known, PLURAL, Registration};
 use crate::api::Api;
 use crate::request_info::RequestInfo;
+use crate::served::Served;
 
 /// How often a backend is asked that answered, and at most one that did not.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -127,7 +127,9 @@ pub struct Aggregation {
     client: Client,
     cache: Arc<Cache>,
     front_proxy: Arc<FrontProxy>,
-    known: BTreeMap<Arc<str>, (Revision, Registration)>,
+    known: BTreeMap<Arc<str>, Known>,
+    /// What this server should have registered, and the picture that this was read off.
+    wanted: (Arc<Served>, BTreeMap<String, Registration>),
     backends: BTreeMap<Arc<str>, RunningBackend>,
     /// A backend says something else of itself.
     heard: Arc<Notify>,
@@ -152,6 +154,7 @@ impl Aggregation {
     ) -> Option<Aggregation> {
         let registry = api.registry.clone();
         let resource = registry.resource(&GroupResource::new(GROUP, PLURAL))?;
+        let served = api.served();
         Some(Aggregation {
             api,
             client,
@@ -159,6 +162,7 @@ impl Aggregation {
             registry,
             front_proxy,
             known: BTreeMap::new(),
+            wanted: (served.clone(), registration::local(served.rows.iter().map(AsRef::as_ref))),
             backends: BTreeMap::new(),
             heard: Arc::default(),
             stop,
@@ -204,12 +208,12 @@ impl Aggregation {
         let (snapshot, _) = self.cache.snapshot();
         self.known.retain(|name, _| snapshot.contains_key(name));
         for (name, entry) in &snapshot {
-            if self.known.get(name).is_some_and(|(revision, _)| *revision == entry.revision) {
+            if self.known.get(name).is_some_and(|known| known.revision == entry.revision) {
                 continue;
             }
             match Registration::read(entry) {
                 Ok(registration) => {
-                    self.known.insert(name.clone(), (entry.revision, registration));
+                    self.known.insert(name.clone(), Known { revision: entry.revision, registration });
                 }
                 Err(error) => tracing::error!(%name, %error, "an APIService cannot be read"),
             }
@@ -217,17 +221,20 @@ impl Aggregation {
     }
 
     /// Keeps the APIServices of what this server answers for.
-    async fn register(&self, first: bool) -> bool {
-        let wanted = registration::local(self.api.served().rows.iter().map(AsRef::as_ref));
-        let current = self.known.iter().map(|(name, (_, registration))| (name.to_string(), registration));
-        let actions = registration::plan(&wanted, &current.collect(), first);
+    async fn register(&mut self, first: bool) -> bool {
+        let served = self.api.served();
+        if !Arc::ptr_eq(&self.wanted.0, &served) {
+            self.wanted = (served.clone(), registration::local(served.rows.iter().map(AsRef::as_ref)));
+        }
+        let wanted = &self.wanted.1;
+        let actions = registration::plan(wanted, &self.known, first);
         if actions.is_empty() {
             return true;
         }
         let mut span = ferry_trace::span("aggregation.register");
         span.set("actions", actions.len());
         let writes: Vec<BoxFuture<'_, Result<(), Status>>> =
-            actions.iter().map(|action| self.act(action, &wanted).boxed()).collect();
+            actions.iter().map(|action| self.act(action, wanted).boxed()).collect();
         let results = futures::future::join_all(writes).await;
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
             tracing::warn!(%error, "an APIService of this server cannot be written");
@@ -251,8 +258,9 @@ impl Aggregation {
                 services.replace(name, &PostParams::default(), &object).await.map(drop)
             }
             Action::Delete(name) => {
-                let Some((_, known)) = self.known.get(name.as_str()) else { return Ok(()) };
-                let preconditions = Preconditions { uid: Some(known.uid.clone()), resource_version: None };
+                let Some(known) = self.known.get(name.as_str()) else { return Ok(()) };
+                let uid = Some(known.registration.uid.clone());
+                let preconditions = Preconditions { uid, resource_version: None };
                 let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                 services.delete(name, &params).await.map(drop)
             }
@@ -271,9 +279,9 @@ impl Aggregation {
     fn follow_backends(&mut self) {
         let known = &self.known;
         self.backends.retain(|name, followed| {
-            known.get(name).is_some_and(|(_, now)| now.has_same_backend(&followed.registration))
+            known.get(name).is_some_and(|now| now.registration.has_same_backend(&followed.registration))
         });
-        for (name, (_, registration)) in &self.known {
+        for (name, Known { registration, .. }) in &self.known {
             // Registrations are always this server's own, or one that leads astray could not be taken back.
             let Some(service) = registration.service.as_ref().filter(|_| registration.group != GROUP) else {
                 continue;

@@ -2,10 +2,12 @@
 //! for. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ferry_api::kinds::priorities;
 use ferry_api::{Kind, Status};
 use ferry_registry::cache::Entry;
+use ferry_store::Revision;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::{Value, json};
 
@@ -29,6 +31,12 @@ pub struct Registration {
     /// What its condition says.
     pub is_available: bool,
     pub is_local: bool,
+}
+
+/// An APIService that there is.
+pub struct Known {
+    pub revision: Revision,
+    pub registration: Registration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +173,7 @@ pub enum Action {
 /// What is to be done about the APIServices that there are. `first`: the server has just started.
 pub fn plan(
     wanted: &BTreeMap<String, Registration>,
-    current: &BTreeMap<String, &Registration>,
+    current: &BTreeMap<Arc<str>, Known>,
     first: bool,
 ) -> Vec<Action> {
     let is_kept = |managed: Managed| match managed {
@@ -173,17 +181,17 @@ pub fn plan(
         Managed::OnStart => first,
         Managed::Always => true,
     };
-    let missing = wanted.iter().filter(|(name, _)| !current.contains_key(*name));
+    let missing = wanted.iter().filter(|(name, _)| !current.contains_key(name.as_str()));
     let missing = missing.filter(|(_, wanted)| is_kept(wanted.managed));
     let mut actions: Vec<Action> = missing.map(|(name, _)| Action::Create(name.clone())).collect();
-    for (name, current) in current {
-        match wanted.get(name) {
-            None if is_kept(current.managed) => actions.push(Action::Delete(name.clone())),
+    for (name, Known { registration: current, .. }) in current {
+        match wanted.get(&**name) {
+            None if is_kept(current.managed) => actions.push(Action::Delete(name.to_string())),
             Some(wanted) if is_kept(current.managed) && !current.has_same_spec(wanted) => {
-                actions.push(Action::SetSpec(name.clone()));
+                actions.push(Action::SetSpec(name.to_string()));
             }
             _ if current.service.is_none() && !current.is_local => {
-                actions.push(Action::TellLocal(name.clone()));
+                actions.push(Action::TellLocal(name.to_string()));
             }
             _ => {}
         }
@@ -213,8 +221,10 @@ mod tests {
 
     fn check(wanted: Option<Managed>, current: Option<(Managed, bool)>, first: bool, expected: &[Action]) {
         let wanted = wanted.map(|managed| ("v1.g".to_string(), registration(managed, false)));
-        let current = current.map(|(managed, service)| registration(managed, service));
-        let current = current.as_ref().map(|current| ("v1.g".to_string(), current));
+        let current = current.map(|(managed, service)| {
+            let registration = registration(managed, service);
+            (Arc::from("v1.g"), Known { revision: Revision::default(), registration })
+        });
         let found = plan(&wanted.into_iter().collect(), &current.into_iter().collect(), first);
         assert_eq!(found, expected);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ferry_api::{Object, Status, User};
 use ferry_registry::cache::{Cache, Filter};
+use ferry_registry::custom_resources::definition::outline;
 use ferry_registry::custom_resources::{Definition, conditions};
 use ferry_registry::verbs::Call;
 use ferry_registry::verbs::delete::DeleteOptions;
@@ -90,7 +91,7 @@ impl Cleanup {
     /// The definition, as long as it waits for this.
     fn current(&self) -> Result<Option<Object>, Status> {
         let Some(entry) = self.definitions.get(&self.definition.name) else { return Ok(None) };
-        let object = entry.read_object()?;
+        let object = outline(&entry.json)?;
         let waits = object.uid() == self.definition.uid && object.finalizers().any(|name| name == FINALIZER);
         Ok(waits.then_some(object))
     }
@@ -125,7 +126,7 @@ impl Cleanup {
 
     async fn tell(
         &self,
-        mut object: Object,
+        object: Object,
         is_terminating: bool,
         reason: &str,
         message: &str,
@@ -136,8 +137,7 @@ impl Cleanup {
         if status == before {
             return Ok(());
         }
-        object.0.insert("status".into(), status);
-        write_status(&self.client, object).await
+        write_status(&self.client, &object, &status).await
     }
 
     async fn remove_finalizer(&self) -> Result<(), Status> {

@@ -5,15 +5,16 @@
 mod cleanup;
 mod names;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_admission::conversion::{ConversionHook, WebhookConversion};
 use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_patch::merge;
 use ferry_registry::cache::{Cache, Entry, Filter};
 use ferry_registry::conversion::Conversion;
-use ferry_registry::custom_resources::definition::{GROUP, PLURAL};
+use ferry_registry::custom_resources::definition::{GROUP, PLURAL, outline};
 use ferry_registry::custom_resources::{Definition, Source};
 use ferry_registry::registry::NewResource;
 use ferry_registry::strategy::StrategyRef;
@@ -21,8 +22,9 @@ use ferry_registry::{Registry, Resource};
 use ferry_store::Revision;
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api as ClientApi, DynamicObject, PostParams};
+use kube::api::{Api as ClientApi, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::cleanup::{Cleanup, Instances};
@@ -51,6 +53,8 @@ struct Known {
     revision: Revision,
     definition: Definition,
     served: Option<Serving>,
+    /// What is to be said of it is written, or was found to be.
+    is_told: bool,
 }
 
 struct Serving {
@@ -113,7 +117,6 @@ impl Definitions {
             }
         }
         self.swap();
-        self.known.values_mut().for_each(|known| known.revision = Revision::default());
     }
 
     /// Brings what is served in line with the definitions that there are. Says whether all of it could be done.
@@ -145,16 +148,18 @@ impl Definitions {
         }
         // Only now: names that were freed above may be wanted by a definition that did not get all of its own. The
         // others have nothing to hear; there may be a thousand of them.
-        let wanting = self.known.iter().filter(|(_, known)| changed && known.definition.is_in_conflict());
-        let names: BTreeSet<Arc<str>> =
-            fresh.iter().map(|entry| &entry.key).chain(wanting.map(|(name, _)| name)).cloned().collect();
-        for entry in names.iter().filter_map(|name| snapshot.get(name)) {
-            if let Err(error) = self.tell(entry).await {
+        let untold = self
+            .known
+            .iter()
+            .filter(|(_, known)| !known.is_told || (changed && known.definition.is_in_conflict()));
+        let untold: Vec<Arc<str>> = untold.map(|(name, _)| name.clone()).collect();
+        for entry in untold.iter().filter_map(|name| snapshot.get(name)) {
+            let told = self.tell(entry).await;
+            if let Some(known) = self.known.get_mut(&entry.key) {
+                known.is_told = told.is_ok();
+            }
+            if let Err(error) = told {
                 is_done = false;
-                // As if it had never been seen: the next round takes it in again.
-                if let Some(known) = self.known.get_mut(&entry.key) {
-                    known.revision = Revision::default();
-                }
                 tracing::warn!(definition = %entry.key, %error, "the status of a definition cannot be written, trying again");
             }
         }
@@ -163,7 +168,7 @@ impl Definitions {
 
     /// Takes in a definition that came or changed. Says whether what is served is another thing now.
     async fn take(&mut self, entry: &Arc<Entry>) -> Result<bool, Status> {
-        let object = entry.read_object()?;
+        let object = outline(&entry.json)?;
         let definition = Definition::read(&object)?;
         // A definition of the same name that was made anew has nothing of the old one.
         if self.known.get(&entry.key).is_some_and(|known| known.definition.uid != definition.uid) {
@@ -181,7 +186,10 @@ impl Definitions {
             before => (before, false),
         };
         self.empty(&object, &definition, served.as_ref());
-        self.known.insert(entry.key.clone(), Known { revision: entry.revision, definition, served });
+        self.known.insert(
+            entry.key.clone(),
+            Known { revision: entry.revision, definition, served, is_told: false },
+        );
         Ok(changed)
     }
 
@@ -259,12 +267,13 @@ impl Definitions {
             definitions: definitions.map(|(_, other)| &other.definition).collect(),
             builtin: self.builtin.iter().map(|place| &*place.kind).collect(),
         };
-        let mut object = entry.read_object()?;
+        let object = outline(&entry.json)?;
         let Some(status) = names::status(&object, &known.definition, &others, &now()) else {
             return Ok(());
         };
-        object.0.insert("status".into(), status);
-        let told = Definition::read(&object)?;
+        let mut next = object.clone();
+        next.0.insert("status".into(), status.clone());
+        let told = Definition::read(&next)?;
         // Whoever reads that a definition is established may use it at once.
         let serving = match told.established && known.served.is_none() && !self.overlaps(&told) {
             true => Some(self.serve(&told, entry, None).await?),
@@ -279,7 +288,7 @@ impl Definitions {
         if is_served {
             self.swap();
         }
-        write_status(&self.client, object).await
+        write_status(&self.client, &object, &status).await
     }
 
     /// Begins to empty a definition that is being deleted.
@@ -314,12 +323,15 @@ fn definitions(client: &Client) -> ClientApi<DynamicObject> {
     ClientApi::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, PLURAL))
 }
 
-/// A conflict is no failure: whoever was faster is heard of, and the status is looked at again.
-async fn write_status(client: &Client, object: Object) -> Result<(), Status> {
-    let name = object.name().to_string();
-    let object: DynamicObject = serde_json::from_value(object.into_value())
-        .map_err(|error| Status::internal(format!("a definition is no object: {error}")))?;
-    match definitions(client).replace_status(&name, &PostParams::default(), &object).await {
+/// Writes the status of a definition as it was read. A conflict is no failure: whoever was faster is heard of, and the
+/// status is looked at again. A patch spares both sides the definition's schemas.
+async fn write_status(client: &Client, read: &Object, status: &Value) -> Result<(), Status> {
+    let before = read.0.get("status").unwrap_or(&Value::Null);
+    let patch = json!({
+        "metadata": {"uid": read.uid(), "resourceVersion": read.resource_version()},
+        "status": merge::diff(before, status),
+    });
+    match definitions(client).patch_status(read.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         Err(error) => Err(Status::internal(error.to_string())),

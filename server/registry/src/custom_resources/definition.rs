@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ferry_api::json_path::Template;
 use ferry_api::kinds::priorities;
-use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Scope, Status, Subresource};
+use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Scope, Status, Subresource, read};
 use parking_lot::RwLock;
 use serde_json::Value;
 
@@ -112,6 +112,14 @@ impl Source {
         let found = versions.into_iter().flatten().find(|entry| entry["name"] == version);
         Ok(found.and_then(|entry| entry.pointer_mut("/schema/openAPIV3Schema")).map(Value::take))
     }
+}
+
+/// A definition's object without its schemas: they are nearly all of its text, and nothing but they themselves is read
+/// off them.
+pub fn outline(json: &[u8]) -> Result<Object, Status> {
+    let text = read::without(json, &["spec", "versions", "*", "schema"]);
+    Object::read(text.as_deref().unwrap_or(json))
+        .map_err(|error| Status::internal(format!("a stored object cannot be read: {error}")))
 }
 
 /// A definition that is served: its rows, the stored one among them or beside them, and its rules.
@@ -348,4 +356,44 @@ fn texts(value: &Value) -> Vec<String> {
 
 fn path(value: &Value) -> String {
     value.as_str().unwrap_or("").trim_start_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_outline_says_all_but_the_schemas() {
+        let schema =
+            json!({"openAPIV3Schema": {"type": "object", "properties": {"schema": {"type": "string"}}}});
+        let version = |name: &str| {
+            json!({
+                "name": name, "served": true, "storage": name == "v1", "schema": schema,
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}},
+                "additionalPrinterColumns": [{"name": "schema", "type": "string", "jsonPath": ".schema"}],
+                "selectableFields": [{"jsonPath": ".schema"}],
+            })
+        };
+        let whole = Object::from_value(json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "widgets.example.com", "uid": "u", "generation": 3, "annotations": {"schema": "kept"}},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced",
+                "names": {"plural": "widgets", "kind": "Widget", "listKind": "WidgetList", "shortNames": ["w"]},
+                "versions": [version("v1"), version("v2")],
+                "conversion": {"strategy": "Webhook", "webhook": {"schema": 1}},
+            },
+            "status": {"acceptedNames": {"plural": "widgets"}, "conditions": [{"type": "Established", "status": "True"}]},
+        }))
+        .expect("an object");
+        let outlined = outline(&whole.to_stored_json()).expect("an outline");
+        assert_eq!(Definition::read(&outlined).ok(), Definition::read(&whole).ok());
+        assert_eq!(outlined.annotation("schema"), Some("kept"));
+        assert!(!outlined.to_stored_json().windows(15).any(|text| text == b"openAPIV3Schema"));
+        let spaced = br#"{"metadata": {"name": "a"}, "spec": {"versions": [{"schema": {}}]}}"#;
+        assert_eq!(outline(spaced).expect("text of others").name(), "a");
+        assert!(outline(b"{").is_err());
+    }
 }

@@ -1,20 +1,15 @@
 //! `ferry bench api`: an API server in a process of its own, clients that each have a connection, and what the server's
 //! CPU was for each of their requests.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
 use anyhow::Context;
 use clap::Args;
 use ferry_client::Client;
-use futures::future::try_join_all;
 use http::Method;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Output;
-use super::part::Server;
-use super::requests::{JSON, STRATEGIC, Seen, delete, get, post, send};
+use super::load::{Load, Measured};
+use super::requests::{JSON, STRATEGIC, delete, get, post, send};
 
 const NAMESPACE: &str = "bench";
 const PODS: &str = "/api/v1/namespaces/bench/pods";
@@ -37,16 +32,6 @@ pub struct Flags {
     output: Output,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Measured {
-    operation: &'static str,
-    count: usize,
-    per_second: f64,
-    cpu_micros: f64,
-    memory_bytes: u64,
-}
-
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     let all = runtime.block_on(measure(flags))?;
@@ -63,114 +48,46 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
 
 async fn measure(flags: &Flags) -> anyhow::Result<Vec<Measured>> {
     let directory = tempfile::tempdir().context("make a temporary directory")?;
-    let server = Server::start(directory.path()).await?;
-    let load = Load { clients: server.clients(flags.clients.max(1)).await?, server };
-    let measured = load.all(flags.pods.max(1), flags.watches).await?;
+    let load = Load::start(directory.path(), flags.clients).await?;
+    let measured = all(&load, flags.pods.max(1), flags.watches).await?;
     load.server.part.stop()?;
     Ok(measured)
 }
 
-struct Load {
-    server: Server,
-    clients: Vec<Client>,
-}
-
-impl Load {
-    async fn all(&self, pods: usize, watches: usize) -> anyhow::Result<Vec<Measured>> {
-        let first = &self.clients[0];
-        post(first, "/api/v1/namespaces", json!({"metadata": {"name": NAMESPACE}})).await?;
-        let account = json!({"metadata": {"name": "default"}});
-        post(first, &format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), account).await?;
-        // Few of what is long, since one of them is as much work as thousands of the others.
-        let (some, lists) = (pods.min(2_000), 40);
-        let mut all = vec![
-            self.phase("create", pods, async |client, number| post(client, PODS, pod(number)).await).await?,
-            self.phase("get", 2 * pods, async |client, number| {
-                // in an order that is not the one they were written in
-                get(client, &format!("{PODS}/p{}", number * 7919 % pods)).await.map(drop)
-            })
-            .await?,
-            self.phase("get + update", some, async |client, number| touch(client, number).await).await?,
-            self.phase("patch status", some, async |client, number| run_pod(client, number).await).await?,
-            self.phase("list", lists, async |client, _| {
-                get(client, &format!("{PODS}?resourceVersion=0")).await.map(drop)
-            })
-            .await?,
-            self.phase("list, consistent", lists, async |client, _| get(client, PODS).await.map(drop))
-                .await?,
-            self.phase("list by label", 2 * lists, async |client, number| {
-                get(client, &format!("{PODS}?labelSelector=shard%3D{}", number % SHARDS)).await.map(drop)
-            })
-            .await?,
-        ];
-        all.push(self.events(watches.max(1)).await?);
-        let deleted = async |client: &Client, number| {
-            delete(client, &format!("{PODS}/p{number}?gracePeriodSeconds=0")).await.map(drop)
-        };
-        all.push(self.phase("delete", pods, deleted).await?);
-        Ok(all)
-    }
-
-    /// Each client takes the next number until there are no more.
-    async fn phase(
-        &self,
-        operation: &'static str,
-        count: usize,
-        each: impl AsyncFn(&Client, usize) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Measured> {
-        let next = AtomicUsize::new(0);
-        let work = async |client: &Client| -> anyhow::Result<()> {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= count {
-                    return Ok(());
-                }
-                each(client, number).await.with_context(|| operation)?;
-            }
-        };
-        self.measured(operation, count, try_join_all(self.clients.iter().map(work))).await
-    }
-
-    /// One event to one watch; the writes that make them are counted with them.
-    async fn events(&self, watches: usize) -> anyhow::Result<Measured> {
-        const EVENTS: usize = 200;
-        const PAUSE: Duration = Duration::from_millis(5);
-        const CONNECTIONS: usize = 8;
-        let clients = self.server.clients(CONNECTIONS).await?;
-        let begun =
-            (0..watches).map(|number| Seen::watch(&clients[number % CONNECTIONS], CONFIG_MAPS, "", "ADDED"));
-        let mut begun = try_join_all(begun).await?;
-        let writing = async {
-            for number in 0..EVENTS {
-                let map =
-                    json!({"metadata": {"name": format!("m{number}")}, "data": {"pad": "x".repeat(800)}});
-                post(&self.clients[0], CONFIG_MAPS, map).await?;
-                tokio::time::sleep(PAUSE).await;
-            }
-            Ok(())
-        };
-        let reading = try_join_all(begun.iter_mut().map(|seen| seen.wait_for(EVENTS)));
-        let both = async { tokio::try_join!(writing, reading) };
-        self.measured("event to a watch", EVENTS * watches, both).await
-    }
-
-    async fn measured<T>(
-        &self,
-        operation: &'static str,
-        count: usize,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<Measured> {
-        let (before, begin) = (self.server.part.usage()?, Instant::now());
-        work.await?;
-        let (after, seconds) = (self.server.part.usage()?, begin.elapsed().as_secs_f64());
-        Ok(Measured {
-            operation,
-            count,
-            per_second: count as f64 / seconds,
-            cpu_micros: (after.cpu_seconds - before.cpu_seconds) * 1e6 / count as f64,
-            memory_bytes: after.resident_bytes,
+async fn all(load: &Load, pods: usize, watches: usize) -> anyhow::Result<Vec<Measured>> {
+    let first = &load.clients[0];
+    post(first, "/api/v1/namespaces", json!({"metadata": {"name": NAMESPACE}})).await?;
+    let account = json!({"metadata": {"name": "default"}});
+    post(first, &format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), account).await?;
+    // Few of what is long, since one of them is as much work as thousands of the others.
+    let (some, lists) = (pods.min(2_000), 40);
+    let mut all = vec![
+        load.phase("create", pods, async |client, number| post(client, PODS, pod(number)).await).await?,
+        load.phase("get", 2 * pods, async |client, number| {
+            // in an order that is not the one they were written in
+            get(client, &format!("{PODS}/p{}", number * 7919 % pods)).await.map(drop)
         })
-    }
+        .await?,
+        load.phase("get + update", some, async |client, number| touch(client, number).await).await?,
+        load.phase("patch status", some, async |client, number| run_pod(client, number).await).await?,
+        load.phase("list", lists, async |client, _| {
+            get(client, &format!("{PODS}?resourceVersion=0")).await.map(drop)
+        })
+        .await?,
+        load.phase("list, consistent", lists, async |client, _| get(client, PODS).await.map(drop)).await?,
+        load.phase("list by label", 2 * lists, async |client, number| {
+            get(client, &format!("{PODS}?labelSelector=shard%3D{}", number % SHARDS)).await.map(drop)
+        })
+        .await?,
+    ];
+    let map =
+        |number: usize| json!({"metadata": {"name": format!("m{number}")}, "data": {"pad": "x".repeat(800)}});
+    all.push(load.events(CONFIG_MAPS, watches.max(1), map).await?);
+    let deleted = async |client: &Client, number| {
+        delete(client, &format!("{PODS}/p{number}?gracePeriodSeconds=0")).await.map(drop)
+    };
+    all.push(load.phase("delete", pods, deleted).await?);
+    Ok(all)
 }
 
 /// Reads, changes and writes, as a controller does.

@@ -4,6 +4,8 @@ mod api;
 mod cluster;
 mod controllers;
 mod definitions;
+mod load;
+mod objects;
 mod part;
 mod requests;
 mod scheduler;
@@ -28,6 +30,8 @@ enum What {
     Controllers(controllers::Flags),
     /// Memory and CPU of an API server with many CustomResourceDefinitions, and what one more costs
     Definitions(definitions::Flags),
+    /// CPU of an API server for each request about custom objects, beside built-in ones of the same content
+    Objects(objects::Flags),
     /// Pods bound per second among many nodes that no kubelet stands behind
     Scheduler(scheduler::Flags),
     /// Whether anything grows while workloads come and go for hours
@@ -46,6 +50,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         What::Cluster(flags) => cluster::run(&flags),
         What::Controllers(flags) => controllers::run(&flags),
         What::Definitions(flags) => definitions::run(&flags),
+        What::Objects(flags) => objects::run(&flags),
         What::Scheduler(flags) => scheduler::run(&flags),
         What::Soak(flags) => soak::run(&flags),
     }
