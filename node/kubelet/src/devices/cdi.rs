@@ -316,7 +316,11 @@ devices:
             ..Default::default()
         };
         let undone = apply(&edits, &mut config);
-        let envs: Vec<_> = config.envs.iter().map(|each| format!("{}={}", each.key, each.value)).collect();
+        let envs: Vec<_> = config
+            .envs
+            .iter()
+            .map(|each| format!("{}={}", each.key, String::from_utf8_lossy(&each.value)))
+            .collect();
         assert_eq!(envs, ["COMMON=1", "PATH=/gpu", "GPU=1"], "the last word counts");
         let shown: Vec<_> = config
             .devices

@@ -282,3 +282,6 @@ pub async fn follow_drivers(devices: &Devices, pods: &Pods) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

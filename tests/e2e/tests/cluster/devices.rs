@@ -231,7 +231,7 @@ fn publish(cluster: &Cluster) {
 
 fn create(cluster: &Cluster, pod: &str, source: &str) {
     let container = r#""command":["sh","-c","until test -e /tmp/end; do sleep 0.1; done"],"resources":{"claims":[{"name":"mine","request":"device"}]}"#;
-    let spec = format!(r#","terminationGracePeriodSeconds":0,"resourceClaims":[{{"name":"mine",{source}}}]"#);
+    let spec = format!(r#","terminationGracePeriodSeconds":1,"resourceClaims":[{{"name":"mine",{source}}}]"#);
     cluster.create_pod(pod, container, &spec);
 }
 
