@@ -13,7 +13,7 @@ const PLANES: &[(&str, &[&str])] = &[
     ("client", &["client", "serving"]),
     ("server", &["etcd-api", "store", "etcd", "registry", "auth", "admission", "ui", "apiserver"]),
     ("control", &["controllers", "scheduler"]),
-    ("node", &["linux", "cni", "cri-api", "kubelet", "containerd", "proxy", "dns"]),
+    ("node", &["linux", "cni", "cri-api", "plugins-api", "kubelet", "containerd", "proxy", "dns"]),
     ("cli", &["kustomize", "kubectl", "timeline"]),
 ];
 

@@ -12,6 +12,7 @@ use crate::cgroups::PodCgroups;
 use crate::config::Config;
 use crate::cpu_manager::CpuManager;
 use crate::cri;
+use crate::devices::Devices;
 use crate::downward;
 use crate::images::pull::Images;
 use crate::objects::Objects;
@@ -37,6 +38,7 @@ pub struct Context {
     pub events: Recorder,
     pub cgroups: PodCgroups,
     pub cpus: CpuManager,
+    pub devices: Arc<Devices>,
     pub host_name: String,
     pub host_ips: RwLock<Vec<IpAddr>>,
     pub machine_memory: i64,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ferry_client::events::Events;
 use ferry_client::{CancellationToken, Client, Informers, Recorder};
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::Service;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::cpu_manager::{self, CpuManager};
 use crate::cri;
+use crate::devices::{self, Devices};
 use crate::downward;
 use crate::images::containerd::{self, Source};
 use crate::images::mirror::Mirror;
@@ -31,6 +33,7 @@ use crate::node::machine::{self, Machine};
 use crate::node::status::{NodeStatusSource, Pressure};
 use crate::objects::Objects;
 use crate::orphans;
+use crate::plugins;
 use crate::pods::Pods;
 use crate::runtime::{self, watch::Seen};
 use crate::server;
@@ -39,6 +42,8 @@ use crate::status::writer::Writer;
 use crate::volumes::local::LocalVolumes;
 use crate::volumes::{self, Volumes};
 
+/// Where plugins register, below the kubelet's directory.
+const PLUGIN_SOCKETS: &str = "plugins_registry";
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
 const LOG_ROTATION_PERIOD: Duration = Duration::from_secs(10);
 const ORPHAN_PERIOD: Duration = Duration::from_secs(60);
@@ -52,6 +57,8 @@ pub enum Error {
     #[error(transparent)]
     Cpus(#[from] cpu_manager::Error),
     #[error(transparent)]
+    Devices(#[from] devices::checkpoint::Error),
+    #[error(transparent)]
     Server(#[from] server::Error),
 }
 
@@ -62,11 +69,10 @@ pub async fn run(
     config: Config,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    for directory in
-        [config.root_dir.join("pods"), config.root_dir.join("plugins"), config.pod_logs_dir.clone()]
-    {
-        make_directory(&directory)?;
+    for name in ["pods", "plugins", PLUGIN_SOCKETS] {
+        make_directory(&config.root_dir.join(name))?;
     }
+    make_directory(&config.pod_logs_dir)?;
     // Containers start in other mount namespaces: what is mounted in a volume reaches them, or comes from them, only
     // through a shared mount.
     if let Err(error) = ferry_linux::mount::make_shared(&config.root_dir) {
@@ -153,8 +159,7 @@ async fn import_pause_image(runtime: &cri::Client, config: &Config) {
 
 /// The image the runtime starts sandboxes from, as its own settings say.
 async fn sandbox_image(runtime: &cri::Client) -> Option<String> {
-    let answer = runtime.status(true).await.ok()?;
-    let config: serde_json::Value = serde_json::from_str(answer.info.get("config")?).ok()?;
+    let config = runtime::settings(runtime).await.ok()??;
     let name = config["sandboxImage"].as_str().or_else(|| config["pinnedImages"]["sandbox"].as_str())?;
     (!name.is_empty()).then(|| name.to_string())
 }
@@ -198,6 +203,7 @@ impl Parts {
                 uids.iter().for_each(|uid| pods.wake(uid));
             }
         });
+        let devices = Arc::new(Devices::new(client.clone(), &config.root_dir, wake.clone())?);
         let objects = Arc::new(Objects::new(client.clone(), shutdown.clone(), wake));
         let cgroups = cgroups(&config, &capacity, allocatable.milli_cpu);
         let cpus = cpu_manager(&config, &machine)?;
@@ -236,6 +242,7 @@ impl Parts {
             objects,
             cgroups,
             cpus,
+            devices,
             host_name: machine.host_name.clone(),
             host_ips: RwLock::new(addresses),
             machine_memory: machine.memory_bytes,
@@ -255,7 +262,8 @@ impl Parts {
 
     async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let tasks = TaskTracker::new();
-        let synced = self.spawn_sources(&tasks, &shutdown)?;
+        let synced = self.spawn_sources(&tasks, &shutdown)?.shared();
+        self.spawn_plugins(synced.clone(), &tasks, &shutdown);
         self.spawn_upkeep(synced, &tasks, &shutdown);
         let pods = self.pods.clone();
         tasks.spawn(runtime::watch::run(
@@ -282,6 +290,7 @@ impl Parts {
         tasks.close();
         tasks.wait().await;
         self.pods.stopped().await;
+        self.context.devices.stopped().await;
         if let Some(informers) = &self.informers {
             informers.stopped().await;
         }
@@ -336,6 +345,29 @@ impl Parts {
             }
             manifests_read.cancelled().await;
         })
+    }
+
+    /// Plugins that register here, and what their coming and going means for devices.
+    fn spawn_plugins(
+        &self,
+        synced: impl Future<Output = ()> + Send + 'static,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) {
+        let (config, devices) = (&self.context.config, self.context.devices.clone());
+        let looked = CancellationToken::new();
+        let sockets = config.root_dir.join(PLUGIN_SOCKETS);
+        tasks.spawn(plugins::run(sockets, devices.clone(), looked.clone(), shutdown.clone()));
+        if let Some(client) = self.context.client.clone() {
+            let drivers = devices.drivers.clone();
+            let wiping = devices::slices::run(client, config.node_name.clone(), drivers, looked);
+            spawn_until(tasks, shutdown, wiping);
+        }
+        let pods = self.pods.clone();
+        spawn_until(tasks, shutdown, async move {
+            synced.await;
+            devices::follow_drivers(&devices, &pods).await;
+        });
     }
 
     /// What goes on beside the pods' workers: status writes, orphans, shared CPUs, logs.

@@ -9,16 +9,26 @@ struct Protocol {
     files: &'static [&'static str],
     /// Whether the stubs that call it are generated too.
     client: bool,
+    /// And those that serve it.
+    server: bool,
     /// Where fields of bytes share the memory of their message: values of a store may be large.
     shared_bytes: &'static [&'static str],
 }
 
 const PROTOCOLS: &[Protocol] = &[
-    Protocol { room: "node/cri-api", files: &["api.proto"], client: false, shared_bytes: &[] },
+    Protocol { room: "node/cri-api", files: &["api.proto"], client: false, server: false, shared_bytes: &[] },
+    Protocol {
+        room: "node/plugins-api",
+        files: &["pluginregistration.proto", "dra.proto", "dra_health.proto"],
+        client: true,
+        server: true,
+        shared_bytes: &[],
+    },
     Protocol {
         room: "server/etcd-api",
         files: &["etcd/api/etcdserverpb/rpc.proto"],
         client: true,
+        server: false,
         shared_bytes: &["."],
     },
 ];
@@ -33,7 +43,7 @@ fn generate(protocol: &Protocol) -> Vec<(String, String)> {
         .unwrap_or_else(|error| panic!("{}: {error}", protocol.room));
     let directory = tempfile::tempdir().expect("a directory");
     let mut generator = tonic_prost_build::configure()
-        .build_server(false)
+        .build_server(protocol.server)
         .build_client(protocol.client)
         .build_transport(false)
         .out_dir(directory.path());

@@ -37,6 +37,12 @@ pub async fn pod(runtime: &cri::Client, uid: &str) -> Result<PodRuntime, cri::Er
     Ok(pod)
 }
 
+/// The runtime's own settings, if it shows them.
+pub async fn settings(runtime: &cri::Client) -> Result<Option<serde_json::Value>, cri::Error> {
+    let answer = runtime.status(true).await?;
+    Ok(answer.info.get("config").and_then(|config| serde_json::from_str(config).ok()))
+}
+
 /// One sandbox; `None` when it is gone.
 pub async fn sandbox(runtime: &cri::Client, id: &str) -> Result<Option<view::Sandbox>, cri::Error> {
     match runtime.pod_sandbox_status(id).await {

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +11,10 @@ use std::time::Duration;
 use ferry_client::CancellationToken;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::net::unix::pipe;
 
+use crate::directory_watch::{self, DirectoryWatch};
 use crate::pod;
 use crate::pods::Pods;
-
-/// Editors write in several steps; one look after the last is enough.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// Keeps the node's static pods in step with the directory. `read_once` is set when all of them are known.
 pub async fn run(
@@ -31,7 +26,8 @@ pub async fn run(
     read_once: CancellationToken,
     stop: CancellationToken,
 ) {
-    let watched = watch(&directory).inspect_err(|error| {
+    let watched = DirectoryWatch::new().and_then(|watch| watch.add(&directory).map(|()| watch));
+    let watched = watched.inspect_err(|error| {
         tracing::warn!(directory = %directory.display(), %error, "manifests are only looked at now and then");
     });
     let mut watched = watched.ok();
@@ -63,33 +59,10 @@ pub async fn run(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = next_change(&mut watched) => {}
+            () = directory_watch::changed(&mut watched) => {}
             () = tokio::time::sleep(period) => {}
         }
     }
-}
-
-/// The kernel's notes about a directory, as a stream of bytes that can be
-/// waited for: a descriptor like a pipe's.
-fn watch(directory: &Path) -> io::Result<pipe::Receiver> {
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    let flags = AddWatchFlags::IN_CLOSE_WRITE
-        | AddWatchFlags::IN_MOVE
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_CREATE;
-    inotify.add_watch(directory, flags)?;
-    pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(inotify))
-}
-
-async fn next_change(watched: &mut Option<pipe::Receiver>) {
-    let Some(notes) = watched else { return std::future::pending().await };
-    if notes.readable().await.is_err() {
-        return std::future::pending().await;
-    }
-    tokio::time::sleep(SETTLE).await;
-    // what happened is found by reading the directory, not the notes
-    let mut discarded = [0; 4096];
-    while notes.try_read(&mut discarded).is_ok_and(|count| count > 0) {}
 }
 
 fn read(directory: &Path, node_name: &str) -> io::Result<Vec<Pod>> {

@@ -21,6 +21,7 @@
 //! restarted kubelet goes on where the former one was.
 
 mod clash;
+mod devices;
 mod image_volumes;
 mod resize;
 mod start;
@@ -317,7 +318,8 @@ impl Worker {
             terminating: self.stage != Stage::Syncing,
             now: Timestamp::now(),
         };
-        let status = status::status(&facts, &self.status);
+        let mut status = status::status(&facts, &self.status);
+        self.context.devices.show(pod, &mut status);
         metrics::containers_ended(&self.status, &status);
         if is_first_run(&self.status, &status) {
             let created = pod.metadata.creation_timestamp.as_ref();
@@ -327,7 +329,8 @@ impl Worker {
         self.status = status.clone();
         let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
         let api = api.filter(|_| !orders.gone).map(AsRef::as_ref);
-        self.acted |= self.context.writer.set(&self.uid, api, &status);
+        let told = if self.context.devices.are_held(&self.uid) { not_ended(pod, &status) } else { None };
+        self.acted |= self.context.writer.set(&self.uid, api, told.as_ref().unwrap_or(&status));
         status
     }
 
@@ -368,6 +371,17 @@ impl Worker {
         }
         runtime.sandbox()?.ips.first()?.parse().ok()
     }
+}
+
+/// The status of a pod that has ended, without saying so yet: whoever sees the end of a pod gives its devices to
+/// others, and they are not taken back yet. `None` where there is nothing to hide.
+fn not_ended(pod: &Pod, status: &PodStatus) -> Option<PodStatus> {
+    if !pod::is_terminal(status.phase.as_deref()) {
+        return None;
+    }
+    let shown = pod::status(pod);
+    let phase = shown.phase.clone().or_else(|| Some("Pending".into()));
+    Some(PodStatus { phase, reason: shown.reason.clone(), message: shown.message.clone(), ..status.clone() })
 }
 
 fn is_first_run(before: &PodStatus, after: &PodStatus) -> bool {

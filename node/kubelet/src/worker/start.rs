@@ -63,10 +63,15 @@ impl Worker {
 
         let restart_count = self.restart_count(orders, name, runtime);
         let facts = (volumes, &image_volumes, &image, restart_count);
-        let config = self.config(orders, each, runtime, facts).await.map_err(|message| {
+        let refused = |message: &str| {
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
+        };
+        let mut config = self.config(orders, each, runtime, facts).await.map_err(|message| {
+            refused(&message);
             held("CreateContainerConfigError", message)
         })?;
+        let given = self.give_devices(pod, each, &mut config).await;
+        given.inspect_err(|(failure, _)| refused(&failure.message))?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
         let created = step.instrument(self.create_container(pod, name, &sandbox.id, config, sandbox_config));
         let id = created.await.map_err(|error| {

@@ -20,7 +20,7 @@ use crate::runtime::view::{Container, PodRuntime, State};
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Names the pod of a step, and the revision that made it due.
-fn about(span: &mut ferry_trace::Span, pod: &Pod) {
+pub(super) fn about(span: &mut ferry_trace::Span, pod: &Pod) {
     span.object("pods", pod::namespace(pod), pod::name(pod));
     if let Some(revision) = ferry_client::name::revision(pod) {
         span.caused_by(revision);
@@ -63,6 +63,7 @@ impl Worker {
         }
         // a stop whose grace was too long is over with its container
         self.work.wait().await;
+        self.unprepare_devices().await?;
         let orders = self.orders.borrow().clone();
         let runtime = self.look().await?;
         self.probes.follow(&orders.pod, &runtime, None, true);

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Orders, Worker};
 use crate::cri;
+use crate::devices;
 use crate::metrics;
 use crate::plan::{self, Plan};
 use crate::pod;
@@ -49,6 +50,10 @@ pub(super) enum Error {
     Io { action: &'static str, source: io::Error },
     #[error(transparent)]
     Volume(#[from] volumes::Error),
+    #[error("Failed to prepare dynamic resources: prepare dynamic resources: {0}")]
+    Prepare(#[source] devices::Error),
+    #[error("unprepare dynamic resources: {0}")]
+    Unprepare(#[source] devices::Error),
     #[error("Failed to create pod sandbox: {0}")]
     Sandbox(#[source] cri::Error),
     #[error("error killing pod: {0}")]
@@ -66,9 +71,10 @@ impl Error {
             Self::Network(_) => "NetworkNotReady",
             Self::Cgroup(_) => "FailedCreatePodContainer",
             Self::Volume(_) => "FailedMount",
+            Self::Prepare(_) => "FailedPrepareDynamicResources",
             Self::Sandbox(_) | Self::RuntimeClass { .. } => "FailedCreatePodSandBox",
             Self::Kill(_) => "FailedKillPod",
-            Self::Runtime(_) | Self::Io { .. } | Self::Delete(_) => "FailedSync",
+            Self::Runtime(_) | Self::Io { .. } | Self::Delete(_) | Self::Unprepare(_) => "FailedSync",
         }
     }
 }
@@ -221,6 +227,9 @@ impl Worker {
         // one that was killed for its probe has crashed like any other, and may have to wait
         if !plan.kill.is_empty() {
             runtime = self.look().await?;
+        }
+        if self.lacks_devices(pod, plan) {
+            self.prepare_devices(pod).await?;
         }
         let attempt = plan.sandbox.or_else(|| runtime.sandbox().map(|sandbox| sandbox.attempt)).unwrap_or(0);
         let sandbox_config = self.sandbox_config(pod, attempt);

@@ -5,6 +5,7 @@ mod churn;
 mod cluster;
 mod conversation;
 mod credentials;
+mod devices;
 mod evictions;
 mod faults;
 mod host;

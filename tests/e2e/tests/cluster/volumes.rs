@@ -22,13 +22,13 @@ fn a_claim_gets_a_volume() {
     no_volume_leads_out_of_its_root(&cluster);
 }
 
-fn apply(cluster: &Cluster, objects: &[Value]) {
+pub fn apply(cluster: &Cluster, objects: &[Value]) {
     let file = cluster.directory.path().join("objects.json");
     std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()).unwrap();
     cluster.kubectl(&["apply", "-f", file.to_str().unwrap()]);
 }
 
-fn get(cluster: &Cluster, words: &[&str], path: &str) -> String {
+pub fn get(cluster: &Cluster, words: &[&str], path: &str) -> String {
     let path = format!("jsonpath={{{path}}}");
     cluster.kubectl(&[&["get"], words, &["--ignore-not-found", "-o", &path]].concat())
 }

@@ -1,0 +1,18 @@
+//! What the kubelet and its plugins say to each other (of Kubernetes v1.36): registration, dynamic resource allocation
+//! and the health of its devices. Messages, clients and servers are generated from `proto/` by `tests/protocols`; the
+//! kubelet calls, and the drivers that tests play serve.
+
+/// A plugin that tells the kubelet of itself.
+#[rustfmt::skip]
+pub mod pluginregistration;
+
+/// The calls of a driver that prepares devices. `v1beta1` has the same messages but for `Device.share_id`, which it
+/// lacks: only the service's name differs on the wire.
+#[rustfmt::skip]
+#[path = "k8s.io.kubelet.pkg.apis.dra.v1.rs"]
+pub mod dra;
+
+/// How a driver's devices are, as the driver streams it.
+#[rustfmt::skip]
+#[path = "v1alpha1.rs"]
+pub mod dra_health;
