@@ -27,7 +27,8 @@ async fn a_component_hands_in_its_spans_by_its_own_name() {
         let request = http::Request::get("/ferry/v1/trace?object=pod/told").body(Vec::new()).ok()?;
         let trace: Value = cluster.client.request(request).await.ok()?;
         let records = trace["records"].as_array()?;
-        records.iter().find(|record| record["source"] == "system:kube-scheduler").cloned()
+        let is_its = |record: &&Value| record["source"] == "system:kube-scheduler";
+        records.iter().filter(is_its).find(|record| record["name"] == "scheduler.schedule").cloned()
     })
     .await;
     assert_eq!(attempt["object"], "pods/default/told", "{attempt}");
