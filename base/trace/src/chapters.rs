@@ -315,10 +315,11 @@ fn label(record: &Record, outcome: &Outcome) -> String {
             }
         },
         "auth.authenticator" | "auth.authorizer" => text(record, "name").unwrap_or("").to_owned(),
-        "admission.mutate" | "admission.validate" | "admission.charge" => {
+        "admission.mutate" | "admission.validate" => {
             let (_, step) = record.name.split_once('.').unwrap_or_default();
             format!("{} {step}s", text(record, "plugin").unwrap_or("plugin"))
         }
+        "admission.reserve" => format!("{} charges", text(record, "plugin").unwrap_or("plugin")),
         "store.commit" => format!("commit {object}"),
         "store.write" => "write to disk".to_owned(),
         "watch.cache" => "watchers have it".to_owned(),

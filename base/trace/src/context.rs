@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::num::NonZero;
 use std::str::FromStr;
 
 use rand::{Rng, rngs::SmallRng};
@@ -10,12 +11,12 @@ use serde::{Deserialize, Serialize};
 /// One causal unit of work. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct TraceId(u128);
+pub struct TraceId(NonZero<u128>);
 
-/// One step of it. Never zero.
+/// One step of it. Never zero, so that a span that may have no parent takes no more room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct SpanId(u64);
+pub struct SpanId(NonZero<u64>);
 
 /// What is handed from a caller to the called: which trace, which span, and whether the
 /// caller records it.
@@ -87,25 +88,23 @@ fn lower_hex(text: &str) -> Result<u128, MalformedTraceparent> {
 }
 
 macro_rules! identifier {
-    ($name:ident, $number:ty, $digits:literal) => {
+    ($name:ident, $number:ty, $digits:literal, $random:expr) => {
         impl $name {
             pub fn generate() -> Self {
                 loop {
-                    let number = random() as $number;
-                    if number != 0 {
+                    if let Some(number) = NonZero::new(random($random)) {
                         return $name(number);
                     }
                 }
             }
 
             pub(crate) fn to_bytes(self) -> [u8; size_of::<$number>()] {
-                self.0.to_be_bytes()
+                self.0.get().to_be_bytes()
             }
 
             /// Nothing if it is zero, which no identifier is.
             pub(crate) fn from_bytes(bytes: [u8; size_of::<$number>()]) -> Option<Self> {
-                let number = <$number>::from_be_bytes(bytes);
-                (number != 0).then_some($name(number))
+                NonZero::new(<$number>::from_be_bytes(bytes)).map($name)
             }
         }
 
@@ -125,10 +124,8 @@ macro_rules! identifier {
             type Err = MalformedTraceparent;
 
             fn from_str(text: &str) -> Result<Self, MalformedTraceparent> {
-                match lower_hex(text)? {
-                    number if number != 0 && text.len() == $digits => Ok($name(number as $number)),
-                    _ => Err(MalformedTraceparent),
-                }
+                let number = lower_hex(text)? as $number;
+                NonZero::new(number).filter(|_| text.len() == $digits).map($name).ok_or(MalformedTraceparent)
             }
         }
 
@@ -148,16 +145,16 @@ macro_rules! identifier {
     };
 }
 
-identifier!(TraceId, u128, 32);
-identifier!(SpanId, u64, 16);
+identifier!(TraceId, u128, 32, |rng| (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64()));
+identifier!(SpanId, u64, 16, |rng| rng.next_u64());
 
 /// Identifiers need to be unique, not secret: a small generator per thread, seeded by the
 /// system, costs a few nanoseconds and no lock.
-fn random() -> u128 {
+fn random<T>(of: impl FnOnce(&mut SmallRng) -> T) -> T {
     thread_local! {
         static GENERATOR: RefCell<SmallRng> = RefCell::new(rand::make_rng());
     }
-    GENERATOR.with_borrow_mut(|rng| (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64()))
+    GENERATOR.with_borrow_mut(of)
 }
 
 #[cfg(test)]

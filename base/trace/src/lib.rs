@@ -24,7 +24,7 @@
 //!
 //! This room deliberately knows no kind, no HTTP and no collector. It takes no global
 //! subscriber: a span costs a few hundred nanoseconds at most (`cargo run --release -p
-//! ferry-trace --example span_cost`).
+//! ferry-trace --example span_cost`), one that is not recorded a few.
 //!
 //! A server also keeps them on disk, for days: [`history`] follows the ring from a thread of its own.
 //!
@@ -52,11 +52,12 @@ pub mod script;
 pub mod span;
 pub mod timeline;
 pub mod value;
+mod wall;
 
 pub use context::{Context, MalformedTraceparent, SpanId, TraceId};
 pub use history::{History, Retention};
 pub use lives::{Life, lives};
 pub use ring::{Record, Ring, ring};
-pub use span::{Span, current, current_cause, inherit, span};
+pub use span::{Span, current, current_cause, inherit, span, span_since};
 pub use timeline::{Focus, Timeline, timeline};
 pub use value::Value;

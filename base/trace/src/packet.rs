@@ -11,7 +11,7 @@ use crate::history::codec::{Decoder, Encoder};
 use crate::ring::Record;
 
 pub const CONTENT_TYPE: &str = "application/vnd.ferry.spans";
-const MAGIC: &[u8; 8] = b"FerryPk1";
+const MAGIC: &[u8; 8] = b"FerryPk2";
 /// What a packet may unfold to.
 const MAX_BYTES: u64 = 4 << 20;
 /// Records of a packet.

@@ -142,15 +142,6 @@ pub struct Ring {
     is_followed: AtomicBool,
 }
 
-/// What ended since a follower looked.
-pub struct Ended {
-    /// Those that were wanted.
-    pub records: Vec<Record>,
-    pub seen: u64,
-    /// The last sequence, wanted or not.
-    pub last: Option<u64>,
-}
-
 #[derive(Default)]
 struct Shard {
     records: VecDeque<Record>,
@@ -280,24 +271,39 @@ impl Ring {
         found
     }
 
-    /// The same, of which `wanted` chooses, and how many there were. Each shard's are shown in the order in which they ended.
-    pub fn after_if(&self, sequence: u64, mut wanted: impl FnMut(&Record) -> bool) -> Ended {
+    /// What `outline` says of each of them, with their sequences, in the order in which they ended.
+    pub fn outlines_after<T>(&self, sequence: u64, outline: impl Fn(&Record) -> T) -> Vec<(u64, T)> {
         let latest = self.latest();
-        let (mut records, mut seen, mut last) = (Vec::new(), 0, None);
+        let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
             let first = shard.records.partition_point(|record| record.sequence <= sequence);
-            let end = shard.records.partition_point(|record| record.sequence <= latest).max(first);
-            for record in shard.records.range(first..end) {
-                seen += 1;
-                last = last.max(Some(record.sequence));
-                if wanted(record) {
-                    records.push(record.clone());
+            let ended = shard.records.range(first..).take_while(|record| record.sequence <= latest);
+            found.extend(ended.map(|record| (record.sequence, outline(record))));
+        }
+        found.sort_by_key(|(sequence, _)| *sequence);
+        found
+    }
+
+    /// The records of these sequences, which are in order, as far as they are still here.
+    pub fn of_sequences(&self, sequences: &[u64]) -> Vec<Record> {
+        let Some(&oldest) = sequences.first() else { return Vec::new() };
+        let mut found = Vec::with_capacity(sequences.len());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let first = shard.records.partition_point(|record| record.sequence < oldest);
+            let mut wanted = sequences.iter().peekable();
+            for record in shard.records.range(first..) {
+                while wanted.next_if(|wanted| **wanted < record.sequence).is_some() {}
+                match wanted.peek() {
+                    None => break,
+                    Some(wanted) if **wanted == record.sequence => found.push(record.clone()),
+                    Some(_) => {}
                 }
             }
         }
-        records.sort_by_key(|record| record.sequence);
-        Ended { records, seen, last }
+        found.sort_by_key(|record| record.sequence);
+        found
     }
 
     /// Forgets everything up to the record with this sequence: another process has it now.

@@ -6,21 +6,36 @@ use std::fmt::{Display, Write as _};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{self, Poll};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
 
 use crate::context::{Context, SpanId};
-use crate::ring::{Record, Ring, ring};
+use crate::ring::{Record, ring};
 use crate::value::{Value, cut};
+use crate::wall;
 
 /// Opens a step as a child of the task's current span; where there is none, of a new trace.
 ///
 /// Names read `room.step`: `kubelet.sandbox`, `admission.mutate`.
 pub fn span(name: &'static str) -> Span {
+    below_current(name, Instant::now)
+}
+
+/// The same for a step whose time is measured anyway: it began at `began`, and its end is said with [`Span::took`]. The
+/// clock is not read once more.
+pub fn span_since(name: &'static str, began: Instant) -> Span {
+    below_current(name, || began)
+}
+
+fn below_current(name: &'static str, began: impl FnOnce() -> Instant) -> Span {
     match CURRENT.get() {
-        Some(scope) => Span::open(name, scope.context.child(), Some(scope.context.span), scope.cause),
-        None => Span::root(name, None),
+        Some(Scope { context, cause }) if context.sampled => {
+            Span::open(name, context.child(), Some(context.span), cause, began)
+        }
+        // Nobody will see its identifier, nor how long it took.
+        Some(Scope { context, cause }) => Span { context, cause, recorded: None },
+        None => Span::open(name, Context::generate(), None, None, began),
     }
 }
 
@@ -48,9 +63,14 @@ pub struct Span {
     context: Context,
     /// What children and requests are told: the latest cause named here or above.
     cause: Option<i64>,
-    opened: Instant,
-    record: Option<Record>,
-    ring: &'static Ring,
+    recorded: Option<Recorded>,
+}
+
+struct Recorded {
+    began: Instant,
+    /// Where its duration was said already.
+    took: Option<Duration>,
+    record: Record,
 }
 
 impl Span {
@@ -58,32 +78,50 @@ impl Span {
     /// that says nothing, a new trace.
     pub fn root(name: &'static str, remote: Option<Context>) -> Self {
         match remote {
-            Some(remote) => Span::open(name, remote.child(), Some(remote.span), None),
-            None => Span::open(name, Context::generate(), None, None),
+            Some(remote) => Span::open(name, remote.child(), Some(remote.span), None, Instant::now),
+            None => Span::open(name, Context::generate(), None, None, Instant::now),
         }
     }
 
-    fn open(name: &'static str, context: Context, parent: Option<SpanId>, cause: Option<i64>) -> Self {
-        let record = context.sampled.then(|| Record {
-            name: Cow::Borrowed(name),
-            trace: context.trace,
-            span: context.span,
-            parent,
-            start: SystemTime::now()
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or(Duration::ZERO)
-                .as_nanos() as u64,
-            duration: 0,
-            sequence: 0,
-            object: None,
-            causes: Vec::new(),
-            committed: None,
-            error: None,
-            attributes: Vec::new(),
-            source: None,
-            is_relayed: false,
+    /// The same for work that changes nothing and is asked for often (reads, watches, heartbeats), which would push out the
+    /// history that someone will ask for: neither it nor what is opened under it, here and in called processes, is
+    /// recorded.
+    pub fn unrecorded(remote: Option<Context>) -> Self {
+        let context = remote.unwrap_or_else(Context::generate);
+        Span { context: Context { sampled: false, ..context }, cause: None, recorded: None }
+    }
+
+    fn open(
+        name: &'static str,
+        context: Context,
+        parent: Option<SpanId>,
+        cause: Option<i64>,
+        began: impl FnOnce() -> Instant,
+    ) -> Self {
+        let recorded = context.sampled.then(|| {
+            let began = began();
+            Recorded {
+                began,
+                took: None,
+                record: Record {
+                    name: Cow::Borrowed(name),
+                    trace: context.trace,
+                    span: context.span,
+                    parent,
+                    start: wall::time_of(began),
+                    duration: 0,
+                    sequence: 0,
+                    object: None,
+                    causes: Vec::new(),
+                    committed: None,
+                    error: None,
+                    attributes: Vec::new(),
+                    source: None,
+                    is_relayed: false,
+                },
+            }
         });
-        Span { context, cause, opened: Instant::now(), record, ring: ring() }
+        Span { context, cause, recorded }
     }
 
     pub fn context(&self) -> Context {
@@ -95,25 +133,33 @@ impl Span {
     /// heartbeats. They would push out the history that someone will ask for.
     pub fn unsampled(mut self) -> Self {
         self.context.sampled = false;
-        self.record = None;
+        self.recorded = None;
         self
     }
 
     /// Whether this span will be recorded: a fact that costs something to find out need not be found out otherwise.
     pub fn is_recorded(&self) -> bool {
-        self.record.is_some()
+        self.recorded.is_some()
     }
 
     /// Forgets this span: it looked, and there was nothing to do. Steps that were recorded below it stay.
     pub fn discard(mut self) {
-        self.record = None;
+        self.recorded = None;
+    }
+
+    /// How long it took, said by whoever has measured it.
+    pub fn took(&mut self, duration: Duration) -> &mut Self {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.took = Some(duration);
+        }
+        self
     }
 
     /// Adds a fact. Only names, counts, verdicts and revisions; never a secret.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) -> &mut Self {
-        if let Some(record) = &mut self.record {
+        if let Some(Recorded { record, .. }) = &mut self.recorded {
             if record.attributes.capacity() == 0 {
-                record.attributes.reserve_exact(3);
+                record.attributes.reserve_exact(2);
             }
             record.attributes.push((Cow::Borrowed(key), value.into()));
         }
@@ -123,7 +169,7 @@ impl Span {
     /// Names the object this step is about: resource (`deployments.apps`), namespace (empty
     /// for cluster scope) and name.
     pub fn object(&mut self, resource: &str, namespace: &str, name: &str) -> &mut Self {
-        if let Some(record) = &mut self.record {
+        if let Some(Recorded { record, .. }) = &mut self.recorded {
             record.object = Some(object_key(resource, namespace, name).into());
         }
         self
@@ -133,7 +179,7 @@ impl Span {
     /// answers several changes.
     pub fn caused_by(&mut self, revision: i64) -> &mut Self {
         self.cause = Some(revision);
-        if let Some(record) = &mut self.record
+        if let Some(Recorded { record, .. }) = &mut self.recorded
             && record.causes.len() < Record::MAX_CAUSES
         {
             record.causes.push(revision);
@@ -144,16 +190,16 @@ impl Span {
     /// This step wrote `revision`. Known at once, not only when the span ends: a watcher may
     /// act on the revision before the request that made it has been answered.
     pub fn committed(&mut self, revision: i64) -> &mut Self {
-        if let Some(record) = &mut self.record {
+        if let Some(Recorded { record, .. }) = &mut self.recorded {
             record.committed = Some(revision);
-            self.ring.note_writer(revision, self.context);
+            ring().note_writer(revision, self.context);
         }
         self
     }
 
     /// The step did not do what it was opened for.
     pub fn fail(&mut self, error: &dyn Display) -> &mut Self {
-        if let Some(record) = &mut self.record {
+        if let Some(Recorded { record, .. }) = &mut self.recorded {
             let mut text = String::new();
             // A Display that fails leaves what it wrote so far, which is still the best account.
             let _ = write!(text, "{error}");
@@ -190,9 +236,9 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some(mut record) = self.record.take() {
-            record.duration = self.opened.elapsed().as_nanos() as u64;
-            self.ring.push(record);
+        if let Some(Recorded { began, took, mut record }) = self.recorded.take() {
+            record.duration = took.unwrap_or_else(|| began.elapsed()).as_nanos() as u64;
+            ring().push(record);
         }
     }
 }
@@ -236,7 +282,8 @@ fn after_value(text: &str) -> &str {
 
 /// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
 pub fn object_key(resource: &str, namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { format!("{resource}/{name}") } else { format!("{resource}/{namespace}/{name}") }
+    let separator = if namespace.is_empty() { "" } else { "/" };
+    [resource, "/", namespace, separator, name].concat()
 }
 
 impl Context {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use ferry_client::{Client, Kubeconfig};
 use ferry_trace::clocks::Correction;
 use ferry_trace::{Life, Record};
-use futures::{AsyncBufRead, AsyncBufReadExt, Stream, StreamExt};
+use futures::stream::BoxStream;
+use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
@@ -115,17 +116,37 @@ pub async fn records(client: &Client, selection: &Selection) -> Result<Vec<Recor
 }
 
 /// Every record from now on, as its span ends. Returns when the server listens.
-pub async fn follow(client: &Client) -> Result<impl Stream<Item = Result<Record, Error>> + use<>, Error> {
-    let request = http::Request::get(format!("{PATH}?follow=true")).body(Vec::new())?;
-    let mut body = client.request_stream(request).await.map_err(refused)?;
+pub async fn follow(client: &Client) -> Result<BoxStream<'static, Result<Record, Error>>, Error> {
+    let mut body = followed(client, None).await?;
     // The first, empty line says that the server listens: from here on nothing is missed.
     read_line(&mut body).await?;
+    Ok(records_of(body))
+}
+
+/// The same behind the record with this sequence, what ended since included.
+pub async fn follow_after(
+    client: &Client,
+    sequence: u64,
+) -> Result<BoxStream<'static, Result<Record, Error>>, Error> {
+    Ok(records_of(followed(client, Some(sequence)).await?))
+}
+
+async fn followed(
+    client: &Client,
+    after: Option<u64>,
+) -> Result<impl AsyncBufRead + Send + Unpin + use<>, Error> {
+    let after = after.map(|sequence| format!("&after={sequence}")).unwrap_or_default();
+    let request = http::Request::get(format!("{PATH}?follow=true{after}")).body(Vec::new())?;
+    Ok(Box::pin(client.request_stream(request).await.map_err(refused)?))
+}
+
+fn records_of(body: impl AsyncBufRead + Send + Unpin + 'static) -> BoxStream<'static, Result<Record, Error>> {
     let lines = body.lines().filter_map(async |line| match line {
         Ok(line) if line.is_empty() => None,
         Ok(line) => Some(serde_json::from_str(&line).map_err(Error::Read)),
         Err(error) => Some(Err(Error::Follow(error))),
     });
-    Ok(lines.boxed())
+    lines.boxed()
 }
 
 async fn read_line(body: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Error> {

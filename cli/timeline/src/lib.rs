@@ -63,6 +63,9 @@ pub struct Flags {
     /// All lives of an object that was deleted and created again
     #[arg(long, requires = "object", conflicts_with = "uid")]
     all: bool,
+    /// Follow everything: each span as it ends, until interrupted; a line of JSON each, or to a collector with --otlp
+    #[arg(long, conflicts_with_all = ["object", "last", "id", "revision", "user"])]
+    follow: bool,
     /// Also show requests of components step by step, and reconciles that changed nothing
     #[arg(long)]
     steps: bool,
@@ -83,7 +86,7 @@ pub struct Flags {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
     /// A command to run and to follow: -- kubectl run …
-    #[arg(last = true, conflicts_with_all = ["object", "last", "id", "revision", "user"])]
+    #[arg(last = true, conflicts_with_all = ["object", "last", "id", "revision", "user", "follow"])]
     command: Vec<OsString>,
 }
 
@@ -107,6 +110,9 @@ fn kubeconfig(kubeconfig: Option<&PathBuf>, data_dir: Option<&PathBuf>) -> Optio
 pub async fn run(flags: Flags) -> Result<(), Error> {
     let kubeconfig = kubeconfig(flags.kubeconfig.as_ref(), flags.data_dir.as_ref());
     let client = fetch::connect(kubeconfig.clone()).await?;
+    if flags.follow {
+        return live::follow_all(&client, flags.otlp.as_deref()).await;
+    }
     let namespace = flags.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     if !flags.command.is_empty() {
         let followed = live::Command {
@@ -150,7 +156,7 @@ async fn show(
 ) -> Result<(), Error> {
     let records = &found.records;
     if let Some(url) = &flags.otlp {
-        let sent = otlp::send(url, records).await?;
+        let sent = otlp::Collector::at(url)?.send(records).await?;
         eprintln!("sent {sent} spans to {url}");
     }
     warn(&found);

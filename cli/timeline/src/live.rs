@@ -1,4 +1,5 @@
-//! `ferry trace -- COMMAND`: runs it under a trace of its own, and prints each step of its life as it ends.
+//! `ferry trace -- COMMAND`: runs it under a trace of its own, and prints each step of its life as it ends. `ferry trace
+//! --follow`: everything as it ends, for a collector or another program.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,7 +15,8 @@ use tokio::time::Instant;
 use crate::chapters::{Detail, Step, Story, duration, story};
 use crate::error::Error;
 use crate::fetch::{self, Selection};
-use crate::reason;
+use crate::otlp::Collector;
+use crate::{print_all, reason};
 
 pub struct Command {
     /// `kubectl …` is Ferry's own; anything else is a program.
@@ -56,6 +58,51 @@ pub async fn follow(client: &Client, command: Command) -> Result<Vec<Record>, Er
         return fetch::records(client, &Selection::Last).await;
     }
     Ok(printer.chain())
+}
+
+/// A collector is sent what ended in this time at once.
+const GATHER: Duration = Duration::from_millis(200);
+/// Before the server is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Tells each span as it ends, until the server or the collector refuses. A stream has an end, after an hour or when the
+/// server is started anew; then it is gone on with behind what was told.
+pub async fn follow_all(client: &Client, collector: Option<&str>) -> Result<(), Error> {
+    let mut collector = collector.map(Collector::at).transpose()?;
+    let mut stream = fetch::follow(client).await?;
+    let mut told = 0;
+    loop {
+        while let Some(batch) = next_batch(&mut stream).await {
+            told = batch.last().map_or(told, |record| record.sequence);
+            match &mut collector {
+                Some(collector) => drop(collector.send(&batch).await?),
+                None => print_all(&lines(&batch)?)?,
+            }
+        }
+        stream = loop {
+            tokio::time::sleep(AGAIN).await;
+            match fetch::follow_after(client, told).await {
+                Ok(stream) => break stream,
+                Err(error @ Error::NotKept) => return Err(error),
+                Err(error) => eprintln!("{error}; asking again"),
+            }
+        };
+    }
+}
+
+/// What ends together; nothing at the end of the stream, or where it breaks.
+async fn next_batch(stream: &mut (impl Stream<Item = Result<Record, Error>> + Unpin)) -> Option<Vec<Record>> {
+    let mut batch = vec![stream.next().await?.ok()?];
+    let until = Instant::now() + GATHER;
+    while let Ok(Some(Ok(record))) = tokio::time::timeout_at(until, stream.next()).await {
+        batch.push(record);
+    }
+    Some(batch)
+}
+
+fn lines(records: &[Record]) -> Result<String, Error> {
+    let lines: Result<Vec<String>, _> = records.iter().map(serde_json::to_string).collect();
+    Ok(lines?.join("\n"))
 }
 
 fn start(command: &Command, context: Context) -> Result<tokio::process::Child, Error> {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use ferry_trace::{Record, SpanId, TraceId, Value};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value as Json, json};
 
@@ -19,18 +20,43 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a collector takes in one piece by default is 4 MB.
 const BATCH: usize = 2_000;
 
-/// Sends all records, in batches; says how many.
-pub async fn send(url: &str, records: &[Record]) -> Result<usize, Error> {
-    let failed = |problem: String| Error::Collector { url: url.to_owned(), problem };
-    let endpoint = endpoint(url).map_err(failed)?;
-    let client = Client::builder(TokioExecutor::new()).build_http();
-    let writers = writers(records);
-    for batch in records.chunks(BATCH) {
-        let body = Bytes::from(export(batch, &writers).to_string());
-        let request = http::Request::post(&endpoint)
+/// Revisions that a live export knows the writers of: causes are seldom older.
+const MAX_WRITERS: usize = 100_000;
+
+/// A collector that is sent to once or again and again.
+pub struct Collector {
+    url: String,
+    endpoint: http::Uri,
+    client: Client<HttpConnector, Full<Bytes>>,
+    writers: BTreeMap<i64, (TraceId, SpanId)>,
+}
+
+impl Collector {
+    pub fn at(url: &str) -> Result<Collector, Error> {
+        let endpoint = endpoint(url).map_err(|problem| Error::Collector { url: url.to_owned(), problem })?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Ok(Collector { url: url.to_owned(), endpoint, client, writers: BTreeMap::new() })
+    }
+
+    /// Sends all records, in batches; says how many.
+    pub async fn send(&mut self, records: &[Record]) -> Result<usize, Error> {
+        self.writers.extend(writers(records));
+        while self.writers.len() > MAX_WRITERS {
+            self.writers.pop_first();
+        }
+        for batch in records.chunks(BATCH) {
+            self.send_batch(batch).await?;
+        }
+        Ok(records.len())
+    }
+
+    async fn send_batch(&self, batch: &[Record]) -> Result<(), Error> {
+        let failed = |problem: String| Error::Collector { url: self.url.clone(), problem };
+        let body = Bytes::from(export(batch, &self.writers).to_string());
+        let request = http::Request::post(&self.endpoint)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))?;
-        let answer = tokio::time::timeout(PATIENCE, client.request(request)).await;
+        let answer = tokio::time::timeout(PATIENCE, self.client.request(request)).await;
         let answer =
             answer.map_err(|_| failed("no answer".into()))?.map_err(|error| failed(error.to_string()))?;
         let status = answer.status();
@@ -38,8 +64,8 @@ pub async fn send(url: &str, records: &[Record]) -> Result<usize, Error> {
             let said = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             return Err(failed(format!("{status} {}", String::from_utf8_lossy(&said))));
         }
+        Ok(())
     }
-    Ok(records.len())
 }
 
 /// A collector's address names no path; whoever gives one means it.
@@ -233,7 +259,7 @@ mod tests {
             }
         });
         let records = history(COMMAND);
-        assert_eq!(send(&url, &records).await.unwrap(), records.len());
+        assert_eq!(Collector::at(&url).unwrap().send(&records).await.unwrap(), records.len());
         let (head, body) = receiver.await.unwrap();
         assert!(head.starts_with("POST /v1/traces HTTP/1.1"), "{head}");
         let body: Json = serde_json::from_str(&body).unwrap();
@@ -251,7 +277,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
-        let error = send(&url, &history(COMMAND)).await.unwrap_err().to_string();
+        let error = Collector::at(&url).unwrap().send(&history(COMMAND)).await.unwrap_err().to_string();
         assert!(error.contains(&url), "{error}");
     }
 }

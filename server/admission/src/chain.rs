@@ -205,12 +205,13 @@ impl Chain {
     ) -> Result<(), Status> {
         for (name, plugin) in &self.mutating {
             if plugin.handles(request) {
-                let mut span = ferry_trace::span("admission.mutate");
-                span.set("plugin", *name);
                 let began = Instant::now();
+                let mut span = ferry_trace::span_since("admission.mutate", began);
+                span.set("plugin", *name);
                 let verdict = span.in_scope(plugin.mutate(request, object, old)).await;
-                metrics::plugin(name, request.operation, "admit", &verdict, began.elapsed());
-                judge(&mut span, verdict)?;
+                let took = began.elapsed();
+                metrics::plugin(name, request.operation, "admit", &verdict, took);
+                judge(span.took(took), verdict)?;
             }
         }
         Ok(())
@@ -239,12 +240,13 @@ impl Chain {
         }
         for (name, plugin) in &self.validating {
             if plugin.handles(request) {
-                let mut span = ferry_trace::span("admission.validate");
-                span.set("plugin", *name);
                 let began = Instant::now();
+                let mut span = ferry_trace::span_since("admission.validate", began);
+                span.set("plugin", *name);
                 let verdict = span.in_scope(plugin.validate(request, object, old)).await;
-                metrics::plugin(name, request.operation, "validate", &verdict, began.elapsed());
-                judge(&mut span, verdict)?;
+                let took = began.elapsed();
+                metrics::plugin(name, request.operation, "validate", &verdict, took);
+                judge(span.took(took), verdict)?;
             }
         }
         Ok(())
@@ -259,11 +261,13 @@ impl Chain {
         let mut total = Reservation::default();
         for (name, plugin) in &self.reserving {
             if plugin.handles(request) {
-                let mut span = ferry_trace::span("admission.reserve");
-                span.set("plugin", *name);
                 let began = Instant::now();
+                let mut span = ferry_trace::span_since("admission.reserve", began);
+                span.set("plugin", *name);
                 let reserved = span.in_scope(plugin.reserve(request, object, old)).await;
-                metrics::plugin(name, request.operation, "validate", &reserved, began.elapsed());
+                let took = began.elapsed();
+                metrics::plugin(name, request.operation, "validate", &reserved, took);
+                span.took(took);
                 let reserved = reserved.inspect_err(|status| {
                     span.fail(status);
                 })?;

@@ -402,19 +402,31 @@ fn trace(parts: &http::request::Parts) -> Span {
         .get("traceparent")
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse().ok());
-    let mut span = Span::root("apiserver.request", remote);
     // Reads change nothing: they are traced only as part of a trace that someone else began.
     let is_read = parts.method == http::Method::GET || parts.method == http::Method::HEAD;
     let is_own = parts.uri.path() == crate::trace::PATH || parts.uri.path().starts_with(ui::BELOW);
     if (remote.is_none() && is_read) || is_own {
-        return span.unsampled();
+        return Span::unrecorded(remote);
     }
-    span.set("method", parts.method.as_str().to_string());
-    span.set("path", parts.uri.path().to_string());
+    let mut span = Span::root("apiserver.request", remote);
+    span.set("method", parts.method.as_str()).set("path", parts.uri.path());
+    if let Some(program) = program_of(&parts.headers) {
+        span.set("program", program);
+    }
     if let Some(cause) = cause_of(&parts.headers) {
         span.caused_by(cause);
     }
     span
+}
+
+/// What a program calls itself: the first word of its `User-Agent`, without version and remarks. What is no such word
+/// is not recorded.
+fn program_of(headers: &HeaderMap) -> Option<&str> {
+    const LONGEST: usize = 40;
+    let agent = headers.get(http::header::USER_AGENT)?.to_str().ok()?;
+    let name = agent.split(['/', ' ', '(']).next()?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    (is_name && (1..=LONGEST).contains(&name.len())).then_some(name)
 }
 
 /// The revision that a controller was woken by, as its client says.
@@ -464,7 +476,8 @@ async fn authenticate(
     if ui::is_public(info) {
         return Ok(Arc::new(User::anonymous()).into());
     }
-    let mut span = ferry_trace::span("filter.authentication");
+    let began = Instant::now();
+    let mut span = ferry_trace::span_since("filter.authentication", began);
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
         span.fail(error);
         tracing::debug!(path = %info.path, %error, "unauthorized");
@@ -483,7 +496,6 @@ async fn authenticate(
     };
     ui::refuse_other_pages(&shown, parts).map_err(|error| refused(&error, &mut span))?;
     let session = api.sign_ins.session(parts, shown.now).map_err(|error| refused(&error, &mut span))?;
-    let began = Instant::now();
     let authenticated = match &session {
         Some(session) => {
             span.set("by", "session");
@@ -492,7 +504,9 @@ async fn authenticate(
         }
         None => span.in_scope(api.authentication.authenticate(&shown)).await,
     };
-    metrics::authenticated(authenticated.is_ok(), began.elapsed());
+    let took = began.elapsed();
+    span.took(took);
+    metrics::authenticated(authenticated.is_ok(), took);
     match authenticated {
         Ok(identity) => {
             span.set("user", &identity.user.name);
@@ -526,10 +540,12 @@ async fn impersonate(
 }
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
-    let span = ferry_trace::span("filter.authorization");
     let began = Instant::now();
-    let decision = span.instrument(api.authorization.authorize(&info.attributes(user))).await;
-    metrics::authorized(&decision, began.elapsed());
+    let mut span = ferry_trace::span_since("filter.authorization", began);
+    let decision = span.in_scope(api.authorization.authorize(&info.attributes(user))).await;
+    let took = began.elapsed();
+    span.took(took);
+    metrics::authorized(&decision, took);
     decision
 }
 

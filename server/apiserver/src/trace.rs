@@ -114,7 +114,9 @@ enum Question {
 pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.query.flag("follow") {
         let after = request.query.get("after").map(number::<u64>).transpose()?;
-        return Ok(follow(after.unwrap_or_else(|| ring().latest())));
+        let latest = ring().latest();
+        // A sequence that was not reached yet is a former run's: all of this one's comes after it.
+        return Ok(follow(after.map_or(latest, |after| if after > latest { 0 } else { after })));
     }
     let question = question(api, request)?;
     let detail = match request.query.get("story") {

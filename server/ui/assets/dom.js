@@ -69,6 +69,9 @@ export function onFrame(draw) {
   };
 }
 
+/** A name that may be broken behind its slashes, and at its dashes as all text. @param {string} text */
+export const breakable = (text) => text.split(/(?<=\/)/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
+
 /** @param {string} text @param {"" | "good" | "warn" | "bad" | "quiet"} [tone] */
 export const badge = (text, tone = "") => h("span.badge" + (tone ? "." + tone : ""), null, text);
 

@@ -111,7 +111,7 @@ export async function overviewView(view) {
       const name = node.metadata.name, use = used.get(name), { cpu, memory, pods: room } = node.status?.allocatable ?? {};
       return h("li", null,
         h("div.line", null, h("a", { href: objectHref({ group: "", resource: "nodes" }, "", name) }, name), badge(stateOf(node), tone(stateOf(node)))),
-        h("div.meters", null, meter("CPU", use?.cpu, quantity(cpu), cores), meter("Memory", use?.memory, quantity(memory), bytes), meter("Pods", placed.get(name) ?? 0, quantity(room), String)));
+        h("div.meters", null, use ? [meter("CPU", use.cpu, quantity(cpu), cores), meter("Memory", use.memory, quantity(memory), bytes)] : null, meter("Pods", placed.get(name) ?? 0, quantity(room), String)));
     })) : h("p.muted", null, live.nodes.state === "loading" ? "loading…" : "No nodes."));
   }
 
@@ -156,10 +156,10 @@ const problem = (live) => h("p.muted", null, live.error.message);
 /** @param {string} title @param {string} value @param {string} href @param {string} colour @param {any} [more] */
 const figure = (title, value, href, colour, more) => h("a.figure" + (colour ? "." + colour : ""), { href }, h("span.value", null, value), h("span.title", null, title), more);
 
-/** @param {string} name @param {number | undefined} value @param {number} most @param {(value: number) => string} format */
+/** @param {string} name @param {number} value @param {number} most @param {(value: number) => string} format */
 function meter(name, value, most, format) {
-  const part = value === undefined || !(most > 0) ? 0 : Math.min(1, value / most);
-  const words = value === undefined ? "not known" : `${format(value)} of ${format(most)}`;
+  const part = most > 0 ? Math.min(1, value / most) : 0;
+  const words = `${format(value)} of ${format(most)}`;
   return h("div.meter", null, h("span", null, name), h("div.track", { role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(part * 100), "aria-valuetext": words },
     h("div.fill" + (part > 0.9 ? ".bad" : part > 0.75 ? ".warn" : ""), { style: { width: `${part * 100}%` } })), h("span.muted", null, words));
 }

@@ -2,7 +2,7 @@
 /** What happened when, and because of what: `ferry trace` as a picture. */
 
 import { Refused, isAborted, lines } from "./api.js";
-import { badge, h, replace } from "./dom.js";
+import { badge, breakable, h, replace } from "./dom.js";
 import { duration, instant, longDuration, plural } from "./format.js";
 import { hrefOfKey } from "./kinds.js";
 import { diff } from "./object.js";
@@ -143,15 +143,15 @@ export function tracePanel(place, query, signal) {
       ["Chapter", step.chapter], ["Began", instant(step.start) + `, +${duration(step.start - found.story.start)}`],
       ["Took", duration(step.duration) + (step.times > 1 ? `, ${step.times} times` : "")],
       step.critical ? ["Critical path", `${duration(step.critical)}, ${Math.round((100 * step.critical) / found.story.critical)}%`] : null,
-      record?.object ? ["Object", h("a", { href: hrefOfKey(record.object) }, record.object)] : null,
-      writers.length ? ["Because of", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, `r${one.revision}: ${one.step.label}`) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
+      record?.object ? ["Object", h("a", { href: hrefOfKey(record.object) }, breakable(record.object))] : null,
+      writers.length ? ["Because of", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, breakable(`r${one.revision}: ${one.step.label}`)) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
       written.length ? ["Wrote", written.slice(0, 20).map((revision) => [h("a", { href: `#/trace?revision=${revision}` }, `r${revision}`), " "])] : null,
-      woken.length ? ["Woke", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, one.label), h("br")])] : null,
+      woken.length ? ["Woke", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, breakable(one.label)), h("br")])] : null,
       record?.source ? ["Told by", record.source] : null,
     ].filter(Boolean));
     const attributes = (record?.attributes ?? []).filter((/** @type {any} */ one) => one[0] !== "changed");
     const changed = record?.attributes?.find((/** @type {any} */ one) => one[0] === "changed")?.[1];
-    replace(details, h("h2", null, step.label), step.error ? h("p.problem", null, step.error) : null,
+    replace(details, h("h2", null, breakable(step.label)), step.error ? h("p.problem", null, step.error) : null,
       h("dl", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
       changed ? [h("h3", null, "Changed"), diff(changed)] : null,
       attributes.length ? [h("h3", null, "Recorded"), h("dl", null, attributes.map((/** @type {any} */ [name, value]) => [h("dt", null, name), h("dd", null, String(value))]))] : null,

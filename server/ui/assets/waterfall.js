@@ -223,7 +223,7 @@ export class Waterfall {
       pen.fillStyle = step.error ? colours.bad : colours.text;
       const indent = 12 + Math.min(step.indent, 8) * 12;
       const label = step.times > 1 ? `${step.label} ×${step.times}` : step.label;
-      pen.fillText(fitted(pen, label, labels - indent - 10), indent, y + LINE / 2);
+      pen.fillText(fitted(pen, named(pen, label, labels - indent - 10), labels - indent - 10), indent, y + LINE / 2);
       this.drawBars(pen, step, y, colours, font, width);
     }
     this.drawCauses(pen, colours, scroll, height);
@@ -483,6 +483,9 @@ function nice(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
   return power * (value / power <= 1 ? 1 : value / power <= 2 ? 2 : value / power <= 5 ? 5 : 10);
 }
+
+/** The name of an object says more than where it is, which goes first if there is no room. @param {any} pen @param {string} text @param {number} width */
+const named = (pen, text, width) => (pen.measureText(text).width <= width ? text : text.replace(/[^\s/]+\/[^\s/]+\/(?=\S)/g, "…/"));
 
 /** @param {any} pen @param {string} text @param {number} width */
 function fitted(pen, text, width) {

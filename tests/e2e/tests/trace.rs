@@ -88,14 +88,30 @@ async fn a_follower_hears_of_a_write_as_it_happens() {
 }
 
 #[tokio::test]
-async fn only_administrators_read_and_hand_in_and_what_is_handed_in_is_marked_and_bounded() {
+async fn only_administrators_read_and_components_hand_in() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let stranger = server.user("mallory", &["system:authenticated"]);
-    for method in [Method::GET, Method::POST] {
-        let answer = send(&stranger, method.clone(), TRACE, &[], b"[]".to_vec()).await;
-        assert_eq!(answer.code, 403, "{method}");
+    for (name, group, read, handed_in) in [
+        ("mallory", "system:authenticated", 403, 403),
+        ("system:serviceaccount:kube-system:default", "system:serviceaccounts", 403, 403),
+        ("system:kube-controller-manager", "system:authenticated", 403, 200),
+        ("system:kube-scheduler", "system:authenticated", 403, 200),
+        ("system:kube-proxy", "system:authenticated", 403, 200),
+        ("system:node:n1", "system:nodes", 403, 200),
+        ("root", "system:masters", 200, 200),
+    ] {
+        let user = server.user(name, &[group]);
+        for (method, expected) in [(Method::GET, read), (Method::POST, handed_in)] {
+            let answer = send(&user, method.clone(), TRACE, &[], b"[]".to_vec()).await;
+            assert_eq!(answer.code, expected, "{name} {method}");
+        }
     }
+}
+
+#[tokio::test]
+async fn what_is_handed_in_is_marked_and_bounded() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
     let span = ferry_trace::span("test.sent");
     let trace = span.context().trace;
     drop(span);
@@ -179,6 +195,91 @@ async fn a_watched_answer_comes_again_when_it_has_changed() {
     while next().await != Some(revision) {}
 }
 
+/// The bodies that are posted to a collector on a real socket.
+async fn collector() -> (String, tokio::sync::mpsc::Receiver<String>) {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (sender, received) = tokio::sync::mpsc::channel(64);
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let mut stream = BufReader::new(stream);
+        loop {
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                if stream.read_line(&mut line).await.expect("is read") == 0 {
+                    return;
+                }
+                if let Some(said) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = said.trim().parse().expect("a number");
+                }
+                if line == "\r\n" {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.expect("is read");
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(answer).await.expect("is answered");
+            if sender.send(String::from_utf8(body).expect("text")).await.is_err() {
+                return;
+            }
+        }
+    });
+    (url, received)
+}
+
+#[tokio::test]
+async fn a_collector_is_told_live() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
+    let client = ferry_timeline::fetch::connect(Some(server.kubeconfig())).await.expect("a client");
+    let (url, mut received) = collector().await;
+    let follower = tokio::spawn(async move { ferry_timeline::live::follow_all(&client, Some(&url)).await });
+    let heard = async {
+        // What is written before the follower listens is not told, so there is always another one.
+        for number in 0.. {
+            server.post(MAPS, &config_map(&format!("live-{number}"))).await.expect(201);
+            let told = tokio::time::timeout(Duration::from_millis(500), received.recv()).await;
+            let told = told.ok().flatten().unwrap_or_default();
+            if told.contains("configmaps/default/live-") && told.contains("\"ferry-store\"") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("within half a minute");
+    assert!(!follower.is_finished(), "it goes on");
+    follower.abort();
+}
+
+/// A controller of somebody else's that sends the trace it is in, as OpenTelemetry's libraries do.
+#[tokio::test]
+async fn a_foreign_program_is_in_the_picture_by_its_name() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
+    let foreign = ferry_trace::Context::generate();
+    let operator = server.user("system:serviceaccount:acme:operator", &["system:masters"]);
+    let headers = [
+        ("traceparent", foreign.to_string()),
+        ("user-agent", "acme-operator/v1.2 (linux/amd64)".to_owned()),
+        ("content-type", "application/json".to_owned()),
+    ];
+    let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let body = config_map("foreign").to_string().into_bytes();
+    assert_eq!(send(&operator, Method::POST, MAPS, &headers, body).await.code, 201);
+    let told = server.get(&format!("{TRACE}?trace={}&story=chapters", foreign.trace)).await.expect(200);
+    let records: Vec<Record> = serde_json::from_value(told["records"].clone()).expect("records");
+    let request = records.iter().find(|record| record.name == "apiserver.request").expect("the request");
+    assert_eq!((request.parent, request.text("program")), (Some(foreign.span), Some("acme-operator")));
+    let steps = told["story"]["steps"].as_array().expect("steps");
+    let step = steps.iter().find(|step| step["label"] == "create configmaps/default/foreign");
+    let facts = step.and_then(|step| step["facts"].as_str()).expect("a line of its own");
+    assert!(facts.contains("program=acme-operator"), "{facts}");
+    let commit = records.iter().find(|record| record.committed.is_some()).expect("the commit");
+    assert_eq!(commit.object.as_deref(), Some("configmaps/default/foreign"));
+}
+
 /// What `ferry trace` does, from outside: a kubeconfig, a connection, a question, a picture.
 #[tokio::test]
 async fn a_write_is_shown_as_a_waterfall() {
@@ -215,7 +316,7 @@ async fn a_write_is_shown_as_a_waterfall() {
 }
 
 /// Values that must never be found in the trace: each stands where a user may put a secret.
-const SECRETS: [&str; 10] = [
+const SECRETS: [&str; 12] = [
     "hunter2-data",
     "hunter2-env",
     "hunter2-bearer",
@@ -226,13 +327,15 @@ const SECRETS: [&str; 10] = [
     "hunter2-label",
     "hunter2-map",
     "hunter2-custom",
+    "hunter2-agent",
+    "hunter2-remark",
 ];
 
 #[tokio::test]
 async fn nothing_secret_is_ever_in_a_span() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let [data, env, bearer, query, invalid, annotation, changed, label, map, custom] = SECRETS;
+    let [data, env, bearer, query, invalid, annotation, changed, label, map, custom, agent, remark] = SECRETS;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "annotations": {"a": annotation}},
         "stringData": {"password": data}});
     server.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
@@ -252,6 +355,13 @@ async fn nothing_secret_is_ever_in_a_span() {
     let patch = json!({"stringData": {"password": data}, "data": {"other": invalid}});
     server.patch("/api/v1/namespaces/default/secrets/s", "merge", &patch).await;
     server.post(&format!("{MAPS}?fieldManager={query}"), &config_map("q")).await.expect(201);
+    // Of a program its name is told, not what else it says of itself, nor what is no name.
+    let admin = server.user("root", &["system:masters"]);
+    for (name, says) in [("named", format!("tool/1 ({remark})")), ("unnamed", format!("key={agent}"))] {
+        let body = config_map(name).to_string().into_bytes();
+        let headers = [("user-agent", says.as_str()), ("content-type", "application/json")];
+        assert_eq!(send(&admin, Method::POST, MAPS, &headers, body).await.code, 201);
+    }
     // Changes are told field by field: the fields, and no value that anybody may have filled in.
     let encoded = {
         use base64::Engine;

@@ -15,6 +15,20 @@ const LONG: u64 = 500_000;
 /// Calls that are open at a time; a span whose parent never ends must not take memory for ever.
 const MAX_AWAITED: usize = 16 * 1024;
 
+/// What of a record decides whether it is kept.
+pub struct Outline {
+    span: SpanId,
+    parent: Option<SpanId>,
+    says_something: bool,
+}
+
+impl Outline {
+    pub fn of(record: &Record) -> Outline {
+        let Record { span, parent, .. } = *record;
+        Outline { span, parent, says_something: says_something(record) }
+    }
+}
+
 /// Spans end before what called them does, so a chosen span's callers come later.
 #[derive(Default)]
 pub struct Choice {
@@ -22,9 +36,10 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether it is kept. Records are shown in the order in which they ended.
-    pub fn takes(&mut self, record: &Record) -> bool {
-        let is_chosen = self.awaited.remove(&record.span) || says_something(record);
+    /// Whether it is kept. Records are shown in the order in which they ended, on whichever thread.
+    pub fn takes(&mut self, record: &Outline) -> bool {
+        let is_awaited = !self.awaited.is_empty() && self.awaited.remove(&record.span);
+        let is_chosen = is_awaited || record.says_something;
         if let Some(parent) = record.parent.filter(|_| is_chosen) {
             if self.awaited.len() >= MAX_AWAITED {
                 self.awaited.clear();
@@ -69,8 +84,11 @@ mod tests {
         records[0].parent = Some(SpanId::generate());
         records.reverse();
         let mut choice = Choice::default();
-        let mut kept: Vec<&str> =
-            records.iter().filter(|record| choice.takes(record)).map(|record| &*record.name).collect();
+        let mut kept: Vec<&str> = records
+            .iter()
+            .filter(|record| choice.takes(&Outline::of(record)))
+            .map(|record| &*record.name)
+            .collect();
         kept.reverse();
         assert_eq!(
             kept,
@@ -84,7 +102,7 @@ mod tests {
         for _ in 0..MAX_AWAITED * 3 {
             let mut record = history("step >1").remove(0);
             record.parent = Some(SpanId::generate());
-            assert!(choice.takes(&record));
+            assert!(choice.takes(&Outline::of(&record)));
         }
         assert!(choice.awaited.len() <= MAX_AWAITED);
     }

@@ -1,6 +1,8 @@
-//! Records as bytes: variable-length numbers, differences instead of times and revisions, and each text once a segment.
+//! Records as bytes: variable-length numbers, differences instead of times and revisions, each text once a segment and only
+//! what differs from the one before it.
 //!
-//! Deflate then finds little more than what repeats in the shape; a span of a server takes some 40 bytes.
+//! That is all the compression there is: what is left is mostly identifiers, which are random. Deflate took another
+//! tenth off, for more than everything else about a span cost. A span of a server takes some 40 bytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,46 +12,91 @@ use crate::context::{SpanId, TraceId};
 use crate::ring::Record;
 use crate::value::Value;
 
-const HAS_PARENT: u64 = 1;
-const HAS_OBJECT: u64 = 1 << 1;
-const HAS_COMMITTED: u64 = 1 << 2;
-const HAS_ERROR: u64 = 1 << 3;
-const HAS_SOURCE: u64 = 1 << 4;
+const HAS_PARENT: u8 = 1;
+const HAS_OBJECT: u8 = 1 << 1;
+const HAS_COMMITTED: u8 = 1 << 2;
+const HAS_ERROR: u8 = 1 << 3;
+const HAS_SOURCE: u8 = 1 << 4;
+/// The trace of the record before it.
+const SAME_TRACE: u8 = 1 << 5;
+/// The record before it was called by this span: spans end before what called them.
+const IS_CALLER: u8 = 1 << 6;
+/// It was called by the span that called the record before it.
+const SAME_PARENT: u8 = 1 << 7;
 
 const INTEGER: u64 = 0;
 const FALSE: u64 = 1;
 const TRUE: u64 = 2;
 const TEXT: u64 = 3;
 
+/// A text that is not known yet: how much of the last one in its column it begins with, and the rest.
+const NEW: u64 = 0;
+/// The same for a uid, as the number that it is.
+const NEW_UID: u64 = 1;
+const KNOWN: u64 = 2;
+
+/// How much of a text another one can share with it: a few bytes of a damaged packet must not become megabytes.
+const MAX_SHARED: usize = 1024;
+
+/// Texts of one column resemble each other: objects of one set, paths of one kind.
+#[derive(Clone, Copy)]
+enum Column {
+    Word,
+    Object,
+    Value,
+}
+
+/// What stands before a record.
+#[derive(Default)]
+struct Before {
+    trace: Option<TraceId>,
+    parent: Option<SpanId>,
+    start: u64,
+    revision: i64,
+    texts: [Vec<u8>; 3],
+}
+
 /// What the reader of a segment knows at this point of it; the writer keeps the same.
 #[derive(Default)]
 pub struct Encoder {
     texts: HashMap<Box<str>, u64, foldhash::fast::RandomState>,
     traces: HashMap<TraceId, u64, foldhash::fast::RandomState>,
-    start: u64,
-    revision: i64,
+    before: Before,
 }
 
 impl Encoder {
     pub fn encode(&mut self, record: &Record, out: &mut Vec<u8>) {
-        let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        let before = &self.before;
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(record.parent.is_some(), HAS_PARENT)
             | flag(record.object.is_some(), HAS_OBJECT)
             | flag(record.committed.is_some(), HAS_COMMITTED)
             | flag(record.error.is_some(), HAS_ERROR)
-            | flag(record.source.is_some(), HAS_SOURCE);
-        number(out, flags);
-        self.text(out, &record.name);
-        self.trace(out, record.trace);
-        out.extend(record.span.to_bytes());
-        if let Some(parent) = record.parent {
+            | flag(record.source.is_some(), HAS_SOURCE)
+            | flag(before.trace == Some(record.trace), SAME_TRACE)
+            | flag(before.parent == Some(record.span), IS_CALLER)
+            | flag(record.parent.is_some() && before.parent == record.parent, SAME_PARENT);
+        out.push(flags);
+        self.text(out, Column::Word, &record.name);
+        if flags & SAME_TRACE == 0 {
+            self.trace(out, record.trace);
+        }
+        if flags & IS_CALLER == 0 {
+            out.extend(record.span.to_bytes());
+        }
+        if let Some(parent) = record.parent.filter(|_| flags & SAME_PARENT == 0) {
             out.extend(parent.to_bytes());
         }
-        signed(out, record.start.wrapping_sub(self.start) as i64);
-        self.start = record.start;
+        signed(out, record.start.wrapping_sub(self.before.start) as i64);
         number(out, record.duration);
-        for text in [&record.object, &record.error, &record.source].into_iter().flatten() {
-            self.text(out, text);
+        (self.before.trace, self.before.parent) = (Some(record.trace), record.parent);
+        self.before.start = record.start;
+        for (column, text) in
+            [(Column::Object, &record.object), (Column::Value, &record.error), (Column::Word, &record.source)]
+        {
+            if let Some(text) = text {
+                self.text(out, column, text);
+            }
         }
         if let Some(revision) = record.committed {
             self.revision(out, revision);
@@ -60,30 +107,43 @@ impl Encoder {
         }
         number(out, record.attributes.len() as u64);
         for (key, value) in &record.attributes {
-            self.text(out, key);
-            match (value.as_i64(), value.as_bool(), value.as_str()) {
-                (Some(integer), ..) => {
-                    number(out, INTEGER);
-                    signed(out, integer);
-                }
-                (None, Some(truth), _) => number(out, if truth { TRUE } else { FALSE }),
-                (None, None, text) => {
-                    number(out, TEXT);
-                    self.text(out, text.unwrap_or_default());
-                }
+            self.text(out, Column::Word, key);
+            self.value(out, value);
+        }
+    }
+
+    fn value(&mut self, out: &mut Vec<u8>, value: &Value) {
+        match (value.as_i64(), value.as_bool(), value.as_str()) {
+            (Some(integer), ..) => {
+                number(out, INTEGER);
+                signed(out, integer);
+            }
+            (None, Some(truth), _) => number(out, if truth { TRUE } else { FALSE }),
+            (None, None, text) => {
+                number(out, TEXT);
+                self.text(out, Column::Value, text.unwrap_or_default());
             }
         }
     }
 
-    /// Its number, or 0 and the text itself the first time.
-    fn text(&mut self, out: &mut Vec<u8>, text: &str) {
+    fn text(&mut self, out: &mut Vec<u8>, column: Column, text: &str) {
         if let Some(known) = self.texts.get(text) {
-            return number(out, *known);
+            return number(out, KNOWN + *known);
         }
-        self.texts.insert(text.into(), self.texts.len() as u64 + 1);
-        number(out, 0);
-        number(out, text.len() as u64);
-        out.extend(text.as_bytes());
+        self.texts.insert(text.into(), self.texts.len() as u64);
+        if let Some(uid) = uid(text) {
+            number(out, NEW_UID);
+            return out.extend(uid.to_be_bytes());
+        }
+        let last = &mut self.before.texts[column as usize];
+        let alike = last.iter().zip(text.as_bytes()).take(MAX_SHARED);
+        let shared = alike.take_while(|(one, other)| one == other).count();
+        number(out, NEW);
+        number(out, shared as u64);
+        number(out, (text.len() - shared) as u64);
+        out.extend(&text.as_bytes()[shared..]);
+        last.truncate(shared);
+        last.extend(&text.as_bytes()[shared..]);
     }
 
     fn trace(&mut self, out: &mut Vec<u8>, trace: TraceId) {
@@ -96,8 +156,8 @@ impl Encoder {
     }
 
     fn revision(&mut self, out: &mut Vec<u8>, revision: i64) {
-        signed(out, revision.wrapping_sub(self.revision));
-        self.revision = revision;
+        signed(out, revision.wrapping_sub(self.before.revision));
+        self.before.revision = revision;
     }
 }
 
@@ -105,51 +165,48 @@ impl Encoder {
 pub struct Decoder {
     texts: Vec<Arc<str>>,
     traces: Vec<TraceId>,
-    start: u64,
-    revision: i64,
+    before: Before,
 }
 
 impl Decoder {
     /// Nothing if the bytes are none of an encoder's. A batch is checked by its sum before it comes here, so that is a
     /// newer version's, or a mistake of ours.
     pub fn decode(&mut self, from: &mut &[u8]) -> Option<Record> {
-        let flags = take_number(from)?;
-        let name = self.text(from)?;
-        let trace = self.trace(from)?;
-        let span = SpanId::from_bytes(take(from)?)?;
-        let parent = match flags & HAS_PARENT {
-            0 => None,
-            _ => Some(SpanId::from_bytes(take(from)?)?),
+        let [flags] = take(from)?;
+        let has = |flag: u8| flags & flag != 0;
+        let name = self.text(from, Column::Word)?;
+        let trace = if has(SAME_TRACE) { self.before.trace? } else { self.trace(from)? };
+        let span = if has(IS_CALLER) { self.before.parent? } else { SpanId::from_bytes(take(from)?)? };
+        let parent = match (has(HAS_PARENT), has(SAME_PARENT)) {
+            (false, _) => None,
+            (true, true) => Some(self.before.parent?),
+            (true, false) => Some(SpanId::from_bytes(take(from)?)?),
         };
-        self.start = self.start.wrapping_add(take_signed(from)? as u64);
+        (self.before.trace, self.before.parent) = (Some(trace), parent);
+        self.before.start = self.before.start.wrapping_add(take_signed(from)? as u64);
         let duration = take_number(from)?;
-        let mut optional = |flag: u64| -> Option<Option<Box<str>>> {
-            if flags & flag == 0 { Some(None) } else { Some(Some((*self.text(from)?).into())) }
+        let mut optional = |flag: u8, column: Column| -> Option<Option<Box<str>>> {
+            if has(flag) { Some(Some((*self.text(from, column)?).into())) } else { Some(None) }
         };
-        let (object, error, source) = (optional(HAS_OBJECT)?, optional(HAS_ERROR)?, optional(HAS_SOURCE)?);
-        let committed = if flags & HAS_COMMITTED == 0 { None } else { Some(self.revision(from)?) };
+        let object = optional(HAS_OBJECT, Column::Object)?;
+        let error = optional(HAS_ERROR, Column::Value)?;
+        let source = optional(HAS_SOURCE, Column::Word)?;
+        let committed = if has(HAS_COMMITTED) { Some(self.revision(from)?) } else { None };
         let mut causes = Vec::new();
         for _ in 0..take_number(from)? {
             causes.push(self.revision(from)?);
         }
         let mut attributes = Vec::new();
         for _ in 0..take_number(from)? {
-            let key = self.text(from)?;
-            let value = match take_number(from)? {
-                INTEGER => Value::from(take_signed(from)?),
-                FALSE => Value::from(false),
-                TRUE => Value::from(true),
-                TEXT => Value::from(&*self.text(from)?),
-                _ => return None,
-            };
-            attributes.push((Cow::Owned(key.to_string()), value));
+            let key = self.text(from, Column::Word)?;
+            attributes.push((Cow::Owned(key.to_string()), self.value(from)?));
         }
         Some(Record {
             name: Cow::Owned(name.to_string()),
             trace,
             span,
             parent,
-            start: self.start,
+            start: self.before.start,
             duration,
             sequence: 0,
             object,
@@ -162,18 +219,33 @@ impl Decoder {
         })
     }
 
-    fn text(&mut self, from: &mut &[u8]) -> Option<Arc<str>> {
+    fn value(&mut self, from: &mut &[u8]) -> Option<Value> {
         match take_number(from)? {
-            0 => {
-                let length = usize::try_from(take_number(from)?).ok()?;
-                let (text, rest) = from.split_at_checked(length)?;
-                let text: Arc<str> = std::str::from_utf8(text).ok()?.into();
-                *from = rest;
-                self.texts.push(text.clone());
-                Some(text)
-            }
-            known => self.texts.get(usize::try_from(known - 1).ok()?).cloned(),
+            INTEGER => Some(Value::from(take_signed(from)?)),
+            FALSE => Some(Value::from(false)),
+            TRUE => Some(Value::from(true)),
+            TEXT => Some(Value::from(&*self.text(from, Column::Value)?)),
+            _ => None,
         }
+    }
+
+    fn text(&mut self, from: &mut &[u8], column: Column) -> Option<Arc<str>> {
+        let text: Arc<str> = match take_number(from)? {
+            NEW => {
+                let [shared, length] = [take_number(from)?, take_number(from)?];
+                let (rest, left) = from.split_at_checked(usize::try_from(length).ok()?)?;
+                *from = left;
+                let last = &mut self.before.texts[column as usize];
+                let shared = usize::try_from(shared).ok()?;
+                last.truncate((shared <= last.len().min(MAX_SHARED)).then_some(shared)?);
+                last.extend(rest);
+                std::str::from_utf8(last).ok()?.into()
+            }
+            NEW_UID => text_of_uid(u128::from_be_bytes(take(from)?)).into(),
+            known => return self.texts.get(usize::try_from(known - KNOWN).ok()?).cloned(),
+        };
+        self.texts.push(text.clone());
+        Some(text)
     }
 
     fn trace(&mut self, from: &mut &[u8]) -> Option<TraceId> {
@@ -188,9 +260,37 @@ impl Decoder {
     }
 
     fn revision(&mut self, from: &mut &[u8]) -> Option<i64> {
-        self.revision = self.revision.wrapping_add(take_signed(from)?);
-        Some(self.revision)
+        self.before.revision = self.before.revision.wrapping_add(take_signed(from)?);
+        Some(self.before.revision)
     }
+}
+
+/// Where the dashes of a uid stand.
+const DASHES: [usize; 4] = [8, 13, 18, 23];
+
+/// The number that a text names, if it is a uid and would be written just so.
+fn uid(text: &str) -> Option<u128> {
+    if text.len() != 36 {
+        return None;
+    }
+    let mut number = 0_u128;
+    for (at, byte) in text.bytes().enumerate() {
+        let digit = match byte {
+            b'-' if DASHES.contains(&at) => continue,
+            _ if DASHES.contains(&at) => return None,
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        number = number << 4 | u128::from(digit);
+    }
+    Some(number)
+}
+
+fn text_of_uid(number: u128) -> String {
+    let mut text = format!("{number:032x}");
+    DASHES.iter().for_each(|at| text.insert(*at, '-'));
+    text
 }
 
 /// LEB128: seven bits a byte, the least first.
@@ -251,8 +351,21 @@ mod tests {
             (Cow::Borrowed("no"), Value::from(false)),
             (Cow::Borrowed("text"), Value::from("")),
         ];
-        let earlier = Record { trace: full.trace, object: full.object.clone(), ..record("kubelet.sync", 3) };
-        let records = [record("one", 0), full, earlier];
+        let mut caller =
+            Record { trace: full.trace, object: full.object.clone(), ..record("kubelet.sync", 3) };
+        (caller.span, caller.parent) = (full.parent.unwrap(), Some(SpanId::generate()));
+        let mut sibling = record("kubelet.sync", 3);
+        (sibling.parent, sibling.object) = (caller.parent, Some("pods/default/è".into()));
+        sibling.attributes = [
+            "6a1e2f30-93b2-4c5d-8e7f-0123456789ab",
+            "6A1E2F30-93b2-4c5d-8e7f-0123456789ab",
+            "6a1e2f3093b2-4c5d-8e7f-0123456789abc",
+            "00000000-0000-0000-0000-000000000000",
+            "6a1e2f30-93b2-4c5d-8e7f-0123456789ab",
+        ]
+        .map(|uid| (Cow::Borrowed("uid"), Value::from(uid)))
+        .into();
+        let records = [record("one", 0), full, caller, sibling, record("one", 9)];
         let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
         records.iter().for_each(|record| encoder.encode(record, &mut bytes));
         let (mut decoder, mut rest) = (Decoder::default(), bytes.as_slice());

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::context::TraceId;
 use crate::ring::Record;
 
-const MAGIC: &[u8; 8] = b"FerryIx1";
+const MAGIC: &[u8; 8] = b"FerryIx2";
 
 /// Something that records are looked for by.
 #[derive(Clone, Copy)]
@@ -18,19 +18,25 @@ pub enum Key<'a> {
 }
 
 impl Key<'_> {
-    /// FNV-1a, folded: it must be the same in every build. Two keys of one hash cost a segment that is read in vain.
+    /// Eight bytes at a time; the same in every build. Two keys of one hash cost a segment that is read in vain.
     fn hash(self) -> u32 {
-        let fnv = |tag: u8, bytes: &[u8]| {
-            let each = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            let hash = bytes.iter().fold(each(0xcbf2_9ce4_8422_2325, &tag), each);
-            (hash >> 32) as u32 ^ hash as u32
+        let of = |tag: u8, bytes: &[u8]| {
+            let each = |hash: u64, word: u64| {
+                let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                mixed ^ (mixed >> 29)
+            };
+            let (words, rest) = bytes.as_chunks();
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let words = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
+            (words.fold(each(0, u64::from(tag) | (bytes.len() as u64) << 8), each) >> 32) as u32
         };
         match self {
-            Key::Object(object) => fnv(b'o', object.as_bytes()),
-            Key::Uid(uid) => fnv(b'i', uid.as_bytes()),
-            Key::Trace(trace) => fnv(b't', &trace.to_bytes()),
-            Key::Revision(revision) => fnv(b'r', &revision.to_be_bytes()),
-            Key::User(user) => fnv(b'u', user.as_bytes()),
+            Key::Object(object) => of(b'o', object.as_bytes()),
+            Key::Uid(uid) => of(b'i', uid.as_bytes()),
+            Key::Trace(trace) => of(b't', &trace.to_bytes()),
+            Key::Revision(revision) => of(b'r', &revision.to_be_bytes()),
+            Key::User(user) => of(b'u', user.as_bytes()),
         }
     }
 }
@@ -47,13 +53,17 @@ pub struct Index {
 pub struct IndexBuilder {
     times: Option<(u64, u64)>,
     keys: HashSet<u32, foldhash::fast::RandomState>,
+    /// Of the record before.
+    trace: Option<TraceId>,
 }
 
 impl IndexBuilder {
     pub fn add(&mut self, record: &Record) {
         let (first, last) = self.times.unwrap_or((record.start, record.end()));
         self.times = Some((first.min(record.start), last.max(record.end())));
-        self.keys.insert(Key::Trace(record.trace).hash());
+        if self.trace.replace(record.trace) != Some(record.trace) {
+            self.keys.insert(Key::Trace(record.trace).hash());
+        }
         let object = record.object.as_deref().map(Key::Object);
         let uid = record.text("uid").map(Key::Uid);
         let user = record.text("user").map(Key::User);

@@ -1,7 +1,7 @@
 //! What happened in the last days: the spans of the ring on disk, bounded in bytes and age.
 //!
 //! ```text
-//!              every half second                  1 MB each, deflated
+//!              every half second                  1 MB each
 //!  ring ──▶ writer (a thread of its own) ──▶ segments ──┐
 //!    │                                       + indexes  ├──▶ find (by key and time) ──▶ gather (the causal chain)
 //!    └──────────────────────────────────────────────────┘

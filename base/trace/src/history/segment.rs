@@ -1,28 +1,25 @@
-//! A file of the history: batches of records in one deflated stream, and beside it, once it is full, its index.
+//! A file of the history: batches of records, and beside it, once it is full, its index.
 //!
 //! ```text
-//! 0000000000000007.spans   "FerryTr1" deflate( { length u32, crc32 u32, records }… )
+//! 0000000000000007.spans   "FerryTr2" { length u32, crc32 u32, records }…
 //! 0000000000000007.index   written when the segment is full
 //! ```
 //!
-//! The stream is flushed after each batch, so a reader finds all whole batches at any time, and a torn end costs the
-//! batch that was torn.
+//! A reader finds all whole batches at any time, and a torn end costs the batch that was torn. A later record says of
+//! texts and traces that they were in an earlier one, so what is behind a torn batch cannot be read.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-use flate2::read::DeflateDecoder;
-use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::codec::{Decoder, Encoder};
 use super::index::{Index, IndexBuilder};
 use crate::ring::Record;
 
-const MAGIC: &[u8; 8] = b"FerryTr1";
-/// A batch is what ended in half a second; what claims to be more is torn.
-const MAX_BATCH: usize = 64 << 20;
+const MAGIC: &[u8; 8] = b"FerryTr2";
+/// For the next batch.
+const KEPT_ROOM: usize = 64 << 10;
 
 /// Names of everybody's objects are for the owner of the cluster.
 pub fn make_directory(directory: &Path) -> io::Result<()> {
@@ -92,11 +89,9 @@ impl Segment {
 
     fn each(&self, mut act: impl FnMut(Record)) -> io::Result<()> {
         let bytes = fs::read(self.path())?;
-        let Some(deflated) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
-        let mut stream = DeflateDecoder::new(deflated);
+        let Some(mut batches) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
         let mut decoder = Decoder::default();
-        while let Some(batch) = batch(&mut stream) {
-            let mut rest = batch.as_slice();
+        while let Some(mut rest) = batch(&mut batches) {
             while !rest.is_empty() {
                 let Some(record) = decoder.decode(&mut rest) else { return Ok(()) };
                 act(record);
@@ -124,27 +119,23 @@ impl Segment {
     }
 }
 
-/// Nothing at the end, or where the stream is torn.
-fn batch(stream: &mut impl Read) -> Option<Vec<u8>> {
-    let mut head = [0; 8];
-    stream.read_exact(&mut head).ok()?;
-    let [length, sum] =
-        [&head[..4], &head[4..]].map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
-    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BATCH)?;
-    let mut batch = Vec::new();
-    stream.take(length as u64).read_to_end(&mut batch).ok()?;
-    (batch.len() == length && crc32fast::hash(&batch) == sum).then_some(batch)
+/// Nothing at the end, or where it is torn.
+fn batch<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, rest) = from.split_first_chunk()?;
+    let (sum, rest) = rest.split_first_chunk()?;
+    let (batch, rest) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+    *from = rest;
+    (crc32fast::hash(batch) == u32::from_le_bytes(*sum)).then_some(batch)
 }
 
 /// The segment that is being written.
 pub struct Open {
     segment: Segment,
     file: File,
-    compress: Compress,
     encoder: Encoder,
     index: IndexBuilder,
     batch: Vec<u8>,
-    deflated: Vec<u8>,
+    bytes: u64,
 }
 
 impl Open {
@@ -155,11 +146,10 @@ impl Open {
         Ok(Open {
             segment,
             file,
-            compress: Compress::new(Compression::fast(), false),
             encoder: Encoder::default(),
             index: IndexBuilder::default(),
             batch: Vec::new(),
-            deflated: Vec::new(),
+            bytes: MAGIC.len() as u64,
         })
     }
 
@@ -176,35 +166,15 @@ impl Open {
         let sum = crc32fast::hash(&self.batch[HEAD..]);
         self.batch[..4].copy_from_slice(&length.to_le_bytes());
         self.batch[4..HEAD].copy_from_slice(&sum.to_le_bytes());
-        self.deflate(FlushCompress::Sync)?;
+        self.bytes += self.batch.len() as u64;
+        self.file.write_all(&self.batch)?;
+        // A burst must not take its room for ever.
+        self.batch.shrink_to(KEPT_ROOM);
         self.file.sync_data()
     }
 
-    /// Compresses and writes the batch. Asked again with the same flush for as long as the room for the output was used
-    /// up: before that the compressor still holds some of it, and a reader would find the batch torn.
-    fn deflate(&mut self, flush: FlushCompress) -> io::Result<()> {
-        const ROOM: usize = 32 << 10;
-        self.deflated.clear();
-        let began = self.compress.total_in();
-        loop {
-            self.deflated.reserve(ROOM);
-            let taken = (self.compress.total_in() - began) as usize;
-            let status = self
-                .compress
-                .compress_vec(&self.batch[taken..], &mut self.deflated, flush)
-                .map_err(io::Error::other)?;
-            let is_taken = (self.compress.total_in() - began) as usize == self.batch.len();
-            let has_room = self.deflated.len() < self.deflated.capacity();
-            if status == Status::StreamEnd
-                || (is_taken && has_room && !matches!(flush, FlushCompress::Finish))
-            {
-                return self.file.write_all(&self.deflated);
-            }
-        }
-    }
-
     pub fn bytes(&self) -> u64 {
-        self.compress.total_out()
+        self.bytes
     }
 
     /// When its first record began: nanoseconds since 1970.
@@ -212,10 +182,7 @@ impl Open {
         self.index.began()
     }
 
-    pub fn seal(mut self) -> io::Result<()> {
-        self.batch.clear();
-        self.deflate(FlushCompress::Finish)?;
-        self.file.sync_data()?;
+    pub fn seal(self) -> io::Result<()> {
         self.segment.write_index(&self.index.build())
     }
 }

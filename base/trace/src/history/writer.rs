@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::choice::Choice;
+use super::choice::{Choice, Outline};
 use super::retention::Retention;
 use super::segment::{self, Open, Segment};
-use crate::ring::{Ended, Record, Ring};
+use crate::ring::{Record, Ring};
 
 /// Spans end in bursts: one write and one sync take a burst along. What is lost in a crash is younger than this.
 const GATHER: Duration = Duration::from_millis(500);
@@ -86,9 +86,15 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
     let mut choice = Choice::default();
     loop {
         let is_stopping = wait_for_more(ring, written, shared);
-        let Ended { records, seen, last } = ring.after_if(written, |record| choice.takes(record));
-        if let Some(last) = last {
-            let missed = (last - written) - seen;
+        let ended = ring.outlines_after(written, Outline::of);
+        if let Some(&(last, _)) = ended.last() {
+            let chosen: Vec<u64> = ended
+                .iter()
+                .filter(|(_, outline)| choice.takes(outline))
+                .map(|(sequence, _)| *sequence)
+                .collect();
+            let records = ring.of_sequences(&chosen);
+            let missed = (last - written) - (ended.len() - (chosen.len() - records.len())) as u64;
             let appended = if records.is_empty() { Ok(()) } else { segments.append(&records) };
             let lost = match appended {
                 Ok(()) => {

@@ -1,4 +1,4 @@
-//! What the parts of a node may do beyond upstream's bootstrap policy: see the services and nodes of the
+//! What the parts of a node may do beyond the API server's bootstrap policy: see the services and nodes of the
 //! cluster, which upstream gives to kube-proxy, see the pods that network policies speak of, have the images that were
 //! loaded on a server, and join it with a token.
 
@@ -42,7 +42,7 @@ pub async fn grant(client: &Client) -> kube::Result<()> {
     span.in_scope(apply).await
 }
 
-fn roles_of_ferry() -> [(&'static str, Value); 6] {
+fn roles_of_ferry() -> [(&'static str, Value); 5] {
     let publish = json!([
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "patch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "create", "patch"] },
@@ -54,8 +54,6 @@ fn roles_of_ferry() -> [(&'static str, Value); 6] {
         "apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
         "resourceNames": ["kubernetes.io/kubelet-serving"], "verbs": ["approve"],
     }]);
-    // Nodes and components tell what they did; only administrators read what everybody did.
-    let tell = json!([{ "nonResourceURLs": ["/ferry/v1/trace"], "verbs": ["post"] }]);
     let images = json!([{ "nonResourceURLs": ["/ferry/v1/images/*"], "verbs": ["get", "head"] }]);
     // A policy is about pods by their labels, wherever they run: a node must see them to know their addresses.
     let policies = json!([
@@ -65,14 +63,13 @@ fn roles_of_ferry() -> [(&'static str, Value); 6] {
     [
         ("system:ferry:network-policies", policies),
         ("system:ferry:dns", publish),
-        ("system:ferry:trace-writer", tell),
         ("system:ferry:node", facts),
         ("system:ferry:image-reader", images),
         ("system:ferry:approve-serving-nodes", approve),
     ]
 }
 
-fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 14] {
+fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 10] {
     let group =
         |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name });
     let user = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
@@ -85,15 +82,6 @@ fn bindings_of_ferry() -> [(&'static str, &'static str, Value); 14] {
         ("system:ferry:node-network-policies", "system:ferry:network-policies", group("system:nodes")),
         // A node's proxy, network and DNS work with the node's own certificate.
         ("system:ferry:node-network", "system:node-proxier", group("system:nodes")),
-        ("system:ferry:trace-writer", "system:ferry:trace-writer", group("system:nodes")),
-        // Components that run as processes of their own.
-        (
-            "system:ferry:controllers-trace",
-            "system:ferry:trace-writer",
-            user("system:kube-controller-manager"),
-        ),
-        ("system:ferry:scheduler-trace", "system:ferry:trace-writer", user("system:kube-scheduler")),
-        ("system:ferry:proxy-trace", "system:ferry:trace-writer", user("system:kube-proxy")),
         ("system:ferry:node", "system:ferry:node", group("system:nodes")),
         ("system:ferry:image-reader", "system:ferry:image-reader", group("system:nodes")),
         ("system:ferry:node-bootstrapper", "system:node-bootstrapper", group(BOOTSTRAPPERS)),

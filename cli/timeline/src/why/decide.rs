@@ -73,7 +73,7 @@ pub struct Writer {
     /// A controller, the scheduler, a kubelet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
-    /// `kubectl scale`.
+    /// `kubectl scale`; of other programs the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }
@@ -359,11 +359,10 @@ impl<'a> History<'a> {
         // A controller's own process need not hand in its spans; its name still says what it is.
         let component = component.or_else(|| user.and_then(component_of));
         let command = lineage.iter().find(|record| record.name == "kubectl.command");
-        Writer {
-            user: user.map(str::to_owned),
-            component,
-            command: command.and_then(|command| command.text("command")).map(str::to_owned),
-        }
+        let command = command.and_then(|command| command.text("command"));
+        // A program of somebody else's tells at least its name.
+        let program = request.and_then(|request| request.text("program")).filter(|_| component.is_none());
+        Writer { user: user.map(str::to_owned), component, command: command.or(program).map(str::to_owned) }
     }
 
     fn because(&self, commit: &'a Record) -> Vec<Cause> {

@@ -1,7 +1,7 @@
 //! The roles and bindings a cluster starts with.
 //!
-//! `policy.txt` holds them as a table; [`policy`] reads it, [`reconcile::plan`] says what an
-//! existing cluster lacks. Aggregated roles (`admin`, `edit`, `view`) are left empty here: a
+//! `policy.txt` holds upstream's as a table, `own.txt` those of Ferry's own paths; [`policy`] reads both,
+//! [`reconcile::plan`] says what an existing cluster lacks. Aggregated roles (`admin`, `edit`, `view`) are left empty here: a
 //! controller fills them.
 
 pub mod reconcile;
@@ -23,6 +23,7 @@ const BOOTSTRAPPING_LABEL: &str = "kubernetes.io/bootstrapping";
 const AGGREGATE_LABEL_PREFIX: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
 const TABLE: &str = include_str!("policy.txt");
+const OWN: &str = include_str!("own.txt");
 
 /// A set of RBAC objects: those wanted, or those that exist.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +36,8 @@ pub struct Policy {
 
 /// The built-in policy.
 pub fn policy() -> Policy {
-    parse(TABLE).expect("the built-in table is well formed, as a test makes sure")
+    let all = [TABLE, OWN].concat();
+    parse(&all).expect("the built-in tables are well formed, as a test makes sure")
 }
 
 /// Reads the format that the head of `policy.txt` explains.
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_table_is_what_upstream_starts_with() {
-        let ours = policy();
+        let ours = parse(TABLE).unwrap();
         assert!(ours.cluster_roles.len() > 60 && ours.role_bindings.len() == 7, "the table has lost rows");
         let Some(facts) = facts() else {
             return ferry_skip::missing("upstream's roles, ../shared/k8s-1.36/rbac");
@@ -256,6 +258,21 @@ mod tests {
         check(ours.cluster_role_bindings, read(&facts, &bindings));
         check(ours.roles, read(&facts, &["namespace-roles.yaml"]));
         check(ours.role_bindings, read(&facts, &["namespace-role-bindings.yaml"]));
+    }
+
+    #[test]
+    fn ferrys_own_roles_are_added_and_replace_none_of_upstreams() {
+        let (all, theirs, own) = (policy(), parse(TABLE).unwrap(), parse(OWN).unwrap());
+        let names = |roles: &[ClusterRole]| -> std::collections::BTreeSet<Option<String>> {
+            roles.iter().map(|role| role.metadata.name.clone()).collect()
+        };
+        assert!(names(&own.cluster_roles).is_disjoint(&names(&theirs.cluster_roles)));
+        assert_eq!(all.cluster_roles.len(), theirs.cluster_roles.len() + own.cluster_roles.len());
+        assert_eq!(all.role_bindings, theirs.role_bindings);
+        for binding in &own.cluster_role_bindings {
+            let role = Some(binding.role_ref.name.clone());
+            assert!(names(&own.cluster_roles).contains(&role), "{role:?}");
+        }
     }
 
     #[test]

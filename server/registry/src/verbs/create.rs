@@ -115,7 +115,9 @@ impl Registry {
         written: Option<&Object>,
     ) -> Result<Committed, Error> {
         let mut span = ferry_trace::span("store.commit");
-        span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
+        if span.is_recorded() {
+            span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
+        }
         let is_put = matches!(txn.operations.first(), Some(StoreOperation::Put { .. }));
         let is_builtin = call.resource.stored.codec.typed().is_some();
         change::describe(&mut span, old, written.filter(|_| is_put), is_builtin);

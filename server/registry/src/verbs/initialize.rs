@@ -45,7 +45,7 @@ impl Registry {
         revision: Revision,
     ) -> Result<Answer, Status> {
         let mut span = ferry_trace::span("registry.awaitInitialized");
-        span.object(&call.resource.stored.plural, namespace, name);
+        span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
         let cache = &call.resource.cache;
         let followed = span.in_scope(cache::until(cache, namespace, name, Some(revision), outcome));
         // The request's own deadline is as far away, and cannot say what was waited for.

@@ -10,6 +10,7 @@ mod kubectl;
 mod processes;
 mod service_ranges;
 mod signing;
+mod spans;
 
 use std::time::{Duration, Instant};
 

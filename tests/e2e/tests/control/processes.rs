@@ -138,13 +138,8 @@ impl Cluster {
 
     /// One controller alone, with the rights of its own account and no more, which looks at metrics every second.
     pub fn horizontal_pod_autoscaler(&self) -> Process {
-        let mut kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the server wrote it");
-        let user = kubeconfig.auth_infos[0].auth_info.as_mut().expect("has credentials");
-        user.impersonate = Some("system:serviceaccount:kube-system:horizontal-pod-autoscaler".into());
-        let file = self.directory.path().join("horizontal-pod-autoscaler.kubeconfig");
-        std::fs::write(&file, serde_json::to_vec(&kubeconfig).expect("is JSON")).expect("it is written");
         self.component_as(
-            &file,
+            &self.kubeconfig_of("system:serviceaccount:kube-system:horizontal-pod-autoscaler"),
             "controller-manager",
             &[
                 "--controllers=horizontal-pod-autoscaler-controller",
@@ -157,6 +152,20 @@ impl Cluster {
 
     pub fn scheduler(&self) -> Process {
         self.component("scheduler", &ELECTION)
+    }
+
+    /// One with the rights of upstream's scheduler and no more.
+    pub fn scheduler_by_its_own_name(&self) -> Process {
+        self.component_as(&self.kubeconfig_of("system:kube-scheduler"), "scheduler", &ELECTION)
+    }
+
+    fn kubeconfig_of(&self, name: &str) -> PathBuf {
+        let mut kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the server wrote it");
+        let user = kubeconfig.auth_infos[0].auth_info.as_mut().expect("has credentials");
+        user.impersonate = Some(name.into());
+        let file = self.directory.path().join(format!("{name}.kubeconfig"));
+        std::fs::write(&file, serde_json::to_vec(&kubeconfig).expect("is JSON")).expect("it is written");
+        file
     }
 
     fn component(&self, role: &str, flags: &[&str]) -> Process {
