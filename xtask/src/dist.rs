@@ -6,7 +6,7 @@
 //!   └─ man, completion ┘      └─ licences, bill of materials (from cargo's own metadata)
 //! ```
 //!
-//! The same sources, compiler and SOURCE_DATE_EPOCH give the same bytes, wherever they lie.
+//! The same binary, sources and SOURCE_DATE_EPOCH give the same bytes.
 
 mod build;
 mod debian;
