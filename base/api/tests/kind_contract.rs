@@ -112,10 +112,10 @@ fn every_kind_converts_to_its_stored_version_and_back() {
 #[test]
 fn every_kind_can_be_found_and_is_described() {
     let all: Vec<Arc<Kind>> = kinds::builtin().to_vec();
+    let groups = discovery::Groups::new(&all, Vec::new());
     for kind in &all {
         let gvk = kind.gvk();
-        let list =
-            discovery::api_resource_list(&all, &kind.group, &kind.version).expect("its version is listed");
+        let list = groups.resources(&kind.group, &kind.version).expect("its version is listed");
         let listed = list["resources"]
             .as_array()
             .expect("a list")
