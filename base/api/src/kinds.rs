@@ -5,6 +5,7 @@ pub mod priorities;
 mod rows;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::sync::{Arc, LazyLock};
 
@@ -86,6 +87,15 @@ pub fn builtin() -> &'static [Arc<Kind>] {
 /// The built-in row of a kind in one version.
 pub fn builtin_row(gvk: &GroupVersionKind) -> Option<&'static Arc<Kind>> {
     builtin().iter().find(|row| row.group == gvk.group && row.version == gvk.version && row.kind == gvk.kind)
+}
+
+/// Whether the group's kinds are types of the server's own, and not what definitions declare.
+pub fn is_builtin_group(group: &str) -> bool {
+    static GROUPS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+        let made_for_answers = ["meta.k8s.io"];
+        builtin().iter().map(|row| row.group.as_ref()).chain(made_for_answers).collect()
+    });
+    GROUPS.contains(group)
 }
 
 const ALL_VERBS: &[&str] =

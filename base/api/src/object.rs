@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::managers::{self, ManagedFieldsEntry};
-use crate::{read, write};
+use crate::{kinds, read, write};
 
 /// All fields but `metadata.managedFields`, which are apart: see [`managers`].
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -171,22 +171,26 @@ impl Object {
         crate::view::of_object(&self.0)
     }
 
-    /// The JSON that goes out: apiVersion and kind first, so that a list can leave them off, then
-    /// metadata, so that the resourceVersion can be put in without decoding.
+    /// The JSON that goes out: kind and apiVersion first, so that a list can leave them off, then metadata. Upstream's built-in
+    /// kinds are structs, which Go writes as they are declared, kind first; its custom resources are maps, written by name.
     pub fn to_json(&self) -> Vec<u8> {
-        self.write(&[])
+        let group = self.api_version().rsplit_once('/').map_or("", |(group, _)| group);
+        match kinds::is_builtin_group(group) {
+            true => self.write(["kind", "apiVersion", "metadata"], &[]),
+            false => self.write(["apiVersion", "kind", "metadata"], &[]),
+        }
     }
 
-    /// The JSON that is stored: without the resourceVersion, which is the store's revision.
+    /// The JSON that is stored: without the resourceVersion, which is the store's revision and can be put in without decoding.
+    /// It begins with the apiVersion whatever the kind: so it is told from what upstream's servers store.
     pub fn to_stored_json(&self) -> Vec<u8> {
-        self.write(&["resourceVersion"])
+        self.write(["apiVersion", "kind", "metadata"], &["resourceVersion"])
     }
 
-    fn write(&self, left_out_of_metadata: &[&str]) -> Vec<u8> {
+    fn write(&self, first: [&str; 3], left_out_of_metadata: &[&str]) -> Vec<u8> {
         let mut out = Vec::with_capacity(4096);
         out.push(b'{');
         let mut comma = false;
-        let first = ["apiVersion", "kind", "metadata"];
         let ahead = first.iter().filter_map(|key| self.0.get_key_value(*key));
         let others = self.0.iter().filter(|(key, _)| !first.contains(&key.as_str()));
         for (key, value) in ahead.chain(others) {
@@ -264,10 +268,21 @@ mod tests {
 
     #[test]
     fn the_type_comes_first_in_the_json_that_goes_out() {
-        let object = Object::from_value(json!({"data": {"a": "b"}, "kind": "ConfigMap", "apiVersion": "v1"}))
-            .expect("an object");
+        let object = |api_version: &str| {
+            Object::from_value(json!({"data": {"a": "b"}, "kind": "ConfigMap", "apiVersion": api_version}))
+                .expect("an object")
+        };
+        let text = |json: Vec<u8>| String::from_utf8(json).expect("UTF-8");
         assert_eq!(
-            String::from_utf8(object.to_json()).expect("UTF-8"),
+            text(object("v1").to_json()),
+            r#"{"kind":"ConfigMap","apiVersion":"v1","data":{"a":"b"}}"#
+        );
+        assert_eq!(
+            text(object("example.org/v1").to_json()),
+            r#"{"apiVersion":"example.org/v1","kind":"ConfigMap","data":{"a":"b"}}"#
+        );
+        assert_eq!(
+            text(object("v1").to_stored_json()),
             r#"{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"b"}}"#
         );
     }

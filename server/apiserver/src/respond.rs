@@ -161,9 +161,9 @@ pub fn internal(error: protobuf::Error) -> Status {
     Status::internal(error.to_string())
 }
 
-/// `{"apiVersion":"v1","kind":"Pod",`: items of a list leave it off, their kind is the list's.
+/// `{"kind":"Pod","apiVersion":"v1",`: items of a list leave it off, their kind is the list's.
 pub fn type_head(kind: &Kind) -> String {
-    format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind)
+    format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.kind, kind.api_version())
 }
 
 pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {

@@ -15,7 +15,8 @@ use crate::pod;
 use ferry_linux::cgroup::{Path, Usage};
 use ferry_linux::disk;
 
-/// Counters become rates between two looks, kept per subject.
+/// Counters become rates between two looks, kept per subject. Nothing is sampled while nobody asks: the first look counts from
+/// the subject's start, when its counter was zero.
 #[derive(Default)]
 pub(super) struct Sampler {
     last: Mutex<HashMap<String, Sample>>,
@@ -34,10 +35,17 @@ const LEAST_INTERVAL: i64 = 1;
 const FORGET_AFTER: i64 = 600;
 
 impl Sampler {
-    /// Nano-cores used since the last look, if there was one.
-    pub(super) fn rate(&self, subject: &str, cpu_nanoseconds: u64, at: Timestamp) -> Option<u64> {
+    /// Nano-cores used since the last look, or since `start` when this is the first.
+    fn rate(
+        &self,
+        subject: &str,
+        start: Option<Timestamp>,
+        cpu_nanoseconds: u64,
+        at: Timestamp,
+    ) -> Option<u64> {
         let mut last = self.last.lock();
-        let before = last.get(subject).copied();
+        let at_start = || start.map(|at| Sample { at, cpu_nanoseconds: 0, rate: None });
+        let before = last.get(subject).copied().or_else(at_start);
         let (rate, keep) = match before {
             Some(before) if at.as_second() - before.at.as_second() < LEAST_INTERVAL => {
                 (before.rate, Some(before))
@@ -64,6 +72,7 @@ impl Server {
 
     pub(super) async fn summary(&self) -> Response<Body> {
         let now = Timestamp::now();
+        let booted = boot_time(now);
         let containers = self.container_usage().await.unwrap_or_else(|error| {
             tracing::debug!(%error, "container statistics");
             vec![]
@@ -76,8 +85,8 @@ impl Server {
         let image_fs = image_root.as_deref().map_or_else(|| node_fs.clone(), |path| file_system(path, now));
         let node = json!({
             "nodeName": self.context.config.node_name,
-            "startTime": boot_time(now),
-            "cpu": self.node_usage().map(|usage| self.cpu("node", usage.cpu_nanoseconds, now)),
+            "startTime": booted,
+            "cpu": self.node_usage().map(|usage| self.cpu("node", booted, usage.cpu_nanoseconds, now)),
             "memory": self.node_usage().map(|usage| {
                 let available = (self.context.machine_memory as u64).saturating_sub(usage.working_set_bytes);
                 let mut memory = memory(&usage, now);
@@ -112,7 +121,7 @@ impl Server {
                 json!({
                     "name": each.name,
                     "startTime": started,
-                    "cpu": self.cpu(&each.id, each.cpu_nanoseconds, now),
+                    "cpu": self.cpu(&each.id, started.map(|started| started.0), each.cpu_nanoseconds, now),
                     "memory": {
                         "time": now,
                         "usageBytes": each.usage_bytes,
@@ -129,11 +138,12 @@ impl Server {
         let usage = self.context.cgroups.usage(pod);
         let (_, inodes) = disk::usage(&self.context.pod_dir(pod::uid(pod)));
         let bytes = consumption::disk(&self.context, pod, all);
+        let started = pod::status(pod).start_time.as_ref().map(|started| started.0);
         json!({
             "podRef": {"name": pod::name(pod), "namespace": pod::namespace(pod), "uid": pod::uid(pod)},
             "startTime": pod::status(pod).start_time,
             "containers": containers,
-            "cpu": usage.map(|usage| self.cpu(pod::uid(pod), usage.cpu_nanoseconds, now)),
+            "cpu": usage.map(|usage| self.cpu(pod::uid(pod), started, usage.cpu_nanoseconds, now)),
             "memory": usage.map(|usage| memory(&usage, now)),
             "process_stats": usage.map(|usage| json!({"process_count": usage.pids})),
             "volume": self.volume_stats(pod, now),
@@ -141,10 +151,10 @@ impl Server {
         })
     }
 
-    fn cpu(&self, subject: &str, nanoseconds: u64, now: Timestamp) -> Value {
+    fn cpu(&self, subject: &str, start: Option<Timestamp>, nanoseconds: u64, now: Timestamp) -> Value {
         json!({
             "time": now,
-            "usageNanoCores": self.sampler.rate(subject, nanoseconds, now),
+            "usageNanoCores": self.sampler.rate(subject, start, nanoseconds, now),
             "usageCoreNanoSeconds": nanoseconds,
         })
     }
@@ -190,9 +200,20 @@ mod tests {
     fn counters_become_rates_between_looks() {
         let sampler = Sampler::default();
         let at = |second| Timestamp::from_second(second).expect("a time");
-        assert_eq!(sampler.rate("a", 1_000_000_000, at(100)), None);
-        assert_eq!(sampler.rate("a", 2_000_000_000, at(110)), Some(100_000_000));
-        assert_eq!(sampler.rate("a", 2_000_000_000, at(110)), Some(100_000_000), "too soon: as before");
-        assert_eq!(sampler.rate("a", 1, at(120)), Some(0), "a counter that went back counts nothing");
+        let rate = |cpu_nanoseconds, second| sampler.rate("a", None, cpu_nanoseconds, at(second));
+        assert_eq!(rate(1_000_000_000, 100), None);
+        assert_eq!(rate(2_000_000_000, 110), Some(100_000_000));
+        assert_eq!(rate(2_000_000_000, 110), Some(100_000_000), "too soon: as before");
+        assert_eq!(rate(1, 120), Some(0), "a counter that went back counts nothing");
+    }
+
+    #[test]
+    fn the_first_look_counts_from_the_start() {
+        let sampler = Sampler::default();
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let rate = |cpu_nanoseconds, second| sampler.rate("a", Some(at(100)), cpu_nanoseconds, at(second));
+        assert_eq!(rate(1_000_000_000, 100), None, "it has only just begun");
+        assert_eq!(rate(2_000_000_000, 104), Some(500_000_000));
+        assert_eq!(rate(3_000_000_000, 114), Some(100_000_000), "from then on between looks");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ferry_api::{Object, Status};
+use ferry_api::{Object, Status, read};
 use ferry_store::Revision;
 use parking_lot::Mutex;
 
@@ -125,11 +125,10 @@ impl Entry {
         self.forms.lock().iter().any(|(have, _)| have == form)
     }
 
-    /// Whether the JSON is of this version; it begins with it.
+    /// Whether the JSON is of this version.
     pub fn is_in_version(&self, api_version: &str) -> bool {
-        let head = self.json.strip_prefix(br#"{"apiVersion":""#.as_slice());
-        head.and_then(|rest| rest.strip_prefix(api_version.as_bytes()))
-            .is_some_and(|rest| rest.starts_with(b"\""))
+        let Some([Some(written)]) = read::members(&self.json, ["apiVersion"]) else { return false };
+        written.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")) == Some(api_version.as_bytes())
     }
 
     /// The object, read once and kept. For what every other write looks at (namespaces, accounts, classes, ranges):
@@ -155,20 +154,39 @@ impl Entry {
 
 const METADATA: &[u8] = b"\"metadata\":{";
 
-/// Puts the resourceVersion into stored JSON. Stored JSON is written by `Object::to_json`: metadata
-/// follows apiVersion and kind, whose values hold no quotes, so the first match is the object's own.
+/// Makes what goes out of stored JSON: puts the resourceVersion in, and the kind first where `Object::to_json` has it so.
+/// Stored JSON is written by `Object::to_stored_json`: metadata follows apiVersion and kind, whose values hold no quotes, so
+/// the first match is the object's own.
 pub fn with_revision(stored: &[u8], revision: Revision) -> Bytes {
     let Some(at) = find(stored, METADATA).map(|at| at + METADATA.len()) else {
         return Bytes::copy_from_slice(stored);
     };
     let empty = stored.get(at) == Some(&b'}');
     let mut json = Vec::with_capacity(stored.len() + 32);
-    json.extend_from_slice(&stored[..at]);
+    match builtin_type(&stored[..at]) {
+        Some((api_version, kind)) => {
+            let head: [&[u8]; 6] =
+                [br#"{"kind":""#, kind, br#"","apiVersion":""#, api_version, br#"","#, METADATA];
+            head.iter().for_each(|part| json.extend_from_slice(part));
+        }
+        None => json.extend_from_slice(&stored[..at]),
+    }
     json.extend_from_slice(b"\"resourceVersion\":\"");
     json.extend_from_slice(revision.to_string().as_bytes());
     json.extend_from_slice(if empty { b"\"" } else { b"\"," });
     json.extend_from_slice(&stored[at..]);
     json.into()
+}
+
+/// apiVersion and kind of `{"apiVersion":"V","kind":"K","metadata":{`, if they are a built-in type's.
+fn builtin_type(head: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = head.strip_prefix(br#"{"apiVersion":""#)?.strip_suffix(METADATA)?.strip_suffix(br#"","#)?;
+    let between = br#"","kind":""#;
+    let at = find(rest, between)?;
+    let (api_version, kind) = (&rest[..at], &rest[at + between.len()..]);
+    let text = std::str::from_utf8(api_version).ok()?;
+    let group = text.rsplit_once('/').map_or("", |(group, _)| group);
+    ferry_api::kinds::is_builtin_group(group).then_some((api_version, kind))
 }
 
 pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
@@ -196,12 +214,31 @@ mod tests {
         let entry = entry(stored, 7);
         assert_eq!(
             &entry.json[..],
-            br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"7","labels":{"app":"x"},"name":"a"},"spec":{}}"#
+            br#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"7","labels":{"app":"x"},"name":"a"},"spec":{}}"#
         );
         assert_eq!(entry.label("app"), Some("x"));
         let gone = entry.deleted_at(Revision(19));
         assert!(find(&gone.json, b"\"resourceVersion\":\"19\"").is_some());
         assert_eq!(gone.json.len(), entry.json.len() + 1);
+    }
+
+    #[test]
+    fn kind_is_first_where_it_is_a_built_in_one() {
+        let check = |stored: &str, expected: &str, version: &str| {
+            let entry = entry(stored, 7);
+            assert_eq!(String::from_utf8_lossy(&entry.json), expected);
+            assert!(entry.is_in_version(version) && !entry.is_in_version("v2"), "{expected}");
+        };
+        check(
+            r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{}}"#,
+            r#"{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"resourceVersion":"7"}}"#,
+            "apps/v1",
+        );
+        check(
+            r#"{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"a"}}"#,
+            r#"{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"resourceVersion":"7","name":"a"}}"#,
+            "example.org/v1",
+        );
     }
 
     #[test]
