@@ -30,10 +30,12 @@ struct Health {
     until: Instant,
 }
 
-/// By driver, pool and device.
+/// By pool and device.
+type OfDevices = BTreeMap<(String, String), Health>;
+
 #[derive(Default)]
 pub struct Healths {
-    known: Mutex<BTreeMap<String, BTreeMap<(String, String), Health>>>,
+    by_driver: Mutex<BTreeMap<String, OfDevices>>,
 }
 
 impl Healths {
@@ -75,7 +77,7 @@ impl Healths {
             ))
         });
         let said: BTreeMap<_, _> = said.collect();
-        let mut known = self.known.lock();
+        let mut known = self.by_driver.lock();
         let before = match said.is_empty() {
             true => known.remove(driver).unwrap_or_default(),
             false => known.insert(driver.into(), said.clone()).unwrap_or_default(),
@@ -89,7 +91,7 @@ impl Healths {
     }
 
     fn of(&self, driver: &str, device: &Device, now: Instant) -> (&'static str, Option<String>) {
-        let known = self.known.lock();
+        let known = self.by_driver.lock();
         let key = (device.pool_name.clone(), device.device_name.clone());
         match known.get(driver).and_then(|devices| devices.get(&key)).filter(|health| health.until > now) {
             Some(health) => (health.health, Some(health.message.clone()).filter(|text| !text.is_empty())),
