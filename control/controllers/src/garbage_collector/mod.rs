@@ -130,7 +130,7 @@ impl Collector {
             Fate::Keep if unseen => return Ok(Outcome::After(UNSEEN_OWNER)),
             Fate::Keep => {}
             Fate::Unlink(owners) => self.unlink(node, &owners).await?,
-            Fate::Delete(propagation) => self.delete(uid, node, propagation).await?,
+            Fate::Delete(propagation) => self.delete(node, propagation).await?,
         }
         Ok(Outcome::Done)
     }
@@ -186,7 +186,7 @@ impl Collector {
     }
 
     /// Deletes exactly what was looked at: this object, at this version, with these owners.
-    async fn delete(&self, uid: &str, node: &Node, propagation: Propagation) -> Result<(), Error> {
+    async fn delete(&self, node: &Node, propagation: Propagation) -> Result<(), Error> {
         let mut span = ferry_trace::span("garbage-collector.delete");
         span.object(&node.resource.group_resource(), node.namespace().unwrap_or(""), node.name());
         let params = match propagation {
@@ -201,16 +201,8 @@ impl Collector {
         let deleted = span
             .in_scope(undecoded::delete(&self.api_of(node), node.name(), &params.preconditions(exactly)))
             .await;
-        match deleted {
-            // Changed meanwhile: the informer brings the new version, which is then judged.
-            Err(changed) if error::is_conflict(&changed) => {
-                self.queue.add_after(uid.into(), Duration::from_secs(1));
-                Ok(())
-            }
-            deleted => {
-                error::ignore_not_found(deleted).attempting(format!("delete {}", node.name())).map(|_| ())
-            }
-        }
+        // A conflict is a failure too: the next attempt sees the new version, and still names the cause of this one.
+        error::ignore_not_found(deleted).attempting(format!("delete {}", node.name())).map(|_| ())
     }
 
     async fn unlink(&self, node: &Node, owners: &[String]) -> Result<(), Error> {
