@@ -114,14 +114,22 @@ impl Cluster {
 
     /// Spans take a second from server to server: asked again until the answer has all of it.
     async fn told(&self, server: usize, (words, expected): &(Vec<String>, Vec<String>)) {
-        until(&format!("server {server}: {words:?} says {expected:?}"), async || {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
             let mut ask = Command::new(&self.binary);
             ask.arg("why").args(words).arg("--data-dir").arg(self.servers[server].directory());
             let output = ask.output().expect("ferry runs");
             let told = String::from_utf8_lossy(&output.stdout);
-            expected.iter().all(|expected| told.contains(expected)).then_some(())
-        })
-        .await;
+            if expected.iter().all(|expected| told.contains(expected)) {
+                return;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "server {server}: {words:?} does not say {expected:?}:\n{told}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     async fn all_told(&self, servers: &[usize], questions: &[(Vec<String>, Vec<String>)]) {

@@ -18,8 +18,8 @@ pub fn minimal(kind: &Kind) -> Value {
     let device = json!({"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "c"}}]}});
     let (name, body) = match &*kind.kind {
         "APIService" => (
-            "v1.contract.example",
-            json!({"spec": {"group": "contract.example", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10, "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "none"}}}),
+            "v1.aggregated.contract.example",
+            json!({"spec": {"group": "aggregated.contract.example", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10, "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "none"}}}),
         ),
         "CertificateSigningRequest" => (
             "contract",
