@@ -2,6 +2,7 @@
 //! in nothing but their name; other custom resources have a webhook for it, which takes time and may fail.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -200,8 +201,60 @@ pub(crate) fn in_form_of(mut object: Object, to: &Kind) -> Result<Object, Status
     Ok(object)
 }
 
-/// Objects as managers see them that wrote through other versions. A webhook is not asked about them: its versions count
-/// as having the same fields.
+impl Resource {
+    /// Runs `decide`, which asks for objects in other versions. It cannot wait, and a webhook takes time: what it asks for
+    /// is converted, and it is run again with that at hand, until it asks for nothing more.
+    pub async fn decide<T>(&self, mut decide: impl FnMut(&dyn Versions) -> T) -> Result<T, Status> {
+        let Conversion::Webhook(_) = &self.conversion else { return Ok(decide(self)) };
+        let mut versions = FetchedVersions { resource: self, fetched: Vec::new(), wanted: Cell::new(None) };
+        for _ in 0..MOST_FETCHED {
+            let decided = decide(&versions);
+            let Some((object, to)) = versions.wanted.take() else { return Ok(decided) };
+            let converted = self.convert(object.clone(), &to).await?;
+            versions.fetched.push(Fetched { object, to, converted });
+        }
+        Err(Status::internal(format!(
+            "field ownership asks for more than {MOST_FETCHED} conversions of an object"
+        )))
+    }
+}
+
+/// How many conversions by a webhook one decision may ask for: a few for each version that managers wrote through.
+const MOST_FETCHED: usize = 100;
+
+/// Objects in other versions, as far as the webhook was asked for them already.
+struct FetchedVersions<'a> {
+    resource: &'a Resource,
+    fetched: Vec<Fetched>,
+    /// The first conversion that was asked for and is not there yet.
+    wanted: Cell<Option<(Object, Arc<Kind>)>>,
+}
+
+struct Fetched {
+    object: Object,
+    to: Arc<Kind>,
+    converted: Object,
+}
+
+impl Versions for FetchedVersions<'_> {
+    fn convert(&self, object: &Object, api_version: &str) -> Option<(Object, Schema)> {
+        let to = self.resource.version(api_version)?;
+        let known = self.fetched.iter().find(|known| Arc::ptr_eq(&known.to, to) && known.object == *object);
+        let Some(known) = known else {
+            let first = self.wanted.take().unwrap_or_else(|| (object.clone(), to.clone()));
+            self.wanted.set(Some(first));
+            return None;
+        };
+        Some((known.converted.clone(), to.codec.field_rows().clone()))
+    }
+
+    fn same_fields(&self, a: &str, b: &str) -> bool {
+        a == b
+    }
+}
+
+/// Objects as managers see them that wrote through other versions, where no webhook is needed. Versions of a custom resource
+/// that need none have the same fields.
 impl Versions for Resource {
     fn convert(&self, object: &Object, api_version: &str) -> Option<(Object, Schema)> {
         let to = self.version(api_version)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferry_e2e::webhook_server::{Reply, WebhookServer};
 use ferry_testkit::TestServer;
-use futures::{AsyncBufReadExt, TryStreamExt};
+use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -57,9 +57,10 @@ fn converted(review: &Value) -> Value {
     let objects = review["request"]["objects"].as_array().expect("objects").iter().map(|object| {
         let mut object = object.clone();
         let size = object.pointer("/spec/size").or(object.pointer("/spec/dimensions/size")).cloned();
-        object["spec"] = match to == "example.com/v1" {
-            true => json!({"size": size}),
-            false => json!({"dimensions": {"size": size}}),
+        object["spec"] = match (size, to == "example.com/v1") {
+            (None, _) => json!({}),
+            (Some(size), true) => json!({"size": size}),
+            (Some(size), false) => json!({"dimensions": {"size": size}}),
         };
         object["apiVersion"] = to.clone();
         object
@@ -309,4 +310,73 @@ async fn a_webhook_that_is_gone_or_wrong_fails_the_request_and_loses_nothing() {
     }
     *answer.lock() = Box::new(|review| say(&converted(review)));
     assert_eq!(server.get(&format!("{V2}/a")).await.expect(200)["spec"]["dimensions"]["size"], 1);
+}
+
+/// Who applies or writes what, by the version that it is written in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn managers_are_asked_in_the_version_that_they_wrote_through() {
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    let apply = async |version: &str, manager: &str, query: &str, spec: Value| {
+        let applied = json!({"apiVersion": format!("example.com/{version}"), "kind": "Widget", "spec": spec});
+        let path = format!("/apis/example.com/{version}/namespaces/default/widgets/a");
+        server.patch(&format!("{path}?fieldManager={manager}{query}"), "apply", &applied).await
+    };
+    apply("v1", "tool", "", json!({"size": 1})).await.expect(201);
+
+    // Another manager meets the field under its other name; who forces takes it.
+    let refused = apply("v2", "person", "", json!({"dimensions": {"size": 2}})).await.expect(409);
+    assert_eq!(
+        refused["message"], "Apply failed with 1 conflict: conflict with \"tool\": .spec.size",
+        "{refused}"
+    );
+    apply("v2", "person", "", json!({"dimensions": {"size": 1}})).await.expect(200);
+    apply("v2", "person", "&force=true", json!({"dimensions": {"size": 2}})).await.expect(200);
+    let managers = async || {
+        let read = server.get(&format!("{V1}/a")).await.expect(200);
+        let entries = read["metadata"]["managedFields"].as_array().expect("managers").iter();
+        entries.map(|entry| entry["manager"].as_str().expect("a name").to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(managers().await, ["person"], "the field is no longer the tool's");
+
+    // Who moves to the other version and leaves the field out gives it up, and nobody else has it.
+    apply("v1", "person", "", json!({})).await.expect(200);
+    assert_eq!(server.get(&format!("{V2}/a")).await.expect(200)["spec"], json!({}));
+
+    // A write through one version takes a field from those who set it through the other.
+    apply("v1", "tool", "", json!({"size": 4})).await.expect(200);
+    let write = json!({"spec": {"dimensions": {"size": 5}}});
+    server.patch(&format!("{V2}/a?fieldManager=editor"), "merge", &write).await.expect(200);
+    assert_eq!(
+        managers().await,
+        ["person", "editor"],
+        "the person still has the empty spec, and the tool nothing"
+    );
+}
+
+/// A list in the other version is one call of the webhook, and a page is one of its own objects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_objects_are_converted_at_once() {
+    const OBJECTS: usize = 10_000;
+    let server = TestServer::start().await;
+    let hook = WebhookServer::start(|review| say(&converted(review))).await;
+    serve(&server, &definition(&hook, "v1")).await;
+    let create = |number: usize| {
+        let server = &server;
+        async move { server.post(V1, &widget(&format!("w{number}"), 1 + number as i64)).await.expect(201) }
+    };
+    futures::stream::iter((0..OBJECTS).map(create)).buffer_unordered(32).for_each(async |_| {}).await;
+    let before = hook.count();
+    let page = server.get(&format!("{V2}?limit=10")).await.expect(200);
+    assert_eq!(page["items"].as_array().map(Vec::len), Some(10));
+    assert_eq!(hook.last()["request"]["objects"].as_array().map(Vec::len), Some(10));
+    let list = server.get(V2).await.expect(200);
+    assert_eq!(hook.count(), before + 2);
+    let items = list["items"].as_array().expect("items");
+    assert_eq!(items.len(), OBJECTS);
+    for item in items {
+        let name = item["metadata"]["name"].as_str().expect("a name");
+        assert_eq!(format!("w{}", item["spec"]["dimensions"]["size"].as_i64().expect("a size") - 1), name);
+    }
 }

@@ -141,6 +141,16 @@ async fn every_sort_of_credential_lets_kubectl_in() {
         "clientCertificateData": decoded("client-certificate-data"), "clientKeyData": decoded("client-key-data"),
     });
     assert_eq!(ask(plugin(pair), &[]), "kubernetes-admin");
+    // A certificate that flags name goes before what a plugin prints.
+    let flags = [("client-certificate", "client-certificate-data"), ("client-key", "client-key-data")].map(
+        |(flag, field)| {
+            let file = subject.server.directory().join(flag);
+            std::fs::write(&file, decoded(field)).expect("written");
+            format!("--{flag}={}", file.display())
+        },
+    );
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    assert_eq!(ask(plugin(json!({"token": "a-token"})), &flags), "kubernetes-admin");
 
     // An identity provider's token is used while it lasts, then renewed, and the new one kept.
     let with_provider = |token: &str, refresh: &str| {

@@ -14,8 +14,12 @@ use parking_lot::Mutex;
 use super::hooks::{ClientConfig, Hook};
 use crate::service_address;
 
-/// An answer larger than this is none.
-const LARGEST_ANSWER: usize = 3 << 20;
+/// How large an answer to a request of `sent` bytes may be. A conversion of a list answers with all its objects, which defaults may make
+/// larger than those that were sent.
+fn largest_answer(sent: usize) -> usize {
+    sent.saturating_mul(4).saturating_add(3 << 20)
+}
+
 /// This much of an unexpected answer is repeated to the client.
 const REPEATED: usize = 256;
 /// As many as Go's clients follow.
@@ -101,7 +105,7 @@ impl Endpoint {
                     called = elsewhere;
                     continue;
                 }
-                let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+                let body = Limited::new(response.into_body(), largest_answer(body.len())).collect().await;
                 let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
                 return Ok::<_, String>((code, body));
             }

@@ -3,6 +3,7 @@
 use ferry_api::selector::LabelSelector;
 use ferry_api::status::Cause;
 use ferry_api::{Codec, GroupResource, GroupVersionKind, Kind, Object, Status};
+use ferry_patch::managed_fields::Versions;
 use ferry_registry::cache::Filter;
 use ferry_registry::verbs::Call;
 use ferry_registry::verbs::delete::{DeleteOptions, Disruption};
@@ -99,7 +100,7 @@ async fn spend_budget(target: Target<'_>, pod: &Object, call: &Call<'_>) -> Resu
 /// Takes one disruption out of the budget, atomically with whoever else takes one.
 async fn spend(target: Target<'_>, pod: &Object, call: &Call<'_>) -> Result<(), Status> {
     let now = ferry_registry::metadata::timestamp(call.now.as_second());
-    let transform = |live: Option<&Object>| {
+    let transform = |live: Option<&Object>, _: &dyn Versions| {
         let live = live.ok_or_else(|| call.not_found())?;
         spent(live, pod, &now)
     };

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use ferry_api::{GroupResource, GroupVersionKind, Kind, Object, Status};
+use ferry_patch::managed_fields::Versions;
 use ferry_registry::verbs::Call;
 use ferry_registry::verbs::update::Change;
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, S
     // The pod's own update rules forbid to set the node; the binding is the one way past them.
     let name = if call.name.is_empty() { binding.name() } else { call.name };
     let call = Call { name, admission: &NoAdmission, ..call };
-    let transform = |live: Option<&Object>| {
+    let transform = |live: Option<&Object>, _: &dyn Versions| {
         let live = live.ok_or_else(|| call.not_found())?;
         bound(live, &binding, node)
             .map_err(|why| Status::conflict(&GroupResource::new("", "pods/binding"), live.name(), why))

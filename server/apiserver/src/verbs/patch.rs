@@ -3,9 +3,8 @@
 
 use ferry_api::status::{Cause, Details};
 use ferry_api::{FieldValidation, Object, Status, json};
-use ferry_patch::managed_fields::ApplyError;
+use ferry_patch::managed_fields::{ApplyError, Versions, Write};
 use ferry_patch::{PatchError, json_patch, managed_fields, merge, strategic};
-use ferry_registry::verbs::Call;
 use ferry_registry::verbs::create::managed_write;
 use ferry_registry::verbs::update::Change;
 use http::header::CONTENT_TYPE;
@@ -32,7 +31,10 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
 
     let (answer, created) = if [APPLY_YAML, APPLY_JSON].contains(&content_type) {
         let applied = applied_configuration(target, &options)?;
-        let transform = |live: Option<&Object>| apply(target, &options, &applied, live, &call);
+        let (api_version, rows) = (target.kind.api_version(), target.kind.codec.field_rows());
+        let transform = |live: Option<&Object>, versions: &dyn Versions| {
+            apply(target, &options, &applied, live, &managed_write(&call, &api_version, rows, versions))
+        };
         let may_create = target.request.info.subresource.is_empty();
         let change = Change { transform: &transform, tracked: true, may_create, uid: None };
         target.api.registry.update(&call, change).await?
@@ -41,7 +43,7 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
             return Err(force_without_apply());
         }
         let patch = Patch::parse(content_type, target)?;
-        let transform = |live: Option<&Object>| patched(target, &options, &patch, live);
+        let transform = |live: Option<&Object>, _: &dyn Versions| patched(target, &options, &patch, live);
         let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
         target.api.registry.update(&call, change).await?
     };
@@ -212,12 +214,10 @@ pub(super) fn apply(
     options: &WriteOptions,
     applied: &Object,
     live: Option<&Object>,
-    call: &Call<'_>,
+    write: &Write<'_>,
 ) -> Result<Object, Status> {
     let _span = ferry_trace::span("apiserver.apply");
-    let api_version = target.kind.api_version();
-    let write = managed_write(call, &api_version, target.kind.codec.field_rows());
-    let mut merged = managed_fields::apply(live, applied, options.force, &write).map_err(apply_failure)?;
+    let mut merged = managed_fields::apply(live, applied, options.force, write).map_err(apply_failure)?;
     if let Some(live) = live
         && applied.resource_version().is_empty()
     {

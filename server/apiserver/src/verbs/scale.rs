@@ -3,8 +3,10 @@
 use async_trait::async_trait;
 use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
+use ferry_patch::managed_fields::Versions;
 use ferry_patch::{json_patch, managed_fields, merge, strategic};
 use ferry_registry::columns;
+use ferry_registry::verbs::create::managed_write;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
 use ferry_registry::verbs::{Admission, Answer, Call, Operation};
@@ -26,16 +28,18 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
         ("get", _) => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
         ("patch", patch::APPLY_YAML | patch::APPLY_JSON) => {
             let applied = applied_replicas(target, &options)?;
-            let transform = |live: Option<&Object>| {
+            let (api_version, rows) = (target.kind.api_version(), target.kind.codec.field_rows());
+            let transform = |live: Option<&Object>, versions: &dyn Versions| {
                 live.ok_or_else(|| call.not_found())?;
-                let merged = patch::apply(target, &options, &applied, live, &call);
+                let write = managed_write(&call, &api_version, rows, versions);
+                let merged = patch::apply(target, &options, &applied, live, &write);
                 merged.map_err(|status| in_words_of_scale(status, target))
             };
             let change = Change { transform: &transform, tracked: true, may_create: false, uid: None };
             target.api.registry.update(&call, change).await?.0
         }
         _ => {
-            let transform = |live: Option<&Object>| {
+            let transform = |live: Option<&Object>, _: &dyn Versions| {
                 let live = live.ok_or_else(|| call.not_found())?;
                 scaled(target, live)
             };

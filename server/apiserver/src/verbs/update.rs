@@ -1,6 +1,7 @@
 //! PUT: the whole object, as it should be.
 
 use ferry_api::{Object, Status};
+use ferry_patch::managed_fields::Versions;
 use ferry_registry::verbs::update::Change;
 use parking_lot::Mutex;
 
@@ -18,7 +19,7 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
     let call = target.call(&options);
     // It is tried again only when another write came first; then the body is read again.
     let first = Mutex::new(Some(object));
-    let transform = |_: Option<&Object>| match first.lock().take() {
+    let transform = |_: Option<&Object>, _: &dyn Versions| match first.lock().take() {
         Some(object) => Ok(object),
         None => target.request.decode(target.kind, target.resource, options.validation),
     };

@@ -34,7 +34,7 @@ impl Registry {
             object.remove_meta("initializers");
         }
         if !tracked {
-            track(call, None, &mut object);
+            object = track(call, None, object).await;
         }
         let mut object = stored_form(call, object).await?;
         call.admission.mutate(call, Operation::Create, &mut object, None).await?;
@@ -239,11 +239,33 @@ pub(super) async fn judged<'o>(call: &Call<'_>, object: &'o Object) -> Result<Co
 
 /// Records who set which fields, of objects in the version that the client speaks. It never fails a request: an object whose fields
 /// cannot be tracked is written without.
-pub(super) fn track(call: &Call<'_>, live: Option<&Object>, object: &mut Object) {
-    let _span = ferry_trace::span("registry.managedFields");
+pub(super) async fn track(call: &Call<'_>, live: Option<&Object>, mut object: Object) -> Object {
+    let span = ferry_trace::span("registry.managedFields");
     let api_version = call.kind.api_version();
     let rows = call.kind.codec.field_rows();
-    managed_fields::update(live, object, &managed_write(call, &api_version, rows));
+    let is_local = matches!(call.resource.conversion, Conversion::Local);
+    // Without managers there is nobody who wrote through another version.
+    if is_local || live.is_none_or(|live| live.managers().is_empty()) {
+        managed_fields::update(live, &mut object, &managed_write(call, &api_version, rows, call.resource));
+        return object;
+    }
+    let tracked = call.resource.decide(|versions| {
+        let mut object = object.clone();
+        managed_fields::update(live, &mut object, &managed_write(call, &api_version, rows, versions));
+        object
+    });
+    match span.in_scope(tracked).await {
+        Ok(object) => object,
+        // The webhook is gone or wrong: the fields of all versions count as the same, so that no manager is lost.
+        Err(_) => {
+            managed_fields::update(
+                live,
+                &mut object,
+                &managed_write(call, &api_version, rows, call.resource),
+            );
+            object
+        }
+    }
 }
 
 /// A write as field ownership sees it. What a subresource does not write, it does not own.
@@ -251,6 +273,7 @@ pub fn managed_write<'a>(
     call: &Call<'a>,
     api_version: &'a str,
     schema: &'a Schema,
+    versions: &'a dyn managed_fields::Versions,
 ) -> managed_fields::Write<'a> {
     let has_status = call.kind.subresource("status").is_some();
     let reset = match call.subresource {
@@ -265,7 +288,7 @@ pub fn managed_write<'a>(
         now: call.now,
         schema,
         reset,
-        versions: call.resource,
+        versions,
     }
 }
 

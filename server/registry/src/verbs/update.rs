@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use ferry_api::{FieldErrors, Object, Status};
+use ferry_patch::managed_fields::Versions;
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
 use super::create::{judged, stored_fields, stored_form, track, transaction};
@@ -17,8 +18,9 @@ use crate::strategy::{Relaxed, UpdateScope};
 /// How often an update without a revision is tried again.
 const TRIES: usize = 32;
 
-/// What the client wants done with the object as it is, in the version that it speaks; `None` when there is none.
-pub type Transform<'a> = dyn Fn(Option<&Object>) -> Result<Object, Status> + Send + Sync + 'a;
+/// What the client wants done with the object as it is, in the version that it speaks; `None` when there is none. Field
+/// ownership asks for other versions of the object through [`Versions`]; the transform may be run again when a webhook has made them.
+pub type Transform<'a> = dyn Fn(Option<&Object>, &dyn Versions) -> Result<Object, Status> + Send + Sync + 'a;
 
 pub struct Change<'a> {
     pub transform: &'a Transform<'a>,
@@ -76,7 +78,7 @@ impl Registry {
         if !change.may_create {
             return Err(call.not_found());
         }
-        let object = (change.transform)(None)?;
+        let object = (change.transform)(None, call.resource)?;
         if !object.resource_version().is_empty() {
             return Err(call.not_found());
         }
@@ -97,7 +99,7 @@ impl Registry {
         let old = self.object_of(call, entry).await?;
         // What the client sees of it, and what the client makes of that.
         let live = call.resource.seen_in(&old, call.kind).await?;
-        let mut new = (change.transform)(Some(&live))?;
+        let mut new = call.resource.decide(|versions| (change.transform)(Some(&live), versions)).await??;
         metadata::match_place(&mut new, call)?;
         // "0" is any version, as none is.
         let asked = match new.resource_version() {
@@ -136,7 +138,7 @@ impl Registry {
         }
         keep_the_other_side(&mut new, &live, call, scope);
         if !change.tracked {
-            track(call, Some(&live), &mut new);
+            new = track(call, Some(&live), new).await;
         }
         drop(live);
         let mut new = stored_form(call, new).await?;
