@@ -65,7 +65,6 @@ mod tokens;
 mod trace;
 mod trace_peers;
 mod ui;
-mod unauthenticated_connections;
 mod usage_samples;
 mod verbs;
 pub mod version;
