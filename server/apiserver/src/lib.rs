@@ -37,6 +37,7 @@ pub mod host_images;
 mod http2;
 pub mod in_process;
 mod indent;
+mod kubelet_identity;
 mod list_body;
 mod malformed_requests;
 pub mod metrics;

@@ -143,6 +143,32 @@ async fn proxies_do_not_lead_to_the_servers_own_side() {
     assert_eq!(server.get("/api/v1/nodes/n:8080/proxy/").await.expect(400)["message"], "address not allowed");
 }
 
+/// A node says itself where its kubelet is, and the server shows kubelets a certificate of an administrator's.
+#[tokio::test]
+async fn a_node_whose_kubelet_is_the_server_makes_nobody_an_administrator() {
+    let server = TestServer::start().await;
+    let jane =
+        jane(&server, json!([{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "create"]}]))
+            .await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    server.post("/api/v1/nodes", &node).await.expect(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": server.running().address.port()}},
+    }});
+    let of_node = server.user("system:node:n", &["system:nodes", "system:authenticated"]);
+    ask(&of_node, Method::PATCH, "/api/v1/nodes/n/status", "application/merge-patch+json", &status)
+        .await
+        .expect(200);
+    let secrets = "/api/v1/nodes/n/proxy/api/v1/namespaces/default/configmaps";
+    let refused = send(&jane, Method::GET, secrets, &[], Vec::new()).await.expect(500);
+    let message = refused["message"].as_str().unwrap_or("");
+    assert!(message.ends_with("not the kubelet of n: it is an API server"), "{message}");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    ask(&jane, Method::POST, secrets, "application/json", &map).await.expect(500);
+    server.get("/api/v1/namespaces/default/configmaps/m").await.expect(404);
+}
+
 #[tokio::test]
 async fn a_certificate_request_that_holds_two_is_refused() {
     let server = TestServer::start().await;
