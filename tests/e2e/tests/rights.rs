@@ -169,6 +169,26 @@ async fn a_node_whose_kubelet_is_the_server_makes_nobody_an_administrator() {
     server.get("/api/v1/namespaces/default/configmaps/m").await.expect(404);
 }
 
+/// Each driver is asked about.
+#[tokio::test]
+async fn a_claims_status_that_tells_of_countless_drivers_is_refused() {
+    let server = TestServer::start().await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c"}});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [request]}}});
+    server.post(claims, &claim).await.expect(201);
+    let device =
+        |number: usize| json!({"driver": format!("d{number}.example.com"), "pool": "p", "device": "d"});
+    let status = json!({"status": {
+        "allocation": {"devices": {"results": []}},
+        "devices": (0..10_000).map(device).collect::<Vec<_>>(),
+    }});
+    let refused = server.patch(&format!("{claims}/c/status"), "merge", &status).await.expect(422);
+    let message = refused["message"].as_str().unwrap_or("");
+    assert!(message.contains("status.devices: Too many: 10000: must have at most 64 items"), "{message}");
+}
+
 #[tokio::test]
 async fn a_certificate_request_that_holds_two_is_refused() {
     let server = TestServer::start().await;
