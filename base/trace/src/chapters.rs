@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
+use crate::arrange::arrange;
 use crate::axis::{Axis, Fold, Interval};
 use crate::critical::critical_path;
 use crate::timeline::{Entry, Link, in_causal_order};
@@ -101,7 +102,7 @@ pub struct Step {
     pub writes: Vec<(i64, u64)>,
     /// Steps of one chapter that were called one by the other share it.
     #[serde(skip)]
-    group: usize,
+    pub(crate) group: usize,
 }
 
 fn as_title<S: serde::Serializer>(chapter: &Chapter, serializer: S) -> Result<S::Ok, S::Error> {
@@ -375,10 +376,11 @@ fn facts(entry: &Entry, commits: &HashMap<i64, u64>, outcome: &Outcome) -> Strin
     let record = &entry.record;
     let mut facts: Vec<String> = Vec::new();
     let waited = record.attribute("waitMicros").and_then(|value| value.as_i64()).unwrap_or(0);
-    let waited = u64::try_from(waited).unwrap_or(0) * 1_000;
+    let waited = u64::try_from(waited).unwrap_or(0).saturating_mul(1_000);
     if let Link::CausedBy(revision) = entry.link {
-        let delivered =
-            commits.get(&revision).map(|committed| record.start.saturating_sub(waited + committed));
+        let delivered = commits
+            .get(&revision)
+            .map(|committed| record.start.saturating_sub(waited.saturating_add(*committed)));
         facts.push(match delivered {
             Some(delay) => format!("by r{revision} after {}", duration(delay)),
             None => format!("by r{revision}"),
@@ -425,73 +427,6 @@ fn controller(record: &Record) -> &str {
 
 fn text<'a>(record: &'a Record, key: &str) -> Option<&'a str> {
     record.attribute(key).and_then(|value| value.as_str())
-}
-
-/// Chapters in their order; in a chapter each step with what it called, by start; the same again and again is one line.
-fn arrange(steps: Vec<Step>) -> Vec<Step> {
-    let mut groups: Vec<Vec<Step>> = Vec::new();
-    let mut places: HashMap<usize, usize> = HashMap::new();
-    for step in steps {
-        let place = *places.entry(step.group).or_insert_with(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        groups[place].push(step);
-    }
-    groups.sort_by_key(|group| (group[0].chapter, group[0].start));
-    let mut arranged: Vec<Vec<Step>> = Vec::new();
-    for group in groups {
-        // A controller comes back to its object again and again: that is one line, whatever it did each time.
-        let window = if group[0].is_reconcile { usize::MAX } else { MERGE_WINDOW };
-        match arranged.iter_mut().rev().take(window).find(|before| is_same(before, &group)) {
-            Some(before) => merge(before, group),
-            None => arranged.push(group),
-        }
-    }
-    arranged.into_iter().flatten().collect()
-}
-
-/// Adds up the same steps; one that was not there before stands behind the step it follows.
-fn merge(before: &mut Vec<Step>, group: Vec<Step>) {
-    let mut at = 0;
-    for again in group {
-        let same = before.iter().position(|step| {
-            step.label == again.label && step.indent == again.indent && step.error == again.error
-        });
-        match same {
-            Some(found) => {
-                let step = &mut before[found];
-                step.times += 1;
-                step.duration += again.duration;
-                step.end = step.end.max(again.end);
-                step.critical += again.critical;
-                step.intervals.extend(again.intervals);
-                step.causes.extend(again.causes);
-                step.writes.extend(again.writes);
-                at = found + 1;
-            }
-            None => {
-                before.insert(at, again);
-                at += 1;
-            }
-        }
-    }
-}
-
-/// How far back the same step is looked for: pods of one set take turns.
-const MERGE_WINDOW: usize = 12;
-
-fn is_same(one: &[Step], other: &[Step]) -> bool {
-    let same = |(one, other): (&Step, &Step)| {
-        one.chapter == other.chapter
-            && one.label == other.label
-            && one.indent == other.indent
-            && one.error == other.error
-    };
-    if one[0].is_reconcile && other[0].is_reconcile {
-        return same((&one[0], &other[0]));
-    }
-    one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
 /// For stretches that nobody counts in seconds: `5 min 27 s`, `2 d 3 h`.

@@ -4,7 +4,7 @@
 //! then for the watch and the queue that brought it. Every moment between the first cause and the last step is given to
 //! exactly one of them, so the shares add up to the whole.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use crate::{Record, SpanId};
 
@@ -105,29 +105,90 @@ impl<'a> Walk<'a> {
     }
 
     /// Gives the time of `span` before `until` to it and to what it called: at each moment to the call that ended last.
+    /// A list of what is open instead of a recursion: a node hands in as deep a chain of calls as it likes.
     fn inside(&mut self, span: &'a Record, until: u64, line: &HashSet<SpanId>) {
+        let mut open = Vec::new();
+        open.extend(self.open(span, until, line));
+        while let Some(Open { span, at, calls }) = open.last_mut() {
+            match calls.before(*at, &self.seen) {
+                Some(call) => {
+                    let ended = call.end().min(*at);
+                    let own = *at - ended;
+                    *at = call.start;
+                    self.give(span.span, own);
+                    open.extend(self.open(call, ended, line));
+                }
+                None => {
+                    let own = at.saturating_sub(span.start);
+                    self.give(span.span, own);
+                    open.pop();
+                }
+            }
+        }
+    }
+
+    /// A span whose time is about to be given; nothing where that was done.
+    fn open(&mut self, span: &'a Record, until: u64, line: &HashSet<SpanId>) -> Option<Open<'a>> {
         if !self.seen.insert(span.span) {
-            return;
+            return None;
         }
-        let calls = self.children.get(&span.span).cloned().unwrap_or_default();
-        let mut at = until;
-        loop {
-            let ends = |call: &&&Record| call.end().min(at);
-            let ready = calls.iter().filter(|call| {
-                call.start < at && call.start >= span.start && !self.seen.contains(&call.span)
-            });
-            let last = ready.max_by_key(|call| (ends(call), line.contains(&call.span), call.start));
-            let Some(call) = last.copied() else { break };
-            let ended = call.end().min(at);
-            self.give(span.span, at - ended);
-            self.inside(call, ended, line);
-            at = call.start;
-        }
-        self.give(span.span, at.saturating_sub(span.start));
+        let calls = self.children.get(&span.span).into_iter().flatten().copied();
+        let calls = Calls::new(calls.filter(|call| call.start >= span.start), line);
+        Some(Open { span, at: until, calls })
     }
 
     fn give(&mut self, span: SpanId, time: u64) {
         *self.path.spans.entry(span).or_default() += time;
+    }
+}
+
+/// A span, and the moment down to which its time is given.
+struct Open<'a> {
+    span: &'a Record,
+    at: u64,
+    calls: Calls<'a>,
+}
+
+/// The calls of a span, back in time: the one that ended last, and of those that were still going on the one that leads
+/// on, or began last.
+struct Calls<'a> {
+    /// The last to end stands last.
+    ended: Vec<Call<'a>>,
+    going_on: BinaryHeap<(bool, u64, usize)>,
+    calls: Vec<&'a Record>,
+}
+
+struct Call<'a> {
+    record: &'a Record,
+    leads_on: bool,
+}
+
+impl<'a> Calls<'a> {
+    fn new(calls: impl Iterator<Item = &'a Record>, line: &HashSet<SpanId>) -> Self {
+        let mut ended: Vec<Call<'a>> =
+            calls.map(|record| Call { record, leads_on: line.contains(&record.span) }).collect();
+        ended.sort_by_key(|call| (call.record.end(), call.leads_on, call.record.start));
+        Calls { ended, going_on: BinaryHeap::new(), calls: Vec::new() }
+    }
+
+    /// The last call that began before `at`, which is earlier each time.
+    fn before(&mut self, at: u64, seen: &HashSet<SpanId>) -> Option<&'a Record> {
+        while let Some(call) = self.ended.pop_if(|call| call.record.end() >= at) {
+            self.going_on.push((call.leads_on, call.record.start, self.calls.len()));
+            self.calls.push(call.record);
+        }
+        while let Some((_, start, index)) = self.going_on.pop() {
+            let call = self.calls[index];
+            if start < at && !seen.contains(&call.span) {
+                return Some(call);
+            }
+        }
+        while let Some(Call { record, .. }) = self.ended.pop() {
+            if !seen.contains(&record.span) {
+                return Some(record);
+            }
+        }
+        None
     }
 }
 
@@ -181,6 +242,48 @@ mod tests {
             &[("kubectl.command", 5), ("store.commit", 5), ("kubelet.sync", 10), ("kubelet.container", 40)],
             20,
         );
+    }
+
+    #[test]
+    fn calls_that_overlap_are_met_back_in_time() {
+        // One call goes on while others come and go; the container is what the path leads back from.
+        check(
+            "kubelet.sync
+             kubelet.volumes ^kubelet.sync
+             kubelet.sandbox ^kubelet.sync
+             kubelet.container ^kubelet.sync
+             kubelet.late ^kubelet.sync",
+            &[(0, 100), (5, 80), (20, 60), (30, 100), (98, 120)],
+            &[
+                ("kubelet.sync", 5),
+                ("kubelet.volumes", 15),
+                ("kubelet.sandbox", 10),
+                ("kubelet.container", 70),
+            ],
+            0,
+        );
+    }
+
+    /// Anybody who hands in spans says what called what.
+    #[test]
+    fn calls_of_any_depth_and_number_take_neither_stack_nor_time() {
+        const MANY: u64 = 50_000;
+        let id = |number: u64| SpanId::from_bytes((number + 1).to_be_bytes()).expect("is not zero");
+        let record = |number: u64, parent: Option<u64>, start: u64, end: u64| Record {
+            span: id(number),
+            parent: parent.map(id),
+            start,
+            duration: end - start,
+            ..history("step").remove(0)
+        };
+        let deep = (0..MANY).map(|each| record(each, each.checked_sub(1), each, 3 * MANY - each));
+        let wide = (0..MANY).map(|each| record(each, (each > 0).then_some(0), each, 2 * each + 1));
+        for records in [deep.collect::<Vec<_>>(), wide.collect()] {
+            let small = std::thread::Builder::new().stack_size(512 << 10);
+            let path =
+                small.spawn(move || critical_path(&records)).expect("a thread").join().expect("no overflow");
+            assert_eq!(path.spans.values().sum::<u64>() + path.waited, path.length());
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@
 //! Start reading at [`span`](mod@span), then [`ring`](mod@ring), then
 //! [`timeline`](mod@timeline) and [`history`].
 
+mod arrange;
 pub mod axis;
 pub mod chapters;
 pub mod clocks;

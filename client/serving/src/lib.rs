@@ -6,11 +6,14 @@
 //!   SubjectAccessReview), as upstream's components do.
 //! - [`Pages`]: `/metrics`, `/metrics/slis`, `/healthz`, `/livez`, `/readyz`.
 //!
+//! - [`unauthenticated_connections`]: how many connections strangers may hold open, here and at the API server.
+//!
 //! This room knows no component. The kubelet's server stands on the first two, and on the checks of the third.
 
 mod guard;
 mod listener;
 mod pages;
+pub mod unauthenticated_connections;
 
 pub use guard::{Access, Guard, User, verb};
 pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};

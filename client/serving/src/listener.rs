@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ferry_client::CancellationToken;
-use http::header::CONTENT_LENGTH;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
@@ -26,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::guard::User;
+use crate::unauthenticated_connections::{self, UnauthenticatedConnection, UnauthenticatedConnections};
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// From the connection's beginning, or one request's, until the next one's headers are there.
@@ -171,6 +172,7 @@ where
         }
     };
     let connections = TaskTracker::new();
+    let strangers = UnauthenticatedConnections::new(unauthenticated_connections::MOST);
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -186,10 +188,12 @@ where
             }
         };
         let (tls, answer, stop) = (listener.tls.clone(), answer.clone(), stop.clone());
+        let stranger = Arc::new(strangers.add());
         connections.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = serve_connection(stream, tls, answer) => {}
+                () = stranger.evicted() => {}
+                () = serve_connection(stream, tls, answer, stranger.clone()) => {}
             }
         });
     }
@@ -197,8 +201,12 @@ where
     connections.wait().await;
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, tls: Option<TlsAcceptor>, answer: A)
-where
+async fn serve_connection<A, F>(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    answer: A,
+    stranger: Arc<UnauthenticatedConnection>,
+) where
     A: Fn(Request<Incoming>, Option<User>) -> F + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
@@ -218,8 +226,27 @@ where
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let caller = certificate.and_then(User::of_certificate);
+    if caller.is_some() {
+        // TLS has verified it.
+        stranger.authenticated();
+    }
     let is_second = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    ended(converse(stream, is_second, move |request| answer(request, caller.clone())).await);
+    let answer = move |request: Request<Incoming>| {
+        let (shows_token, stranger) = (request.headers().contains_key(AUTHORIZATION), stranger.clone());
+        let answered = answer(request, caller.clone());
+        async move {
+            let response = answered.await;
+            if shows_token && !is_refusal(response.status()) {
+                stranger.authenticated();
+            }
+            response
+        }
+    };
+    ended(converse(stream, is_second, answer).await);
+}
+
+fn is_refusal(code: StatusCode) -> bool {
+    matches!(code, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 fn ended(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
@@ -289,7 +316,7 @@ pub fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// A caller says this and no more; the connection must end all the same.
     async fn is_let_go(is_second: bool, says: &[u8]) {
@@ -299,6 +326,29 @@ mod tests {
         let limit = IDLE + PING.0 + PING.1;
         let ended = tokio::time::timeout(limit, served).await;
         assert!(ended.is_ok(), "still there after {limit:?}: {:?}", String::from_utf8_lossy(says));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn connections_of_strangers_do_not_use_up_descriptors() {
+        let listener = Listener::plain(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let (address, stop) = (listener.address(), CancellationToken::new());
+        let answer = |_: Request<Incoming>, _: Option<User>| std::future::ready(text(StatusCode::OK, "ok"));
+        let serving = tokio::spawn(serve(listener, answer, stop.clone()));
+        let mut strangers = Vec::new();
+        for _ in 0..unauthenticated_connections::MOST + 10 {
+            strangers.push(TcpStream::connect(address).await.expect("a connection"));
+        }
+        // The oldest is let go long before its time for a request is over; the newest is served.
+        let first = strangers.first_mut().expect("many");
+        let ended = tokio::time::timeout(IDLE / 4, first.read(&mut [0; 1])).await.expect("let go");
+        assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+        let last = strangers.last_mut().expect("many");
+        last.write_all(b"GET / HTTP/1.1\r\nhost: node\r\n\r\n").await.expect("there is room");
+        let mut said = [0; 12];
+        last.read_exact(&mut said).await.expect("an answer");
+        assert_eq!(&said, b"HTTP/1.1 200");
+        stop.cancel();
+        serving.await.expect("an orderly end");
     }
 
     #[tokio::test]

@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::api::Api;
 use crate::filters::permit;
 
+/// A claim has 32 allocated devices at most, before and now. Authorizers are asked about each driver, so a list that is
+/// longer than an allocation can be is refused before it is judged.
+const MOST_DRIVERS: usize = 64;
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
 /// Refuses a change of the status that its writer has no right to.
@@ -42,7 +45,12 @@ pub async fn check(api: &Api, call: &Call<'_>, new: &Object, old: Option<&Object
     // What drivers told goes with the devices.
     if new.get(&["status", "allocation"]).is_some() {
         let verbs = verbs_for_drivers(call.user, new, verb);
-        for driver in changed_drivers(new, old) {
+        let drivers = changed_drivers(new, old);
+        if drivers.len() > MOST_DRIVERS {
+            errors.too_many("status.devices", drivers.len(), MOST_DRIVERS);
+            return Err(Status::invalid(&kind.group, &kind.kind, new.name(), &errors));
+        }
+        for driver in drivers {
             let mut first = None;
             for verb in &verbs {
                 let asked = Attributes {

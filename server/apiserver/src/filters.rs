@@ -32,8 +32,8 @@ use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
 use crate::response_memory::{self, ResponseMemory};
 use crate::run_to_completion::RunToCompletion;
-use crate::unauthenticated_connections::UnauthenticatedConnection;
 use crate::{compress, indent, metrics, paths, respond, tokens, ui, verbs};
+use ferry_serving::unauthenticated_connections::UnauthenticatedConnection;
 
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");

@@ -31,7 +31,7 @@ use crate::filters::permit;
 use crate::proxied_links::{self, Page};
 use crate::proxied_pages;
 use crate::verbs::Target;
-use crate::{respond, websocket};
+use crate::{kubelet_identity, respond, websocket};
 
 pub struct NodeConnection {
     /// How the server shows itself to kubelets, and whom it believes.
@@ -52,11 +52,12 @@ struct Destination {
     path_and_query: String,
 }
 
-#[derive(Clone, Copy)]
 enum Security {
     Plain,
-    /// Both sides show certificates of the cluster.
-    Kubelet,
+    /// Both sides show certificates of the cluster; the other one is this node's kubelet.
+    Kubelet {
+        node: String,
+    },
     /// Encrypted, to a pod whose certificate nobody vouches for.
     Unverified,
 }
@@ -95,7 +96,7 @@ impl NodeConnection {
     pub async fn ask_kubelet(&self, node: &Object, path: &str) -> Result<Bytes, Status> {
         let (host, port) = kubelet_address(node)?;
         let destination =
-            Destination { host, port, security: Security::Kubelet, path_and_query: path.to_string() };
+            Destination { host, port, security: of_kubelet(node), path_and_query: path.to_string() };
         let stream = self.open(&destination).await?;
         let mut sender = handshake(stream).await?;
         let request = http::Request::get(path)
@@ -117,7 +118,7 @@ impl NodeConnection {
         let addresses: Vec<SocketAddr> = found.map_err(failed)?.collect();
         // A kubelet proves who it is; anything else that users have the server connect to must not be on the server's
         // own side of the network. The addresses that were checked are those that are connected to.
-        let is_verified = matches!(destination.security, Security::Kubelet);
+        let is_verified = matches!(destination.security, Security::Kubelet { .. });
         if !is_verified && !addresses.iter().all(|address| is_proxyable(address.ip())) {
             return Err(Status::bad_request("address not allowed"));
         }
@@ -131,13 +132,18 @@ impl NodeConnection {
     ) -> std::io::Result<Box<dyn Stream>> {
         let tcp = TcpStream::connect(addresses).await?;
         tcp.set_nodelay(true)?;
-        match destination.security {
+        match &destination.security {
             Security::Plain => Ok(Box::new(tcp)),
             Security::Unverified => Ok(Box::new(unverified_tls::connect(tcp, &destination.host).await?)),
-            Security::Kubelet => {
+            Security::Kubelet { node } => {
                 let name = ServerName::try_from(destination.host.clone()).map_err(std::io::Error::other)?;
                 let connector = TlsConnector::from(self.kubelet_tls.read().clone());
-                Ok(Box::new(connector.connect(name, tcp).await?))
+                let stream = connector.connect(name, tcp).await?;
+                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                kubelet_identity::check(shown, node).map_err(|problem| {
+                    std::io::Error::other(format!("not the kubelet of {node}: {problem}"))
+                })?;
+                Ok(Box::new(stream))
             }
         }
     }
@@ -176,7 +182,7 @@ fn destination(target: Target<'_>, options: &ConnectionOptions) -> Result<Destin
             let node = object(target, &GroupResource::new("", "nodes"), "", name)?;
             let (host, kubelet_port) = kubelet_address(&node)?;
             let port = if port.is_empty() { kubelet_port } else { parse_port(port)? };
-            let security = if port == kubelet_port { Security::Kubelet } else { Security::Plain };
+            let security = if port == kubelet_port { of_kubelet(&node) } else { Security::Plain };
             Ok(Destination { host, port, security, path_and_query: rest(target) })
         }
         _ => kubelet(target, options),
@@ -204,7 +210,7 @@ fn kubelet(target: Target<'_>, options: &ConnectionOptions) -> Result<Destinatio
     };
     let query = options.kubelet_query(&info.subresource, &target.request.query);
     let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
-    Ok(Destination { host, port, security: Security::Kubelet, path_and_query })
+    Ok(Destination { host, port, security: of_kubelet(&node), path_and_query })
 }
 
 /// The container that is meant: the one named, or the pod's default, or its only one.
@@ -398,6 +404,10 @@ fn object(
         .get(&resource.key(namespace, name))
         .ok_or_else(|| Status::not_found(group_resource, name))?;
     entry.read_object()
+}
+
+fn of_kubelet(node: &Object) -> Security {
+    Security::Kubelet { node: node.name().to_owned() }
 }
 
 fn kubelet_address(node: &Object) -> Result<(String, u16), Status> {

@@ -57,38 +57,39 @@ pub fn through(prefix: &str, host: &str, link: &str) -> Option<String> {
 pub struct Page {
     prefix: String,
     host: String,
-    /// A tag whose end has not come yet.
+    /// A tag whose end has not come yet, and how far it was looked for.
     pending: Vec<u8>,
+    scan: Scan,
     /// Inside of this element nothing is markup.
     raw: Option<&'static str>,
 }
 
 impl Page {
     pub fn new(prefix: String, host: String) -> Page {
-        Page { prefix, host, pending: Vec::new(), raw: None }
+        Page { prefix, host, pending: Vec::new(), scan: Scan::default(), raw: None }
     }
 
-    /// What can be passed on now that `chunk` has come.
+    /// What can be passed on now that `chunk` has come. What is pending was looked through and is not again: whoever
+    /// answers chooses how small the chunks are.
     pub fn feed(&mut self, chunk: &[u8]) -> Bytes {
         let mut input = std::mem::take(&mut self.pending);
         input.extend_from_slice(chunk);
-        let mut output = Vec::with_capacity(input.len() + 128);
-        let mut rest = input.as_slice();
-        while let Some(start) = rest.iter().position(|byte| *byte == b'<') {
-            let (text, tag) = rest.split_at(start);
-            output.extend_from_slice(text);
-            let Some(length) = tag_length(tag) else {
-                rest = tag;
-                break;
-            };
-            let (tag, behind) = tag.split_at(length);
-            self.tag(tag, &mut output);
-            rest = behind;
+        let mut output = Vec::with_capacity(chunk.len() + 128);
+        let mut scan = std::mem::take(&mut self.scan);
+        let mut passed = 0;
+        while let Some(start) = input[passed..].iter().position(|byte| *byte == b'<') {
+            output.extend_from_slice(&input[passed..passed + start]);
+            passed += start;
+            let Some(length) = scan.tag_length(&input[passed..]) else { break };
+            self.tag(&input[passed..passed + length], &mut output);
+            passed += length;
+            scan = Scan::default();
         }
-        if rest.starts_with(b"<") && rest.len() <= LONGEST_TAG {
-            self.pending = rest.to_vec();
+        if input[passed..].starts_with(b"<") && input.len() - passed <= LONGEST_TAG {
+            input.drain(..passed);
+            (self.pending, self.scan) = (input, scan);
         } else {
-            output.extend_from_slice(rest);
+            output.extend_from_slice(&input[passed..]);
         }
         output.into()
     }
@@ -130,22 +131,38 @@ fn name(after: &[u8]) -> &[u8] {
     &after[..end]
 }
 
-/// Up to and with the `>` that ends the tag; quoted ones do not. `None` while it has not come.
-fn tag_length(tag: &[u8]) -> Option<usize> {
-    if tag.get(1).is_some_and(|byte| !byte.is_ascii_alphabetic() && *byte != b'/') {
-        return Some(1);
-    }
-    let mut quote = None;
-    for (at, byte) in tag.iter().enumerate() {
-        match (quote, byte) {
-            (None, b'>') => return Some(at + 1),
-            // A quote begins a value only behind the equals sign.
-            (None, b'"' | b'\'') if is_value(&tag[..at]) => quote = Some(*byte),
-            (Some(open), byte) if open == *byte => quote = None,
-            _ => {}
+/// How far a tag was looked through for its end.
+#[derive(Default)]
+struct Scan {
+    at: usize,
+    /// The quote that the value begins with that it is in.
+    quote: Option<u8>,
+    #[cfg(test)]
+    steps: usize,
+}
+
+impl Scan {
+    /// Up to and with the `>` that ends the tag; quoted ones do not. `None` while it has not come.
+    fn tag_length(&mut self, tag: &[u8]) -> Option<usize> {
+        if tag.get(1).is_some_and(|byte| !byte.is_ascii_alphabetic() && *byte != b'/') {
+            return Some(1);
         }
+        while let Some(byte) = tag.get(self.at) {
+            #[cfg(test)]
+            {
+                self.steps += 1;
+            }
+            match (self.quote, byte) {
+                (None, b'>') => return Some(self.at + 1),
+                // A quote begins a value only behind the equals sign.
+                (None, b'"' | b'\'') if is_value(&tag[..self.at]) => self.quote = Some(*byte),
+                (Some(open), byte) if open == *byte => self.quote = None,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        None
     }
-    None
 }
 
 fn is_value(before: &[u8]) -> bool {
@@ -225,6 +242,17 @@ mod tests {
         for cut in 0..page.len() {
             assert_eq!(rewritten(&[&page[..cut], &page[cut..]]), whole, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_page_that_comes_a_byte_at_a_time_is_looked_through_once() {
+        let mut page = Page::new(PREFIX.into(), "10.0.0.1:80".into());
+        let tag = format!("<a href='{}", ">".repeat(10_000));
+        for byte in tag.bytes() {
+            assert!(page.feed(&[byte]).is_empty());
+        }
+        assert_eq!(page.scan.steps, tag.len());
+        assert_eq!(page.feed(b"'>"), format!("{tag}'>"));
     }
 
     #[test]

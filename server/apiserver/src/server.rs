@@ -20,7 +20,9 @@ use crate::filters::{self, Connection};
 use crate::http2;
 use crate::malformed_requests::{self, CountedStream};
 use crate::slow_reader::SlowReader;
-use crate::unauthenticated_connections::{self, UnauthenticatedConnection, UnauthenticatedConnections};
+use ferry_serving::unauthenticated_connections::{
+    self, UnauthenticatedConnection, UnauthenticatedConnections,
+};
 
 /// A client that does not finish its handshake, or its headers, in this time is not waited for.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::body::{Body, Response};
 use crate::request::Request;
@@ -33,6 +33,10 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .flat_map(|value| value.split(','))
         .map(str::trim)
 }
+
+/// Of what a client says nothing is asked but that it closes; what is longer ends the connection. Without a limit a message
+/// that never ends would be held in memory up to 64 MB.
+const LONGEST_MESSAGE: usize = 16 * 1024;
 
 /// How the bytes of a stream become messages.
 #[derive(Clone, Copy)]
@@ -105,8 +109,7 @@ fn serve(
                 return;
             }
         };
-        let socket = WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, None).await;
-        send(socket, stream, framing).await;
+        send(TokioIo::new(connection), stream, framing).await;
     });
     let mut builder = http::Response::builder()
         .status(101)
@@ -119,10 +122,15 @@ fn serve(
     Ok(respond::finish(builder, Body::Empty))
 }
 
-async fn send<S>(socket: WebSocketStream<S>, stream: impl Stream<Item = Bytes>, framing: Framing)
+async fn send<S>(connection: S, stream: impl Stream<Item = Bytes>, framing: Framing)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
+    let limits = WebSocketConfig::default()
+        .read_buffer_size(LONGEST_MESSAGE)
+        .max_message_size(Some(LONGEST_MESSAGE))
+        .max_frame_size(Some(LONGEST_MESSAGE));
+    let socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(limits)).await;
     let (mut sink, mut incoming) = socket.split();
     tokio::pin!(stream);
     loop {
@@ -147,7 +155,38 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// A client says this, and goes on listening; it is let go.
+    async fn is_let_go(says: &[u8]) {
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let served = tokio::spawn(send(server, futures::stream::pending(), Framing::Lines));
+        let (mut reads, mut writes) = tokio::io::split(client);
+        let speaking = async {
+            // Cut short where the other side has enough.
+            let _ = writes.write_all(says).await;
+            let mut heard = Vec::new();
+            let _ = reads.read_to_end(&mut heard).await;
+        };
+        let ended = async { tokio::join!(served, speaking).0.expect("no panic") };
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), ended).await;
+        assert!(ended.is_ok(), "{} bytes are held", says.len());
+    }
+
+    #[tokio::test]
+    async fn messages_without_an_end_are_not_held() {
+        let mask = [0; 4];
+        let long = |first: u8, length: u64| [&[first, 0xff][..], &length.to_be_bytes(), &mask].concat();
+        // A frame of 16 MB, one that says so and no more, and a message of many frames without a last one.
+        is_let_go(&[long(0x82, 16 << 20), vec![b'x'; 1 << 20]].concat()).await;
+        is_let_go(&long(0x82, 16 << 20)).await;
+        let piece = |first: u8| [long(first, 1 << 10), vec![b'x'; 1 << 10]].concat();
+        let pieces: Vec<u8> =
+            std::iter::once(piece(0x02)).chain((0..1024).map(|_| piece(0))).flatten().collect();
+        is_let_go(&pieces).await;
+    }
 
     #[test]
     fn bytes_are_framed_as_the_protocol_has_it() {

@@ -212,7 +212,17 @@ impl Table {
 }
 
 impl Service {
+    /// Comes to its end though the client may go: a lease that lives and is in no file would not be there after a restart,
+    /// and its keys would stay for ever.
     pub async fn lease_grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse> {
+        let service = self.clone();
+        let granted = tokio::spawn(async move { service.grant(request).await });
+        granted.await.unwrap_or_else(|error| {
+            Err(Failure::unavailable(format!("etcdserver: cannot record a lease: {error}")))
+        })
+    }
+
+    async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse> {
         if request.ttl > LONGEST {
             return Err(Failure::lease_ttl_too_large());
         }

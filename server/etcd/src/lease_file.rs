@@ -1,7 +1,7 @@
 //! Which leases there are, in a file beside the store: a lease is no key, and granting one makes no revision.
 //!
 //! One line each, appended: `ID SECONDS` for a lease granted, `ID -` for one that has ended. When most lines are of
-//! leases that have ended, the file is written anew.
+//! leases that have ended, the file is written anew; so it is when a line could not be written whole.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,9 @@ const WASTE: usize = 1000;
 
 pub struct LeaseFile {
     /// `None`: leases end with the process.
-    file: Option<(PathBuf, File)>,
+    path: Option<PathBuf>,
+    /// `None` where the file may end in the middle of a line: it is written anew before anything is added.
+    file: Option<File>,
     sync: bool,
     leases: BTreeMap<i64, i64>,
     lines: usize,
@@ -23,7 +25,13 @@ pub struct LeaseFile {
 impl LeaseFile {
     /// Opens the file, and tells each lease with its seconds.
     pub fn open(path: Option<&Path>, sync: bool) -> io::Result<(Self, Vec<(i64, i64)>)> {
-        let mut opened = LeaseFile { file: None, sync, leases: BTreeMap::new(), lines: 0 };
+        let mut opened = LeaseFile {
+            path: path.map(Path::to_path_buf),
+            file: None,
+            sync,
+            leases: BTreeMap::new(),
+            lines: 0,
+        };
         if let Some(path) = path {
             let text = match std::fs::read_to_string(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -36,7 +44,7 @@ impl LeaseFile {
                     io::Error::new(io::ErrorKind::InvalidData, words)
                 })?;
             }
-            opened.rewrite(path.to_path_buf())?;
+            opened.rewrite(path)?;
         }
         let granted = opened.leases.iter().map(|(id, seconds)| (*id, *seconds)).collect();
         Ok((opened, granted))
@@ -58,10 +66,17 @@ impl LeaseFile {
             Some(seconds) => format!("{id} {seconds}\n"),
             None => format!("{id} -\n"),
         };
-        if let Some((_, file)) = &mut self.file {
-            file.write_all(line.as_bytes())?;
-            if self.sync {
-                file.sync_data()?;
+        if let Some(path) = self.path.clone() {
+            if self.file.is_none() || self.lines > 2 * self.leases.len() + WASTE {
+                self.rewrite(&path)?;
+            }
+            // Where this fails, a part of the line may be in the file, and what came behind it would be no line.
+            if let Some(mut file) = self.file.take() {
+                file.write_all(line.as_bytes())?;
+                if self.sync {
+                    file.sync_data()?;
+                }
+                self.file = Some(file);
             }
         }
         match seconds {
@@ -69,15 +84,10 @@ impl LeaseFile {
             None => self.leases.remove(&id),
         };
         self.lines += 1;
-        if self.lines > 2 * self.leases.len() + WASTE
-            && let Some((path, _)) = self.file.take()
-        {
-            self.rewrite(path)?;
-        }
         Ok(())
     }
 
-    fn rewrite(&mut self, path: PathBuf) -> io::Result<()> {
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         let partial = path.with_extension("part");
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
@@ -86,14 +96,14 @@ impl LeaseFile {
         if self.sync {
             file.sync_all()?;
         }
-        std::fs::rename(&partial, &path)?;
+        std::fs::rename(&partial, path)?;
         if self.sync
             && let Some(directory) = path.parent()
         {
             File::open(directory)?.sync_all()?;
         }
         self.lines = self.leases.len();
-        self.file = Some((path, file));
+        self.file = Some(file);
         Ok(())
     }
 }
@@ -121,6 +131,37 @@ mod tests {
         }
         assert_eq!(granted(&path), [(2000, 60)]);
         assert!(std::fs::metadata(&path).unwrap().len() < 100, "ended leases are cleared away");
+    }
+
+    #[test]
+    fn a_disk_that_was_full_costs_what_could_not_be_written_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases");
+        let (mut file, _) = LeaseFile::open(Some(&path), true).unwrap();
+        file.record(1, Some(60)).unwrap();
+        // Half a line is written, then the disk is full.
+        std::fs::write(&path, "1 60\n2 6").unwrap();
+        file.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        file.record(2, Some(60)).unwrap_err();
+        assert_eq!(granted(&path), [(1, 60)]);
+        file.record(3, Some(60)).unwrap();
+        assert_eq!(granted(&path), [(1, 60), (3, 60)]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_anew_is_no_file_that_need_not_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases");
+        let (mut file, _) = LeaseFile::open(Some(&path), false).unwrap();
+        // Nothing can be made where the new file is to be.
+        let partial = path.with_extension("part");
+        std::fs::create_dir(&partial).unwrap();
+        let noted = (0..4000).take_while(|id| file.record(*id, None).is_ok()).count();
+        assert!(noted < 4000, "it is time for a new file");
+        file.record(5000, Some(60)).unwrap_err();
+        std::fs::remove_dir(&partial).unwrap();
+        file.record(5001, Some(60)).unwrap();
+        assert_eq!(granted(&path), [(5001, 60)]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,6 +30,8 @@ use crate::service::{Identity, Service};
 
 /// A client that begins a connection and then says nothing is not waited for.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How often a client that says nothing is asked whether it is still there, and how long it may take to answer.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Requests that are being answered when the server stops may take so long.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -176,7 +179,11 @@ async fn serve(
     service: Service,
 ) {
     let stopped = service.stopped.clone();
+    let first_request = service.limits.first_request;
+    let came = Arc::new(Notify::new());
+    let first = came.clone();
     let answer = service_fn(move |request: http::Request<Incoming>| {
+        came.notify_one();
         let service = service.clone();
         async move { Ok::<_, std::convert::Infallible>(respond(service, pages_only, request).await) }
     });
@@ -184,10 +191,21 @@ async fn serve(
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
     // A watch is a stream that does not end, and one client of etcd's may have very many.
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(u32::MAX);
+    builder.http2().keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    // Which version of HTTP it is the first bytes tell, and hyper waits for them without a limit.
+    let silent = async {
+        if tokio::time::timeout(first_request, first.notified()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     let connection = builder.serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = silent => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(GRACE, connection).await.unwrap_or_else(|_| Err("it goes on all the same".into()))
+        }
         () = stopped.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -51,11 +51,18 @@ pub struct Limits {
     pub operations: usize,
     /// How often a quiet watch that wants to know is told how far the store is.
     pub progress_interval: Duration,
+    /// A client that has sent no request for so long, from the connection's beginning, is let go.
+    pub first_request: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { request_bytes: 3 << 19, operations: 128, progress_interval: crate::watch::PROGRESS_INTERVAL }
+        Limits {
+            request_bytes: 3 << 19,
+            operations: 128,
+            progress_interval: crate::watch::PROGRESS_INTERVAL,
+            first_request: Duration::from_secs(60),
+        }
     }
 }
 

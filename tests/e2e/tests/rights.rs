@@ -143,6 +143,52 @@ async fn proxies_do_not_lead_to_the_servers_own_side() {
     assert_eq!(server.get("/api/v1/nodes/n:8080/proxy/").await.expect(400)["message"], "address not allowed");
 }
 
+/// A node says itself where its kubelet is, and the server shows kubelets a certificate of an administrator's.
+#[tokio::test]
+async fn a_node_whose_kubelet_is_the_server_makes_nobody_an_administrator() {
+    let server = TestServer::start().await;
+    let jane =
+        jane(&server, json!([{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "create"]}]))
+            .await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    server.post("/api/v1/nodes", &node).await.expect(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": server.running().address.port()}},
+    }});
+    let of_node = server.user("system:node:n", &["system:nodes", "system:authenticated"]);
+    ask(&of_node, Method::PATCH, "/api/v1/nodes/n/status", "application/merge-patch+json", &status)
+        .await
+        .expect(200);
+    let secrets = "/api/v1/nodes/n/proxy/api/v1/namespaces/default/configmaps";
+    let refused = send(&jane, Method::GET, secrets, &[], Vec::new()).await.expect(500);
+    let message = refused["message"].as_str().unwrap_or("");
+    assert!(message.ends_with("not the kubelet of n: it is an API server"), "{message}");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    ask(&jane, Method::POST, secrets, "application/json", &map).await.expect(500);
+    server.get("/api/v1/namespaces/default/configmaps/m").await.expect(404);
+}
+
+/// Each driver is asked about.
+#[tokio::test]
+async fn a_claims_status_that_tells_of_countless_drivers_is_refused() {
+    let server = TestServer::start().await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c"}});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [request]}}});
+    server.post(claims, &claim).await.expect(201);
+    let device =
+        |number: usize| json!({"driver": format!("d{number}.example.com"), "pool": "p", "device": "d"});
+    let status = json!({"status": {
+        "allocation": {"devices": {"results": []}},
+        "devices": (0..10_000).map(device).collect::<Vec<_>>(),
+    }});
+    let refused = server.patch(&format!("{claims}/c/status"), "merge", &status).await.expect(422);
+    let message = refused["message"].as_str().unwrap_or("");
+    assert!(message.contains("status.devices: Too many: 10000: must have at most 64 items"), "{message}");
+}
+
 #[tokio::test]
 async fn a_certificate_request_that_holds_two_is_refused() {
     let server = TestServer::start().await;

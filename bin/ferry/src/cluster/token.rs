@@ -147,7 +147,8 @@ async fn create(client: &Client, ca: CertificateDer<'static>, hours: u32) -> any
         (0..length).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
     };
     let token = Token { id: word(6), secret: word(16), ca };
-    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(i64::from(hours));
+    let life = jiff::SignedDuration::from_hours(i64::from(hours));
+    let end = jiff::Timestamp::now().checked_add(life).context("a token cannot live for so many hours")?;
     let secret: Secret = serde_json::from_value(json!({
         "metadata": { "name": format!("bootstrap-token-{}", token.id), "namespace": "kube-system" },
         "type": TYPE,

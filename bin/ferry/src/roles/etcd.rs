@@ -191,6 +191,7 @@ impl Flags {
                 request_bytes: self.max_request_bytes,
                 operations: self.max_txn_ops,
                 progress_interval: self.watch_progress_notify_interval.max(Duration::from_millis(100)),
+                ..Limits::default()
             },
         })
     }

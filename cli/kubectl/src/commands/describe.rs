@@ -6,6 +6,7 @@ use crate::command::Command;
 use crate::describe;
 use crate::error::{Error, Result};
 use crate::flags::Flag;
+use crate::printers::inert;
 use crate::selection::{
     ALL_NAMESPACES_FLAGS, CHUNK_FLAGS, FILE_FLAGS, Info, SELECTOR_FLAGS, Selection, Target,
 };
@@ -64,7 +65,7 @@ async fn run(cli: &Cli) -> Result<()> {
                     cli.print("\n\n")?;
                 }
                 first = false;
-                cli.print(&text)?;
+                cli.print(&inert(&text))?;
                 if by_prefix_only {
                     cli.print("\n")?;
                 }

@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::flags::Flag;
 use crate::printers::columns::{TABLE, align_remembering};
 use crate::printers::duration::age;
-use crate::printers::{self, Format, OBJECT_FORMATS};
+use crate::printers::{self, Format, OBJECT_FORMATS, inert};
 use crate::selection::{ALL_NAMESPACES_FLAGS, CHUNK_FLAGS, list_all};
 use crate::transport::{JSON, Query};
 use crate::watch::Events;
@@ -160,7 +160,7 @@ pub fn interval(event: &Value) -> String {
 
 fn row(event: &Value, with_namespace: bool) -> String {
     let place = if with_namespace { format!("{}\t", event.namespace()) } else { String::new() };
-    format!(
+    let row = format!(
         "{place}{}\t{}\t{}\t{}/{}\t{}\n",
         interval(event),
         event.text("type"),
@@ -168,5 +168,19 @@ fn row(event: &Value, with_namespace: bool) -> String {
         event.text("involvedObject.kind"),
         event.text("involvedObject.name"),
         event.text("message").trim()
-    )
+    );
+    inert(&row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_cannot_write_on_the_terminal() {
+        let event = json!({"type": "Normal", "reason": "R\u{1b}[1m", "message": "a\u{1b}]0;b\u{7}\rc",
+            "involvedObject": {"kind": "Pod", "name": "p"}, "lastTimestamp": "2026-01-01T00:00:00Z"});
+        let row = row(&event, false);
+        assert!(row.ends_with("\tNormal\tR^[[1m\tPod/p\ta^[]0;b\u{7}\\rc\n"), "{row:?}");
+    }
 }

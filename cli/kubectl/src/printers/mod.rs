@@ -206,6 +206,12 @@ fn names(object: &Value) -> String {
     named(object, "")
 }
 
+/// Text of objects for a terminal: it cannot move the cursor, change the window or overwrite what stands before it
+/// (CVE-2021-25743). In upstream's form.
+pub fn inert(text: &str) -> String {
+    text.replace('\u{1b}', "^[").replace('\r', "\\r")
+}
+
 /// `deployment.apps/web created`, the line most commands end with.
 pub fn named(object: &Value, operation: &str) -> String {
     let name = if object.name().is_empty() { "<unknown>" } else { object.name() };

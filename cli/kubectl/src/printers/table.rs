@@ -136,7 +136,7 @@ fn cell_text(cell: &Value) -> String {
         Some(position) => (&text[..position], "..."),
         None => (text.as_str(), ""),
     };
-    format!("{}{cut}", text.replace('\u{1b}', "^["))
+    format!("{}{cut}", super::inert(text))
 }
 
 /// A table for objects whose server gave none: name and age.

@@ -159,7 +159,12 @@ impl Devices {
 }
 
 fn read_spec(file: &Path) -> Result<Spec, String> {
-    let size = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
+    let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    // a pipe would be waited for, a device read for ever
+    if !metadata.is_file() {
+        return Err("it is no file".into());
+    }
+    let size = metadata.len();
     if size > MAX_SPEC_BYTES {
         return Err(format!("it has {size} bytes, more than {MAX_SPEC_BYTES}"));
     }
@@ -269,6 +274,14 @@ mod tests {
         check("containerd", "v2.0.1", Some(json!({"enableCDI": false})), false);
         check("containerd", "2.2.0", Some(json!({})), true);
         check("cri-o", "1.30.0", None, true);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let endless = directory.path().join("a.json");
+        std::os::unix::fs::symlink("/dev/zero", &endless).expect("a link can be made");
+        assert_eq!(read_spec(&endless).map(|spec| spec.kind), Err("it is no file".into()));
     }
 
     fn devices(files: &[(&str, &str)]) -> Devices {

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ferry_client::CancellationToken;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::{SignedDuration, Timestamp};
+use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 use tokio_util::io::ReaderStream;
@@ -106,9 +108,8 @@ impl Server {
     }
 
     fn stream_log(&self, record: Container, options: Options) -> Response<Body> {
-        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
         let runtime = self.context.runtime.clone();
-        tokio::spawn(async move {
+        let body = written(|mut out| async move {
             // a container that has ended stays ended
             let running = AtomicBool::new(record.state == State::Running);
             let mut checked = Instant::now();
@@ -125,15 +126,31 @@ impl Server {
                     running.load(Ordering::Relaxed)
                 }
             };
-            if let Err(error) = read(&record.log_path, &options, &mut theirs, is_running).await {
+            if let Err(error) = read(&record.log_path, &options, &mut out, is_running).await {
                 tracing::debug!(log = %record.log_path.display(), %error, "log not read to its end");
             }
         });
-        let frames = ReaderStream::new(ours).map(|chunk| chunk.map(Frame::data));
-        let mut response = Response::new(BodyExt::boxed(StreamBody::new(frames)));
+        let mut response = Response::new(body);
         response.headers_mut().insert("content-type", http::HeaderValue::from_static("text/plain"));
         response
     }
+}
+
+/// A body of what `write` writes. It ends with the body: a log that is followed is written to when its container says
+/// something, which may be never, and until then a reader that is gone is not missed.
+fn written<W>(write: impl FnOnce(DuplexStream) -> W) -> Body
+where
+    W: Future<Output = ()> + Send + 'static,
+{
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let gone = CancellationToken::new();
+    tokio::spawn(gone.clone().run_until_cancelled_owned(write(theirs)));
+    let wanted = gone.drop_guard();
+    let frames = ReaderStream::new(ours).map(move |chunk| {
+        let _ = &wanted;
+        chunk.map(Frame::data)
+    });
+    BodyExt::boxed(StreamBody::new(frames))
 }
 
 async fn still_runs(runtime: &cri::Client, id: &str) -> bool {
@@ -147,7 +164,34 @@ async fn still_runs(runtime: &cri::Client, id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_quiet_log_is_not_followed_for_a_reader_that_is_gone() {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let log = directory.path().join("0.log");
+        std::fs::write(&log, "2026-11-15T10:00:00Z stdout F one\n").expect("a file can be written");
+        let followed = Arc::new(());
+        let held = followed.clone();
+        let mut body = written(|mut out| async move {
+            let options = Options { follow: true, ..Options::default() };
+            read(&log, &options, &mut out, || std::future::ready(Arc::strong_count(&held) > 0))
+                .await
+                .expect("read");
+        });
+        let first = body.frame().await.expect("a frame").expect("no error").into_data().expect("data");
+        assert_eq!(&first[..], b"one\n");
+        assert_eq!(Arc::strong_count(&followed), 2);
+        drop(body);
+        let ended = async {
+            while Arc::strong_count(&followed) > 1 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("the log is followed no more");
+    }
 
     #[test]
     fn questions_are_understood() {

@@ -40,9 +40,10 @@ use received::Received;
 
 /// Upstream's limit: what a client wants beyond it waits on its side.
 const MAX_STREAMS: u32 = 250;
-/// Beyond this the protocol itself refuses, and nothing is known of the request. What the filters refuse is far less
-/// ([`crate::headers::MAX_HEADER_BYTES`]), so that the audit log hears of it; it is in memory until they have seen it.
-const MAX_HEADER_BYTES: u32 = 2 << 20;
+/// Beyond this the protocol itself refuses, and nothing is known of the request. What the filters refuse is half of it
+/// ([`crate::headers::MAX_HEADER_BYTES`]), so that the audit log hears of it. Headers that have no end are held until there
+/// is more of them than this, on each connection of whoever it may be.
+const MAX_HEADER_BYTES: u32 = 2 * crate::headers::MAX_HEADER_BYTES as u32;
 /// What is queued of one stream, whatever the client says it has room for: it may have no mind to read it.
 const SEND_BUFFER: usize = 64 * 1024;
 /// A client that was not heard of for this long is asked whether it is there ...

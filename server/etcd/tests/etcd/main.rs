@@ -5,6 +5,7 @@ mod api;
 mod client;
 #[path = "../../../store/tests/store/contract.rs"]
 mod contract;
+mod hostile;
 mod leases;
 mod server;
 mod store_contract;

@@ -17,16 +17,20 @@ pub struct Server {
 
 impl Server {
     pub async fn in_memory() -> Server {
+        Server::with_limits(limits()).await
+    }
+
+    pub async fn with_limits(limits: Limits) -> Server {
         let store = Embedded::in_memory(store_config(Path::new(""))).expect("a store");
-        Server::over(store, None).await
+        Server::over(store, None, limits).await
     }
 
     pub async fn in_directory(directory: &Path) -> Server {
         let store = Embedded::open(store_config(&directory.join("store"))).expect("a store");
-        Server::over(store, Some(directory)).await
+        Server::over(store, Some(directory), limits()).await
     }
 
-    async fn over(store: Embedded, directory: Option<&Path>) -> Server {
+    async fn over(store: Embedded, directory: Option<&Path>, limits: Limits) -> Server {
         let config = Config {
             listen: vec![Listen {
                 address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -37,13 +41,17 @@ impl Server {
             member: Member { name: "test".into(), peer_urls: Vec::new(), client_urls: Vec::new() },
             lease_file: directory.map(|directory| directory.join("leases")),
             sync: true,
-            limits: Limits { progress_interval: Duration::from_millis(200), ..Limits::default() },
+            limits,
         };
         Server { running: ferry_etcd::start(config, Arc::new(store)).await.expect("a server") }
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.running.addresses[0])
+        format!("http://{}", self.address())
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.running.addresses[0]
     }
 
     pub async fn client(&self) -> Client {
@@ -53,6 +61,10 @@ impl Server {
     pub async fn stop(self) {
         self.running.stop().await.expect("an orderly end");
     }
+}
+
+pub fn limits() -> Limits {
+    Limits { progress_interval: Duration::from_millis(200), ..Limits::default() }
 }
 
 /// History is kept until it is compacted.
