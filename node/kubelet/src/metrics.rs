@@ -125,6 +125,17 @@ static DRIVER_DURATION: Histograms<3> = Histograms::new(
     &["driver_name", "grpc_status_code", "method_name"],
     &DEVICE_BUCKETS,
 );
+static PLUGINS_REGISTERED: Counters<1> = Counters::new(
+    "kubelet_device_plugin_registration_total",
+    "Registrations of device plugins, by their resource",
+    &["resource_name"],
+);
+static PLUGIN_ALLOCATION: Histograms<1> = Histograms::new(
+    "kubelet_device_plugin_alloc_duration_seconds",
+    "How long device plugins took to answer Allocate, in seconds, by their resource",
+    &["resource_name"],
+    &DEFAULT_BUCKETS,
+);
 static PROBES: Counters<6> = Counters::new(
     "prober_probe_total",
     "Probes of containers, by what they found",
@@ -170,6 +181,8 @@ pub fn register(registry: &mut Registry) {
         &EVICTIONS,
         &DEVICES_DURATION,
         &DRIVER_DURATION,
+        &PLUGINS_REGISTERED,
+        &PLUGIN_ALLOCATION,
         &PULL_DURATION,
         &HTTP_REQUESTS,
         &HTTP_DURATION,
@@ -328,6 +341,14 @@ pub fn devices_handled(operation: &str, has_failed: bool, took: Duration) {
 
 pub fn driver_called(driver: &str, method: &str, code: &str, took: Duration) {
     DRIVER_DURATION.with([driver, code, method]).observe_time(took);
+}
+
+pub fn plugin_registered(resource: &str) {
+    PLUGINS_REGISTERED.with([resource]).inc();
+}
+
+pub fn plugin_allocated(resource: &str, took: Duration) {
+    PLUGIN_ALLOCATION.with([resource]).observe_time(took);
 }
 
 pub fn served(method: &http::Method, path: &str, took: Duration) {
