@@ -43,6 +43,7 @@ pub mod orphans;
 pub mod plan;
 pub mod plugins;
 pub mod pod;
+pub mod pod_resources;
 pub mod pods;
 pub mod probes;
 pub mod resize;

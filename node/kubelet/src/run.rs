@@ -37,6 +37,7 @@ use crate::node::status::{NodeStatusSource, Pressure};
 use crate::objects::Objects;
 use crate::orphans;
 use crate::plugins;
+use crate::pod_resources;
 use crate::pods::Pods;
 use crate::runtime::{self, watch::Seen};
 use crate::server;
@@ -77,11 +78,13 @@ pub async fn run(
     for name in ["pods", "plugins", PLUGIN_SOCKETS] {
         make_directory(&config.root_dir.join(name))?;
     }
-    let directory = config.root_dir.join(device_plugins::SOCKETS);
-    make_directory(&directory)?;
-    // whoever opens a socket in there speaks for the node's devices
-    if let Err(error) = std::fs::set_permissions(&directory, Permissions::from_mode(0o750)) {
-        tracing::warn!(directory = %directory.display(), %error, "others may open its sockets");
+    for name in [device_plugins::SOCKETS, pod_resources::SOCKETS] {
+        let directory = config.root_dir.join(name);
+        make_directory(&directory)?;
+        // whoever opens a socket in there speaks for the node's devices
+        if let Err(error) = std::fs::set_permissions(&directory, Permissions::from_mode(0o750)) {
+            tracing::warn!(directory = %directory.display(), %error, "others may open its sockets");
+        }
     }
     make_directory(&config.pod_logs_dir)?;
     // Containers start in other mount namespaces: what is mounted in a volume reaches them, or comes from them, only
@@ -387,10 +390,12 @@ impl Parts {
         });
     }
 
-    /// Device plugins that register at the kubelet's own socket.
+    /// Device plugins that register at the kubelet's own socket, and what others ask of pods' resources.
     fn spawn_device_plugins(&self, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let plugins = self.context.device_plugins.clone();
         tasks.spawn(device_plugins::registration::run(plugins, shutdown.clone()));
+        let (context, pods) = (self.context.clone(), self.pods.clone());
+        tasks.spawn(pod_resources::run(context, pods, shutdown.clone()));
     }
 
     /// Who takes up plugins, by their type.
