@@ -47,6 +47,11 @@ fn rejected(reason: &str, message: String) -> Ending {
     Ending { reason: reason.into(), message: format!("{REJECTED}{message}"), disruption: None, failed: true }
 }
 
+/// The pod was not given its devices.
+pub fn unexpected(problem: &impl std::fmt::Display) -> Ending {
+    rejected("UnexpectedAdmissionError", format!("Allocate failed due to {problem}, which is unexpected"))
+}
+
 /// Why a pod was rejected, as its event says it: the status alone says that it was.
 pub fn why(ending: &Ending) -> &str {
     ending.message.strip_prefix(REJECTED).unwrap_or(&ending.message)

@@ -12,6 +12,7 @@ use crate::cgroups::PodCgroups;
 use crate::config::Config;
 use crate::cpu_manager::CpuManager;
 use crate::cri;
+use crate::device_plugins::DevicePlugins;
 use crate::devices::Devices;
 use crate::downward;
 use crate::images::pull::Images;
@@ -39,6 +40,7 @@ pub struct Context {
     pub cgroups: PodCgroups,
     pub cpus: CpuManager,
     pub devices: Arc<Devices>,
+    pub device_plugins: Arc<DevicePlugins>,
     pub host_name: String,
     pub host_ips: RwLock<Vec<IpAddr>>,
     pub machine_memory: i64,

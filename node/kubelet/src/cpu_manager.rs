@@ -124,6 +124,22 @@ impl CpuManager {
         Some(format_list(own.unwrap_or(&state.shared)))
     }
 
+    /// The CPUs that a container has for itself.
+    pub fn own(&self, uid: &str, container: &str) -> CpuSet {
+        let state = self.state.lock();
+        state.assigned.get(uid).and_then(|all| all.get(container)).cloned().unwrap_or_default()
+    }
+
+    /// The CPUs that containers may have for themselves, taken or not.
+    pub fn allocatable(&self) -> CpuSet {
+        if self.policy == CpuManagerPolicy::None {
+            return CpuSet::new();
+        }
+        let state = self.state.lock();
+        let taken = state.assigned.values().flat_map(BTreeMap::values).flatten();
+        taken.chain(&state.shared).filter(|cpu| !state.reserved.contains(cpu)).copied().collect()
+    }
+
     /// Whether any container of a pod has CPUs for itself.
     pub fn has_own(&self, uid: &str) -> bool {
         self.state.lock().assigned.contains_key(uid)

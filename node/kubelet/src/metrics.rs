@@ -125,6 +125,42 @@ static DRIVER_DURATION: Histograms<3> = Histograms::new(
     &["driver_name", "grpc_status_code", "method_name"],
     &DEVICE_BUCKETS,
 );
+static PLUGINS_REGISTERED: Counters<1> = Counters::new(
+    "kubelet_device_plugin_registration_total",
+    "Registrations of device plugins, by their resource",
+    &["resource_name"],
+);
+static PLUGIN_ALLOCATION: Histograms<1> = Histograms::new(
+    "kubelet_device_plugin_alloc_duration_seconds",
+    "How long device plugins took to answer Allocate, in seconds, by their resource",
+    &["resource_name"],
+    &DEFAULT_BUCKETS,
+);
+static POD_RESOURCES: Counters<1> = Counters::new(
+    "kubelet_pod_resources_endpoint_requests_total",
+    "Requests to the PodResources API",
+    &["server_api_version"],
+);
+static POD_RESOURCES_LIST: Counters<1> = Counters::new(
+    "kubelet_pod_resources_endpoint_requests_list",
+    "Requests to the PodResources API for all pods",
+    &["server_api_version"],
+);
+static POD_RESOURCES_GET: Counters<1> = Counters::new(
+    "kubelet_pod_resources_endpoint_requests_get",
+    "Requests to the PodResources API for one pod",
+    &["server_api_version"],
+);
+static POD_RESOURCES_ALLOCATABLE: Counters<1> = Counters::new(
+    "kubelet_pod_resources_endpoint_requests_get_allocatable",
+    "Requests to the PodResources API for what the node has",
+    &["server_api_version"],
+);
+static POD_RESOURCES_GET_ERRORS: Counters<1> = Counters::new(
+    "kubelet_pod_resources_endpoint_errors_get",
+    "Requests to the PodResources API for a pod that is not there",
+    &["server_api_version"],
+);
 static PROBES: Counters<6> = Counters::new(
     "prober_probe_total",
     "Probes of containers, by what they found",
@@ -170,6 +206,13 @@ pub fn register(registry: &mut Registry) {
         &EVICTIONS,
         &DEVICES_DURATION,
         &DRIVER_DURATION,
+        &PLUGINS_REGISTERED,
+        &PLUGIN_ALLOCATION,
+        &POD_RESOURCES,
+        &POD_RESOURCES_LIST,
+        &POD_RESOURCES_GET,
+        &POD_RESOURCES_ALLOCATABLE,
+        &POD_RESOURCES_GET_ERRORS,
         &PULL_DURATION,
         &HTTP_REQUESTS,
         &HTTP_DURATION,
@@ -328,6 +371,35 @@ pub fn devices_handled(operation: &str, has_failed: bool, took: Duration) {
 
 pub fn driver_called(driver: &str, method: &str, code: &str, took: Duration) {
     DRIVER_DURATION.with([driver, code, method]).observe_time(took);
+}
+
+pub fn plugin_registered(resource: &str) {
+    PLUGINS_REGISTERED.with([resource]).inc();
+}
+
+pub fn plugin_allocated(resource: &str, took: Duration) {
+    PLUGIN_ALLOCATION.with([resource]).observe_time(took);
+}
+
+/// What is asked of the PodResources API.
+#[derive(Clone, Copy)]
+pub enum PodResourcesCall {
+    List,
+    Get,
+    GetAllocatable,
+}
+
+pub fn pod_resources_asked(call: PodResourcesCall) {
+    POD_RESOURCES.with(["v1"]).inc();
+    match call {
+        PodResourcesCall::List => POD_RESOURCES_LIST.with(["v1"]).inc(),
+        PodResourcesCall::Get => POD_RESOURCES_GET.with(["v1"]).inc(),
+        PodResourcesCall::GetAllocatable => POD_RESOURCES_ALLOCATABLE.with(["v1"]).inc(),
+    }
+}
+
+pub fn pod_resources_missed() {
+    POD_RESOURCES_GET_ERRORS.with(["v1"]).inc();
 }
 
 pub fn served(method: &http::Method, path: &str, took: Duration) {

@@ -58,6 +58,11 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
             tracing::info!(uid, "CPUs of an unknown pod given back");
         }
     }
+    for uid in context.device_plugins.pods() {
+        if is_orphan(&uid) && context.device_plugins.release(&uid) {
+            tracing::info!(uid, "devices of an unknown pod are free");
+        }
+    }
     for uid in context.cgroups.pods_present() {
         if !is_orphan(&uid) {
             continue;

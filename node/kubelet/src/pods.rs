@@ -92,9 +92,7 @@ impl Pods {
                 for predecessor in before {
                     predecessor.cancelled().await;
                 }
-                if let Some(ending) = doubted
-                    && let Err(ending) = shared.check_again(&pod, ending).await
-                {
+                if let Err(ending) = shared.settle(&pod, &orders, doubted).await {
                     shared.tell_rejected(&pod, &ending);
                     orders.send_modify(|orders| orders.ending = Some(ending));
                 }
@@ -264,9 +262,7 @@ impl Shared {
 
     /// A pod that runs already stays, whatever the node now thinks of it.
     fn check(&self, pod: &Pod, asks: &Asks, entries: &HashMap<String, RunningPod>) -> Result<(), Ending> {
-        let phase = pod::status(pod).phase.as_deref();
-        let has_run = phase == Some("Running") || pod::is_terminal(phase);
-        if has_run || pod.metadata.deletion_timestamp.is_some() {
+        if has_run(pod) {
             return Ok(());
         }
         let node = self.node.seen.borrow().clone();
@@ -297,6 +293,23 @@ impl Shared {
             Err(_) => return Err(ending),
         }
         self.check(pod, &Asks::of(pod), &self.entries.lock())
+    }
+
+    /// What of an admission takes time: a refusal that is looked at again, and the devices of plugins.
+    async fn settle(
+        &self,
+        pod: &Pod,
+        orders: &watch::Sender<Orders>,
+        doubted: Option<Ending>,
+    ) -> Result<(), Ending> {
+        if let Some(ending) = doubted {
+            self.check_again(pod, ending).await?;
+        }
+        if has_run(pod) || orders.borrow().ending.is_some() {
+            return Ok(());
+        }
+        let allocated = self.context.device_plugins.allocate(pod).await;
+        allocated.map_err(|error| admit::unexpected(&error))
     }
 
     fn tell_rejected(&self, pod: &Pod, ending: &Ending) {
@@ -356,6 +369,12 @@ impl Shared {
         let burstable = placed.filter(|placed| placed.asks.class == QosClass::Burstable);
         self.context.cgroups.weigh_burstable(burstable.map(|placed| placed.asks.request("cpu")).sum());
     }
+}
+
+/// Whether a pod was admitted before, or is on its way out.
+fn has_run(pod: &Pod) -> bool {
+    let phase = pod::status(pod).phase.as_deref();
+    phase == Some("Running") || pod::is_terminal(phase) || pod.metadata.deletion_timestamp.is_some()
 }
 
 /// Whether a new version of a pod is news to its worker. Most are echoes of

@@ -1,7 +1,9 @@
 //! Starting the parts of a kubelet in order, and stopping them.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::Permissions;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::cpu_manager::{self, CpuManager};
 use crate::cri;
+use crate::device_plugins::{self, DevicePlugins};
 use crate::devices::{self, Devices};
 use crate::downward;
 use crate::images::containerd::{self, Source};
@@ -34,6 +37,7 @@ use crate::node::status::{NodeStatusSource, Pressure};
 use crate::objects::Objects;
 use crate::orphans;
 use crate::plugins;
+use crate::pod_resources;
 use crate::pods::Pods;
 use crate::runtime::{self, watch::Seen};
 use crate::server;
@@ -59,6 +63,8 @@ pub enum Error {
     #[error(transparent)]
     Devices(#[from] devices::checkpoint::Error),
     #[error(transparent)]
+    DevicePlugins(#[from] device_plugins::checkpoint::Error),
+    #[error(transparent)]
     Server(#[from] server::Error),
 }
 
@@ -71,6 +77,14 @@ pub async fn run(
 ) -> Result<(), Error> {
     for name in ["pods", "plugins", PLUGIN_SOCKETS] {
         make_directory(&config.root_dir.join(name))?;
+    }
+    for name in [device_plugins::SOCKETS, pod_resources::SOCKETS] {
+        let directory = config.root_dir.join(name);
+        make_directory(&directory)?;
+        // whoever opens a socket in there speaks for the node's devices
+        if let Err(error) = std::fs::set_permissions(&directory, Permissions::from_mode(0o750)) {
+            tracing::warn!(directory = %directory.display(), %error, "others may open its sockets");
+        }
     }
     make_directory(&config.pod_logs_dir)?;
     // Containers start in other mount namespaces: what is mounted in a volume reaches them, or comes from them, only
@@ -204,6 +218,7 @@ impl Parts {
             }
         });
         let devices = Arc::new(Devices::new(client.clone(), &config.root_dir, wake.clone())?);
+        let device_plugins = Arc::new(DevicePlugins::new(&config.root_dir, wake.clone())?);
         let objects = Arc::new(Objects::new(client.clone(), shutdown.clone(), wake));
         let cgroups = cgroups(&config, &capacity, allocatable.milli_cpu);
         let cpus = cpu_manager(&config, &machine)?;
@@ -221,6 +236,7 @@ impl Parts {
             port: listener.address().port(),
             runtime_health,
             pressure: pressure_seen,
+            device_plugins: device_plugins.clone(),
             network_problem: network_problem.clone(),
             seen: watch::Sender::new(None),
         });
@@ -243,6 +259,7 @@ impl Parts {
             cgroups,
             cpus,
             devices,
+            device_plugins,
             host_name: machine.host_name.clone(),
             host_ips: RwLock::new(addresses),
             machine_memory: machine.memory_bytes,
@@ -264,6 +281,7 @@ impl Parts {
         let tasks = TaskTracker::new();
         let synced = self.spawn_sources(&tasks, &shutdown)?.shared();
         self.spawn_plugins(synced.clone(), &tasks, &shutdown);
+        self.spawn_device_plugins(&tasks, &shutdown);
         self.spawn_upkeep(synced, &tasks, &shutdown);
         let pods = self.pods.clone();
         tasks.spawn(runtime::watch::run(
@@ -291,6 +309,7 @@ impl Parts {
         tasks.wait().await;
         self.pods.stopped().await;
         self.context.devices.stopped().await;
+        self.context.device_plugins.stopped().await;
         if let Some(informers) = &self.informers {
             informers.stopped().await;
         }
@@ -357,7 +376,8 @@ impl Parts {
         let (config, devices) = (&self.context.config, self.context.devices.clone());
         let looked = CancellationToken::new();
         let sockets = config.root_dir.join(PLUGIN_SOCKETS);
-        tasks.spawn(plugins::run(sockets, devices.clone(), looked.clone(), shutdown.clone()));
+        let handlers = self.plugin_handlers();
+        tasks.spawn(plugins::run(sockets, handlers, looked.clone(), shutdown.clone()));
         if let Some(client) = self.context.client.clone() {
             let drivers = devices.drivers.clone();
             let wiping = devices::slices::run(client, config.node_name.clone(), drivers, looked);
@@ -368,6 +388,25 @@ impl Parts {
             synced.await;
             devices::follow_drivers(&devices, &pods).await;
         });
+    }
+
+    /// Device plugins that register at the kubelet's own socket, and what others ask of pods' resources.
+    fn spawn_device_plugins(&self, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        let plugins = self.context.device_plugins.clone();
+        tasks.spawn(device_plugins::registration::run(plugins, shutdown.clone()));
+        let (context, pods) = (self.context.clone(), self.pods.clone());
+        tasks.spawn(pod_resources::run(context, pods, shutdown.clone()));
+    }
+
+    /// Who takes up plugins, by their type.
+    fn plugin_handlers(&self) -> plugins::Handlers {
+        let devices = Arc::new(devices::registration::Registration(self.context.devices.clone()));
+        let device_plugins = self.context.device_plugins.clone();
+        let device_plugins = Arc::new(device_plugins::registration::Watched(device_plugins));
+        plugins::Handlers::from([
+            (devices::registration::TYPE, devices as Arc<dyn plugins::Handler>),
+            (device_plugins::registration::TYPE, device_plugins),
+        ])
     }
 
     /// What goes on beside the pods' workers: status writes, orphans, shared CPUs, logs.

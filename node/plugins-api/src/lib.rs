@@ -1,6 +1,7 @@
 //! What the kubelet and its plugins say to each other (of Kubernetes v1.36): registration, dynamic resource allocation
-//! and the health of its devices. Messages, clients and servers are generated from `proto/` by `tests/protocols`; the
-//! kubelet calls, and the drivers that tests play serve.
+//! and the health of its devices, device plugins, and who has which resources of the node. Messages, clients and servers
+//! are generated from `proto/` by `tests/protocols`; the kubelet calls drivers and device plugins, which tests play, and
+//! serves `deviceplugin`'s Registration and `podresources`.
 
 /// A plugin that tells the kubelet of itself.
 #[rustfmt::skip]
@@ -16,3 +17,13 @@ pub mod dra;
 #[rustfmt::skip]
 #[path = "v1alpha1.rs"]
 pub mod dra_health;
+
+/// Device plugins: how they register at the kubelet's own socket, and how they are called.
+#[rustfmt::skip]
+#[path = "v1beta1.rs"]
+pub mod deviceplugin;
+
+/// What pods have of the node's resources.
+#[rustfmt::skip]
+#[path = "v1.rs"]
+pub mod podresources;

@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod claims;
 pub mod drivers;
 mod health;
+pub mod registration;
 pub mod slices;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -207,6 +208,24 @@ impl Devices {
     /// The CDI devices a container is to have.
     pub fn cdi_devices(&self, pod: &Pod, container: &Container) -> Result<Vec<String>, Error> {
         Ok(self.claims.lock().cdi_devices(pod, container)?)
+    }
+
+    /// The devices of the claims that a container names, with claim and driver; none of a claim that is not prepared.
+    pub fn of_container(&self, pod: &Pod, container: &Container) -> Vec<(String, String, Device)> {
+        let names: BTreeSet<String> = match claims::requests(pod, container) {
+            Ok(requests) => requests.into_iter().map(|(claim, _)| claim).collect(),
+            Err(error) => {
+                tracing::debug!(pod = %pod::key(pod), %error, "claims not told");
+                return vec![];
+            }
+        };
+        let claims = self.claims.lock();
+        let of_claim = |claim: String| {
+            let devices = claims.devices(pod, &claim).into_iter().flatten();
+            let named = devices.map(|(driver, device)| (claim.clone(), driver.to_owned(), device.clone()));
+            named.collect::<Vec<_>>()
+        };
+        names.into_iter().flat_map(of_claim).collect()
     }
 
     /// Adds how a pod's devices are to the statuses of its containers.

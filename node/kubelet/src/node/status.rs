@@ -19,6 +19,7 @@ use super::capacity::{Capacity, quantities};
 use super::machine::Machine;
 use crate::config::Config;
 use crate::cri;
+use crate::device_plugins::DevicePlugins;
 
 /// More images would make a node's status heavier than it is useful.
 const MAX_IMAGES: usize = 50;
@@ -51,6 +52,7 @@ pub struct NodeStatusSource {
     /// Whether the runtime answers, as its watcher last found.
     pub runtime_health: watch::Receiver<Result<(), String>>,
     pub pressure: watch::Receiver<Pressure>,
+    pub device_plugins: Arc<DevicePlugins>,
     /// Set while pods cannot get a network.
     pub network_problem: Arc<RwLock<Option<String>>>,
     /// The node as the API last had it.
@@ -80,9 +82,12 @@ impl NodeStatusSource {
         let pressure = *self.pressure.borrow();
         let mut info = self.machine.info.clone();
         info.container_runtime_version = self.runtime_version.clone();
+        let (mut capacity, mut allocatable) =
+            (quantities(&self.capacity, true), quantities(&self.allocatable, false));
+        self.device_plugins.add_to(&mut capacity, &mut allocatable);
         let mut status = NodeStatus {
-            capacity: Some(quantities(&self.capacity, true)),
-            allocatable: Some(quantities(&self.allocatable, false)),
+            capacity: Some(capacity),
+            allocatable: Some(allocatable),
             addresses: Some(self.addresses()),
             daemon_endpoints: Some(NodeDaemonEndpoints {
                 kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.port) }),

@@ -65,8 +65,8 @@ impl Worker {
         }
     }
 
-    /// Names a container's devices to the runtime, or makes them of their specifications where the runtime knows no
-    /// names.
+    /// Gives a container what its device plugins ask for, and names its CDI devices to the runtime, or makes them of
+    /// their specifications where the runtime knows no names.
     pub(super) async fn give_devices(
         &self,
         pod: &Pod,
@@ -75,7 +75,10 @@ impl Worker {
     ) -> Result<(), Held> {
         let refuse = |message: String| held("CreateContainerConfigError", message);
         let names = self.context.devices.cdi_devices(pod, &each.container);
-        let names = names.map_err(|error| refuse(error.to_string()))?;
+        let mut names = names.map_err(|error| refuse(error.to_string()))?;
+        let plugins = &self.context.device_plugins;
+        let of_plugins = plugins.prepare(pod, &each.container, config).await;
+        names.extend(of_plugins.map_err(|error| refuse(error.to_string()))?);
         if names.is_empty() {
             return Ok(());
         }

@@ -320,6 +320,7 @@ impl Worker {
         };
         let mut status = status::status(&facts, &self.status);
         self.context.devices.show(pod, &mut status);
+        self.context.device_plugins.show(pod, &mut status);
         metrics::containers_ended(&self.status, &status);
         if is_first_run(&self.status, &status) {
             let created = pod.metadata.creation_timestamp.as_ref();
@@ -329,7 +330,9 @@ impl Worker {
         self.status = status.clone();
         let api = if pod::is_static(pod) { orders.mirror.as_ref() } else { Some(pod) };
         let api = api.filter(|_| !orders.gone).map(AsRef::as_ref);
-        let told = if self.context.devices.are_held(&self.uid) { not_ended(pod, &status) } else { None };
+        let has_devices =
+            self.context.devices.are_held(&self.uid) || self.context.device_plugins.is_held_by(&self.uid);
+        let told = if has_devices { not_ended(pod, &status) } else { None };
         self.acted |= self.context.writer.set(&self.uid, api, told.as_ref().unwrap_or(&status));
         status
     }

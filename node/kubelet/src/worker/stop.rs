@@ -64,6 +64,9 @@ impl Worker {
         // a stop whose grace was too long is over with its container
         self.work.wait().await;
         self.unprepare_devices().await?;
+        if self.context.device_plugins.release(&self.uid) {
+            tracing::debug!(uid = self.uid, "devices are free");
+        }
         let orders = self.orders.borrow().clone();
         let runtime = self.look().await?;
         self.probes.follow(&orders.pod, &runtime, None, true);
