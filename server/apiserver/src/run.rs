@@ -213,10 +213,11 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
     let service_ip =
         service_range.nth(1).ok_or_else(|| config_error("the range of service addresses is too small"))?;
-    let pki = Arc::new(Pki::open_or_create(
-        config.data_dir.join("pki"),
-        certificates::serving_names(&config, advertise, service_ip),
-    )?);
+    let names = certificates::serving_names(&config, advertise, service_ip);
+    let (pki, new_files) = Pki::open(config.data_dir.join("pki"), names)?;
+    let pki = Arc::new(pki);
+    // The disk takes its time; the server is not ready before.
+    let writing = tokio::task::spawn_blocking(|| new_files.write());
     let stop = CancellationToken::new();
     let (registry, rows) = registry(&config, store.clone(), service_range);
     fill_caches(&registry, stop.clone()).await?;
@@ -252,6 +253,7 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     }
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     addresses.publish(&client).await?;
+    writing.await.map_err(config_error)??;
     let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
     let telling = if config.shared_store {
         let peers = TracePeers {
@@ -471,7 +473,7 @@ async fn api(
     let issuers = or(&config.service_account_issuers, &|| {
         vec![format!("https://kubernetes.default.svc.{}", config.cluster_domain)]
     });
-    let keys = AccountKeys::read(config, pki)?;
+    let keys = AccountKeys::at_start(config, pki)?;
     let (bound_objects, used_tokens) = CachedObjects::new(registry.clone());
     let service_accounts = ServiceAccounts::new(
         ServiceAccountConfig {
