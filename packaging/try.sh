@@ -25,7 +25,18 @@ inside() {
         mount --bind "$0" "$0"
         mount -t proc proc "$0/proc"
         mount -t sysfs sysfs "$0/sys"
-        mount -t cgroup2 cgroup2 "$0/sys/fs/cgroup"
+        if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" = cgroup2fs ]; then
+            mount -t cgroup2 cgroup2 "$0/sys/fs/cgroup"
+        else
+            # Version 1: a hierarchy for each set of controllers; the one that has none is version 2 beside them.
+            mount -t tmpfs tmpfs "$0/sys/fs/cgroup"
+            while IFS=: read -r _ controllers _; do
+                if [ -n "$controllers" ]; then
+                    mkdir "$0/sys/fs/cgroup/${controllers#name=}"
+                    mount -t cgroup -o "$controllers" cgroup "$0/sys/fs/cgroup/${controllers#name=}"
+                fi
+            done < "$0/proc/self/cgroup"
+        fi
         mount -t tmpfs tmpfs "$0/run"
         exec chroot "$0" sh -euc "$1"
     ' "$root" "$1"
@@ -53,6 +64,8 @@ chroot "$root" sh -euc '
 '
 inside '
     ferry demo
-    ferry check security | tail -n 1 || true
+    # Some items of a demo cluster fail, by design; that all are judged is what counts.
+    ferry check security > /tmp/judged || true
+    tail -n 1 /tmp/judged | grep "passed, "
     ferry down --purge
 '

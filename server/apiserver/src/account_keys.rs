@@ -17,6 +17,22 @@ pub struct AccountKeys {
 }
 
 impl AccountKeys {
+    /// A server's own key may not be in its file yet when it starts for the first time.
+    pub fn at_start(config: &Config, pki: &Pki) -> Result<AccountKeys, StartError> {
+        let signing = match &config.service_account_signing_key_file {
+            Some(path) => read(path)?,
+            None => pki.service_account_key().to_owned(),
+        };
+        let mut verifying = read_all(&config.service_account_key_files)?;
+        if verifying.is_empty() {
+            let own = pki.service_account_public_key();
+            verifying = read_all(&public_keys(pki.directory())?)?;
+            verifying.retain(|key| key != own);
+            verifying.push(own.to_owned());
+        }
+        Ok(AccountKeys { signing, verifying })
+    }
+
     pub fn read(config: &Config, pki: &Pki) -> Result<AccountKeys, StartError> {
         let signing = config.service_account_signing_key_file.as_deref();
         let own = pki.directory().join("sa.key");
@@ -24,10 +40,7 @@ impl AccountKeys {
         if files.is_empty() {
             files = public_keys(pki.directory())?;
         }
-        Ok(AccountKeys {
-            signing: read(signing.unwrap_or(&own))?,
-            verifying: files.iter().map(|path| read(path)).collect::<Result<_, _>>()?,
-        })
+        Ok(AccountKeys { signing: read(signing.unwrap_or(&own))?, verifying: read_all(&files)? })
     }
 }
 
@@ -43,6 +56,10 @@ fn public_keys(directory: &Path) -> Result<Vec<PathBuf>, StartError> {
     }
     found.sort();
     Ok(found)
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Vec<String>, StartError> {
+    paths.iter().map(|path| read(path)).collect()
 }
 
 fn read(path: &Path) -> Result<String, StartError> {

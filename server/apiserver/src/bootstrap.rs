@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ferry_client::error;
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -47,22 +48,26 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 impl Bootstrap {
-    pub async fn run(&self, client: &Client) -> Result<(), kube::Error> {
+    /// The namespaces themselves, and what is in none.
+    pub async fn without_namespace(&self, client: &Client) -> Result<(), kube::Error> {
         let mut span = ferry_trace::span("apiserver.bootstrap");
-        for name in NAMESPACES {
-            ensure(client, "", "v1", "Namespace", None, name, json!({})).await?;
-        }
+        span.set("namespaces", NAMESPACES.len() as i64);
+        let namespaces = NAMESPACES.map(|name| ensure(client, "", "v1", "Namespace", None, name, json!({})));
         let range = json!({"spec": {"cidrs": [self.service_cidr]}});
-        ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range).await?;
-        ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service()).await?;
-        self.announce(client).await?;
-        again_after_others(|| track_tokens(client)).await?;
+        let range = ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range);
         let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
             let class = json!({"value": value, "description": description});
             ensure(client, "scheduling.k8s.io", "v1", "PriorityClass", None, name, class)
         });
-        futures::future::try_join_all(classes).await?;
-        span.set("namespaces", NAMESPACES.len() as i64);
+        tokio::try_join!(try_join_all(namespaces), range, try_join_all(classes))?;
+        Ok(())
+    }
+
+    /// What is in namespaces, which are there.
+    pub async fn in_namespaces(&self, client: &Client) -> Result<(), kube::Error> {
+        let service = ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service());
+        let tracking = again_after_others(|| track_tokens(client));
+        tokio::try_join!(service, self.announce(client), tracking)?;
         Ok(())
     }
 

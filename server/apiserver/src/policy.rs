@@ -18,19 +18,30 @@ pub async fn bootstrap(client: &Client) -> Result<(), kube::Error> {
 async fn reconcile(client: &Client) -> Result<(), kube::Error> {
     let mut span = ferry_trace::span("apiserver.policy");
     let params = ListParams::default();
+    let api = (
+        Api::all(client.clone()),
+        Api::all(client.clone()),
+        Api::all(client.clone()),
+        Api::all(client.clone()),
+    );
+    let (cluster_roles, cluster_role_bindings, roles, role_bindings) =
+        tokio::try_join!(api.0.list(&params), api.1.list(&params), api.2.list(&params), api.3.list(&params))?;
     let existing = Policy {
-        cluster_roles: Api::all(client.clone()).list(&params).await?.items,
-        cluster_role_bindings: Api::all(client.clone()).list(&params).await?.items,
-        roles: Api::all(client.clone()).list(&params).await?.items,
-        role_bindings: Api::all(client.clone()).list(&params).await?.items,
+        cluster_roles: cluster_roles.items,
+        cluster_role_bindings: cluster_role_bindings.items,
+        roles: roles.items,
+        role_bindings: role_bindings.items,
     };
     let changes = bootstrap_policy::reconcile::plan(&existing, &bootstrap_policy::policy());
     span.set("changes", !changes.is_empty());
     let Policy { cluster_roles, cluster_role_bindings, roles, role_bindings } = changes.create;
-    create_all::<ClusterRole>(client, cluster_roles, |client, _| Api::all(client)).await?;
-    create_all::<Role>(client, roles, Api::namespaced).await?;
-    create_all::<ClusterRoleBinding>(client, cluster_role_bindings, |client, _| Api::all(client)).await?;
-    create_all::<RoleBinding>(client, role_bindings, Api::namespaced).await?;
+    // A binding that is there before its role grants nothing yet.
+    tokio::try_join!(
+        create_all::<ClusterRole>(client, cluster_roles, |client, _| Api::all(client)),
+        create_all::<Role>(client, roles, Api::namespaced),
+        create_all::<ClusterRoleBinding>(client, cluster_role_bindings, |client, _| Api::all(client)),
+        create_all::<RoleBinding>(client, role_bindings, Api::namespaced),
+    )?;
 
     let everywhere = PostParams::default();
     for role in changes.update.cluster_roles {

@@ -18,6 +18,8 @@ use ferry_registry::settings::StorageFormat;
 use ferry_registry::{Registry, Settings};
 use ferry_store::Store;
 use ferry_trace::{History, Retention};
+use futures::TryFutureExt;
+use futures::future::OptionFuture;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -213,10 +215,11 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let service_range: AddressRange = config.service_cidr.parse().map_err(config_error)?;
     let service_ip =
         service_range.nth(1).ok_or_else(|| config_error("the range of service addresses is too small"))?;
-    let pki = Arc::new(Pki::open_or_create(
-        config.data_dir.join("pki"),
-        certificates::serving_names(&config, advertise, service_ip),
-    )?);
+    let names = certificates::serving_names(&config, advertise, service_ip);
+    let (pki, new_files) = Pki::open(config.data_dir.join("pki"), names)?;
+    let pki = Arc::new(pki);
+    // The disk takes its time; the server is not ready before.
+    let writing = tokio::task::spawn_blocking(|| new_files.write());
     let stop = CancellationToken::new();
     let (registry, rows) = registry(&config, store.clone(), service_range);
     fill_caches(&registry, stop.clone()).await?;
@@ -235,6 +238,9 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     }
     let serving_certificate = config.given.serving(&pki)?;
     let tls = certificates::server_tls(&config, &pki, serving_certificate.clone())?;
+    if let Some(fairness) = api.flow_control.fairness() {
+        tokio::spawn(fairness.clone().run(stop.clone()));
+    }
     let serving = tokio::spawn(server::serve(api.clone(), listener, tls, stop.clone()));
 
     let bootstrap = Bootstrap {
@@ -243,15 +249,19 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         port: address.port(),
         trust: config.given.trust(&pki)?,
     };
-    write_default_objects(&config, &api, &bootstrap, &client, &stop).await?;
     let front_proxy =
         Arc::new(FrontProxy::new(certificates::certified_key(&config.given.front_proxy_client(&pki)?)?));
-    let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
-    if let Some(aggregation) = aggregation {
-        aggregation.start().await;
-    }
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
-    addresses.publish(&client).await?;
+    let defaults = Defaults { config: &config, api: &api, client: &client, bootstrap: &bootstrap };
+    let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
+    let registering = OptionFuture::from(aggregation.map(Aggregation::start));
+    tokio::join!(registering, defaults.write(&addresses)).1?;
+    writing.await.map_err(config_error)??;
+    certificates::write_kubeconfig(&config, &pki, &url)?;
+    api.health.started();
+    if let Some(fairness) = api.flow_control.fairness().filter(|_| serves_flow_control(&api)) {
+        tokio::spawn(fairness.clone().keep(client.clone(), stop.clone()));
+    }
     let announcing = tokio::spawn(addresses.clone().keep(client.clone(), stop.clone()));
     let telling = if config.shared_store {
         let peers = TracePeers {
@@ -270,7 +280,6 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let instance = advertised.ip().to_string();
     tokio::spawn(address_repair::start(registry.clone(), client.clone(), &instance, stop.clone()));
     follow_usage(&config, &api, &client, registry, usage, &stop)?;
-    certificates::write_kubeconfig(&config, &pki, &url)?;
     let upkeep = Upkeep {
         config,
         pki: pki.clone(),
@@ -284,7 +293,6 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         url: url.clone(),
     };
     tokio::spawn(upkeep.run(stop.clone()));
-    api.health.started();
     span.set("address", address.to_string());
     Ok(Running { api, pki, address, url, stop, serving, announcing, telling, store })
 }
@@ -320,19 +328,36 @@ fn registry(
     (Arc::new(Registry::new(store, &rows, settings)), rows)
 }
 
-/// What every cluster has: namespaces, the `kubernetes` Service, roles and bindings, flow control.
-async fn write_default_objects(
-    config: &Config,
-    api: &Api,
-    bootstrap: &Bootstrap,
-    client: &kube::Client,
-    stop: &CancellationToken,
-) -> Result<(), StartError> {
-    bootstrap.run(client).await?;
-    if config.authorization_modes.iter().any(|mode| mode == "RBAC") {
-        policy::bootstrap(client).await?;
+/// What every cluster has, through the API like everything else.
+struct Defaults<'a> {
+    config: &'a Config,
+    api: &'a Api,
+    client: &'a kube::Client,
+    bootstrap: &'a Bootstrap,
+}
+
+impl Defaults<'_> {
+    /// The store syncs once for what it is told at once, so all goes out together that needs nothing else to be there.
+    async fn write(&self, addresses: &ServerAddresses) -> Result<(), StartError> {
+        let (bootstrap, client) = (self.bootstrap, self.client);
+        tokio::try_join!(bootstrap.without_namespace(client).err_into(), self.flow_control())?;
+        let policy = async {
+            match self.config.authorization_modes.iter().any(|mode| mode == "RBAC") {
+                true => policy::bootstrap(client).await.map_err(StartError::from),
+                false => Ok(()),
+            }
+        };
+        let within = bootstrap.in_namespaces(client).err_into();
+        tokio::try_join!(within, policy, addresses.publish(client).err_into())?;
+        Ok(())
     }
-    start_flow_control(api, client, stop).await
+
+    async fn flow_control(&self) -> Result<(), StartError> {
+        match self.api.flow_control.fairness().filter(|_| serves_flow_control(self.api)) {
+            Some(fairness) => Ok(fairness.write_objects(self.client).await?),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Samples what containers use, where an admission plugin wants to know.
@@ -471,7 +496,7 @@ async fn api(
     let issuers = or(&config.service_account_issuers, &|| {
         vec![format!("https://kubernetes.default.svc.{}", config.cluster_domain)]
     });
-    let keys = AccountKeys::read(config, pki)?;
+    let keys = AccountKeys::at_start(config, pki)?;
     let (bound_objects, used_tokens) = CachedObjects::new(registry.clone());
     let service_accounts = ServiceAccounts::new(
         ServiceAccountConfig {
@@ -541,20 +566,9 @@ fn flow_control(config: &Config, registry: &Registry) -> Result<FlowControl, Sta
     Ok(flow_control)
 }
 
-/// Writes the objects that flow control begins with, and keeps them.
-async fn start_flow_control(
-    api: &Api,
-    client: &kube::Client,
-    stop: &CancellationToken,
-) -> Result<(), StartError> {
-    let Some(fairness) = api.flow_control.fairness() else { return Ok(()) };
-    tokio::spawn(fairness.clone().run(stop.clone()));
+fn serves_flow_control(api: &Api) -> bool {
     let is_served = |plural| api.served().kind(flow_control::GROUP, "v1", plural).is_some();
-    if is_served("flowschemas") && is_served("prioritylevelconfigurations") {
-        fairness.reconcile(client).await?;
-        tokio::spawn(fairness.clone().keep(client.clone(), stop.clone()));
-    }
-    Ok(())
+    is_served("flowschemas") && is_served("prioritylevelconfigurations")
 }
 
 /// The directory is beside the store, and its own: it can be removed at any time.

@@ -10,11 +10,11 @@
 //!
 //! Keys are ECDSA P-256: made in well under a millisecond and accepted everywhere.
 
+mod new_files;
+
 use std::{
     collections::BTreeSet,
-    fs,
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -29,6 +29,7 @@ use rcgen::{
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
+pub use self::new_files::NewFiles;
 use crate::{
     certificate::{CertificateFacts, read_certificate},
     kubeconfig::{Kubeconfig, KubeconfigCredentials},
@@ -89,9 +90,11 @@ pub const SHARED_FILES: [&str; 6] =
 /// elsewhere.
 pub fn found(directory: &Path) -> Result<(), PkiError> {
     let now = SystemTime::now();
-    Authority::open_or_create(directory, "ca", "kubernetes", CA_VALIDITY, now)?;
-    Authority::open_or_create(directory, "front-proxy-ca", "front-proxy-ca", CA_VALIDITY, now)?;
-    open_or_create_key(directory, "sa").map(|_| ())
+    let mut new = NewFiles::default();
+    Authority::open_or_create(directory, "ca", "kubernetes", CA_VALIDITY, now, &mut new)?;
+    Authority::open_or_create(directory, "front-proxy-ca", "front-proxy-ca", CA_VALIDITY, now, &mut new)?;
+    open_or_create_key(directory, "sa", &mut new)?;
+    new.write()
 }
 
 /// A certificate and its key, as PEM.
@@ -136,24 +139,39 @@ impl Pki {
         config: PkiConfig,
         now: SystemTime,
     ) -> Result<Self, PkiError> {
+        let (pki, new) = Pki::open_at(directory, config, now)?;
+        new.write()?;
+        Ok(pki)
+    }
+
+    /// The same, but what had to be made is still to be written: nothing that hangs on it may be promised before.
+    pub fn open(directory: impl Into<PathBuf>, config: PkiConfig) -> Result<(Self, NewFiles), PkiError> {
+        Pki::open_at(directory, config, SystemTime::now())
+    }
+
+    fn open_at(
+        directory: impl Into<PathBuf>,
+        config: PkiConfig,
+        now: SystemTime,
+    ) -> Result<(Self, NewFiles), PkiError> {
         let _span = ferry_trace::span("auth.pki");
         let directory = directory.into();
         create_directory(&directory)?;
-        let ca = Authority::open_or_create(&directory, "ca", "kubernetes", config.ca_validity, now)?;
-        let front_proxy_ca = Authority::open_or_create(
-            &directory,
-            "front-proxy-ca",
-            "front-proxy-ca",
-            config.ca_validity,
-            now,
-        )?;
-        let files = Files { directory: &directory, validity: config.leaf_validity, now };
+        let mut new = NewFiles::default();
+        let validity = config.ca_validity;
+        let ca = Authority::open_or_create(&directory, "ca", "kubernetes", validity, now, &mut new)?;
+        let front_proxy = "front-proxy-ca";
+        let front_proxy_ca =
+            Authority::open_or_create(&directory, front_proxy, front_proxy, validity, now, &mut new)?;
+        let mut files = Files { directory: &directory, validity: config.leaf_validity, now, new };
         let (serving, _) = files.leaf(&ca, &Leaf::serving(&config.names))?;
         let (kubelet_client, _) = files.leaf(&ca, &Leaf::kubelet_client())?;
         let (front_proxy_client, _) = files.leaf(&front_proxy_ca, &Leaf::front_proxy_client())?;
-        let (service_account_key, service_account_public_key) = open_or_create_key(&directory, "sa")?;
+        let mut new = files.new;
+        let (service_account_key, service_account_public_key) =
+            open_or_create_key(&directory, "sa", &mut new)?;
         let serving = certified_key(&serving, &directory.join("apiserver.crt"))?;
-        Ok(Pki {
+        let pki = Pki {
             config: RwLock::new(config),
             ca: RwLock::new(Arc::new(ca)),
             front_proxy_ca: RwLock::new(Arc::new(front_proxy_ca)),
@@ -163,7 +181,8 @@ impl Pki {
             service_account_key,
             service_account_public_key,
             directory,
-        })
+        };
+        Ok((pki, new))
     }
 
     /// Renews what has used up two thirds of its life, and the serving certificate also when the
@@ -176,25 +195,36 @@ impl Pki {
             config.clone()
         };
         let mut renewed = Vec::new();
+        let mut files = Files {
+            directory: &self.directory,
+            validity: config.leaf_validity,
+            now,
+            new: NewFiles::default(),
+        };
         for (slot, what) in [(&self.ca, Renewed::Ca), (&self.front_proxy_ca, Renewed::FrontProxyCa)] {
             let authority = slot.read().clone();
-            if let Some(fresh) = authority.renewed(&self.directory, config.ca_validity, now)? {
+            if let Some(fresh) =
+                authority.renewed(&self.directory, config.ca_validity, now, &mut files.new)?
+            {
+                files.write()?;
                 *slot.write() = Arc::new(fresh);
                 renewed.push(what);
             }
         }
-        let files = Files { directory: &self.directory, validity: config.leaf_validity, now };
         let ca = self.ca.read().clone();
         if let (pair, true) = files.leaf(&ca, &Leaf::serving(&config.names))? {
+            files.write()?;
             self.serving.replace(certified_key(&pair, &self.directory.join("apiserver.crt"))?);
             renewed.push(Renewed::Serving);
         }
         if let (pair, true) = files.leaf(&ca, &Leaf::kubelet_client())? {
+            files.write()?;
             *self.kubelet_client.write() = pair;
             renewed.push(Renewed::KubeletClient);
         }
         let front_proxy_ca = self.front_proxy_ca.read().clone();
         if let (pair, true) = files.leaf(&front_proxy_ca, &Leaf::front_proxy_client())? {
+            files.write()?;
             *self.front_proxy_client.write() = pair;
             renewed.push(Renewed::FrontProxyClient);
         }
@@ -316,6 +346,7 @@ impl Authority {
         common_name: &str,
         validity: Duration,
         now: SystemTime,
+        new: &mut NewFiles,
     ) -> Result<Self, PkiError> {
         let (certificate_path, key_path) = paths(directory, name);
         let key_pem = match read_optional(&key_path)? {
@@ -327,7 +358,7 @@ impl Authority {
             }
             None => {
                 let pem = generate_key(common_name)?;
-                write_private(&key_path, &pem)?;
+                new.add(&key_path, &pem);
                 pem
             }
         };
@@ -336,12 +367,12 @@ impl Authority {
             Some(pem) => pem,
             None => {
                 let pem = self_sign(common_name, &key, validity, now)?;
-                write_private(&certificate_path, &pem)?;
+                new.add(&certificate_path, &pem);
                 pem
             }
         };
         let authority = Authority::parse(name, pem, key, &certificate_path)?;
-        Ok(authority.renewed(directory, validity, now)?.unwrap_or(authority))
+        Ok(authority.renewed(directory, validity, now, new)?.unwrap_or(authority))
     }
 
     fn parse(name: &'static str, pem: String, key: KeyPair, path: &Path) -> Result<Self, PkiError> {
@@ -360,6 +391,7 @@ impl Authority {
         directory: &Path,
         validity: Duration,
         now: SystemTime,
+        new: &mut NewFiles,
     ) -> Result<Option<Self>, PkiError> {
         if !is_due(&self.facts, now) {
             return Ok(None);
@@ -370,7 +402,7 @@ impl Authority {
         if self.facts.not_after > now {
             pem.push_str(&self.pem);
         }
-        write_private(&certificate_path, &pem)?;
+        new.add(&certificate_path, &pem);
         Authority::parse(self.name, pem, key, &certificate_path).map(Some)
     }
 
@@ -460,11 +492,16 @@ struct Files<'a> {
     directory: &'a Path,
     validity: Duration,
     now: SystemTime,
+    new: NewFiles,
 }
 
 impl Files<'_> {
+    fn write(&mut self) -> Result<(), PkiError> {
+        std::mem::take(&mut self.new).write()
+    }
+
     /// The certificate on disk if it is still good, else a new one, and whether it is new.
-    fn leaf(&self, authority: &Authority, leaf: &Leaf<'_>) -> Result<(PemPair, bool), PkiError> {
+    fn leaf(&mut self, authority: &Authority, leaf: &Leaf<'_>) -> Result<(PemPair, bool), PkiError> {
         let (certificate_path, key_path) = paths(self.directory, leaf.file);
         if let (Some(certificate), Some(key)) = (read_optional(&certificate_path)?, read_optional(&key_path)?)
             && is_still_good(&certificate, leaf, self.now)
@@ -472,8 +509,8 @@ impl Files<'_> {
             return Ok((PemPair { certificate, key }, false));
         }
         let pair = authority.issue(leaf, self.validity, self.now)?;
-        write_private(&key_path, &pair.key)?;
-        write_private(&certificate_path, &pair.certificate)?;
+        self.new.add(&key_path, &pair.key);
+        self.new.add(&certificate_path, &pair.certificate);
         Ok((pair, true))
     }
 }
@@ -503,20 +540,24 @@ fn paths(directory: &Path, name: &str) -> (PathBuf, PathBuf) {
     (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")))
 }
 
-fn open_or_create_key(directory: &Path, name: &str) -> Result<(String, String), PkiError> {
+fn open_or_create_key(
+    directory: &Path,
+    name: &str,
+    new: &mut NewFiles,
+) -> Result<(String, String), PkiError> {
     let (private_path, public_path) =
         (directory.join(format!("{name}.key")), directory.join(format!("{name}.pub")));
     let private = match read_optional(&private_path)? {
         Some(pem) => pem,
         None => {
             let pem = generate_key(name)?;
-            write_private(&private_path, &pem)?;
+            new.add(&private_path, &pem);
             pem
         }
     };
     let public = parse_key(&private, &private_path)?.public_key_pem();
     if read_optional(&public_path)?.as_ref() != Some(&public) {
-        write_private(&public_path, &public)?;
+        new.add(&public_path, &public);
     }
     Ok((private, public))
 }
@@ -560,19 +601,6 @@ fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(PkiError::File { action: "reading", path: path.to_owned(), source }),
     }
-}
-
-/// Readable by the owner alone, and never seen half written: a crash leaves the old file or none.
-fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
-    let write = || -> io::Result<()> {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|source| PkiError::File { action: "writing", path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -238,13 +238,19 @@ pub async fn open_store(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
 
 async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
     std::fs::create_dir_all(&flags.data_dir).with_context(|| format!("make {}", flags.data_dir.display()))?;
-    crate::data_version::claim(&flags.data_dir)?;
+    let data_dir = flags.data_dir.clone();
+    let claiming = tokio::task::spawn_blocking(move || crate::data_version::claim(&data_dir));
+    let claimed = async { claiming.await.context("note this version")? };
     if flags.shares_store() {
         let mut config = etcd::Config::new(flags.etcd_servers.clone());
         config.tls.ca = flags.etcd_cafile.clone();
         config.tls.identity = flags.etcd_certfile.clone().zip(flags.etcd_keyfile.clone());
-        return Ok(Arc::new(Etcd::connect(config).await.context("connect to etcd")?));
+        // The one waits for the disk, the other for the network.
+        let connected = async { Etcd::connect(config).await.context("connect to etcd") };
+        let ((), store) = tokio::try_join!(claimed, connected)?;
+        return Ok(Arc::new(store));
     }
+    claimed.await?;
     let directory = flags.data_dir.join("store");
     let mut config = embedded_store(&directory);
     if flags.quota_backend_bytes > 0 {

@@ -33,17 +33,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Fairness {
     /// Writes what is missing or wrong, and returns when it is in force, or when others keep changing it.
-    pub async fn reconcile(&self, client: &Client) -> Result<(), kube::Error> {
+    pub async fn write_objects(&self, client: &Client) -> Result<(), kube::Error> {
         let _span = ferry_trace::span("apiserver.flowControl");
         for _ in 0..TRIES {
             let (levels, schemas) = self.planned();
             if levels.is_empty() && schemas.is_empty() {
                 break;
             }
-            write_all(client, levels).await?;
-            write_all(client, schemas).await?;
+            tokio::try_join!(write_all(client, levels), write_all(client, schemas))?;
             self.until(|| self.planned() == (Vec::new(), Vec::new())).await;
         }
+        Ok(())
+    }
+
+    async fn write_conditions(&self, client: &Client) -> Result<(), kube::Error> {
         for _ in 0..TRIES {
             let conditions = self.wrong_conditions();
             if conditions.is_empty() {
@@ -77,6 +80,11 @@ impl Fairness {
             bootstrap::plan(&bootstrap::priority_levels(), &levels),
             bootstrap::plan(&bootstrap::flow_schemas(), &schemas),
         )
+    }
+
+    async fn reconcile(&self, client: &Client) -> Result<(), kube::Error> {
+        self.write_objects(client).await?;
+        self.write_conditions(client).await
     }
 
     /// Keeps objects and conditions until the server stops.

@@ -13,8 +13,7 @@ use k8s_openapi::{
 use super::{AUTO_UPDATE_ANNOTATION, Policy};
 use crate::authorize::rbac::covers;
 
-/// What to write, in this order: roles before the bindings that refer to them. The namespaces of
-/// [`Policy::roles`] and [`Policy::role_bindings`] have to exist first.
+/// What to write. The namespaces of [`Policy::roles`] and [`Policy::role_bindings`] have to exist first.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub create: Policy,
