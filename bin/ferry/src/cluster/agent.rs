@@ -1,4 +1,4 @@
-//! `ferry agent`: a further node of a cluster, in the foreground.
+//! `ferry agent`: an additional node of a cluster, in the foreground.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ const RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Args, Clone)]
 pub struct Flags {
-    /// Where the API server is: https://HOST:6443; another one than before, if it has moved. Of several servers of one
-    /// cluster any will do
+    /// URL of the API server: https://HOST:6443; any of them if the cluster has several. Pass the new URL if the server
+    /// has moved
     #[arg(long, required = true, value_delimiter = ',')]
     server: Vec<String>,
-    /// What `ferry token create` printed; needed the first time only
+    /// Token from `ferry token create`; required for the first start only
     #[arg(long)]
     token: Option<Token>,
     #[arg(long, default_value = DEFAULT_DATA_DIR)]

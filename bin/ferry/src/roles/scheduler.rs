@@ -15,10 +15,10 @@ use super::serving::{self, ServingFlags};
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
-    /// A KubeSchedulerConfiguration
+    /// KubeSchedulerConfiguration file; it overrides the flags
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The older form: predicates and priorities by name
+    /// Policy file, the older format: predicates and priorities by name
     #[arg(long, conflicts_with = "config")]
     policy_config_file: Option<PathBuf>,
     #[command(flatten)]

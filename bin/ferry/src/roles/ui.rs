@@ -10,13 +10,13 @@ use serde::Deserialize;
 
 #[derive(Args)]
 pub struct Flags {
-    /// The cluster whose administrator signs in
+    /// Data directory of the cluster whose administrator signs in
     #[arg(long, conflicts_with = "kubeconfig")]
     data_dir: Option<PathBuf>,
-    /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
+    /// Kubeconfig with the credentials to sign in with [default: $KUBECONFIG, then ~/.kube/config]
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
-    /// Only print the link, also where there is a browser to open it with
+    /// Print the link without opening a browser
     #[arg(long)]
     no_open: bool,
 }

@@ -22,19 +22,19 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum What {
-    /// CPU of an API server for each of a client's requests
+    /// Measure the API server's CPU per request
     Api(api::Flags),
-    /// What the control plane uses with thousands of nodes, whose kubelets are simulated, and pods on them
+    /// Measure the control plane with thousands of simulated kubelets and their pods
     Cluster(cluster::Flags),
-    /// CPU and memory of the controllers while a large Deployment comes and goes
+    /// Measure CPU and memory of the controllers while a large Deployment is created and deleted
     Controllers(controllers::Flags),
-    /// Memory and CPU of an API server with many CustomResourceDefinitions, and what one more costs
+    /// Measure memory and CPU of an API server with many CustomResourceDefinitions, and the cost of one more
     Definitions(definitions::Flags),
-    /// CPU of an API server for each request about custom objects, beside built-in ones of the same content
+    /// Compare the API server's CPU per request for custom objects and built-in ones with the same fields
     Objects(objects::Flags),
-    /// Pods bound per second among many nodes that no kubelet stands behind
+    /// Measure the pods bound per second on many simulated nodes
     Scheduler(scheduler::Flags),
-    /// Whether anything grows while workloads come and go for hours
+    /// Check that no resource usage grows while workloads are created and deleted for hours
     Soak(soak::Flags),
 }
 
