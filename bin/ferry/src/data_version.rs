@@ -29,7 +29,7 @@ pub fn claim(data_dir: &Path) -> anyhow::Result<()> {
         Claim::Held => Ok(()),
         Claim::Note => {
             if let Some(recorded) = recorded {
-                tracing::info!(from = %recorded, to = %running, "the data directory has another version");
+                tracing::info!(from = %recorded, to = %running, "the data directory was last used by another version");
             }
             write_private(&path, &format!("{running}\n"))
         }

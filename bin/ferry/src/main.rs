@@ -232,7 +232,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Trace(flags) => roles::trace::run(*flags),
         Role::Ui(flags) => roles::ui::run(&flags),
         Role::Why(flags) => roles::trace::why(*flags),
-        Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
+        Role::Kubectl { .. } => anyhow::bail!("kubectl runs before flags are parsed"),
     }
 }
 

@@ -16,7 +16,7 @@ const ANY: &str = "kubernetes.default.svc";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadServers {
-    #[error("{0:?} is no address of a server, like https://HOST:6443")]
+    #[error("{0:?} is not a server URL like https://HOST:6443")]
     Address(String),
     #[error("servers of one cluster have the same port: {0} and {1} differ")]
     Ports(u16, u16),

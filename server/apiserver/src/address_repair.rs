@@ -382,7 +382,7 @@ impl Repair {
     }
 
     fn tell<K: kube::Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
-        tracing::warn!(reason, note, "an address and its service do not agree");
+        tracing::warn!(reason, note, "an IP address and its Service are inconsistent");
         self.recorder.event(about, EventType::Warning, reason, action, note);
     }
 

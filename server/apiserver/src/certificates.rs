@@ -87,7 +87,7 @@ impl Upkeep {
                     }
                 }
                 Ok(_) => {}
-                Err(error) => tracing::error!(%error, "whom to believe cannot be read"),
+                Err(error) => tracing::error!(%error, "cannot read the certificate authorities"),
             }
         }
     }

@@ -81,7 +81,7 @@ pub async fn note_uses(
         let secrets: kube::Api<Secret> = kube::Api::namespaced(client.clone(), &namespace);
         let patched = secrets.patch(&secret, &PatchParams::default(), &Patch::Merge(patch)).await;
         if let Err(error) = ferry_client::error::ignore_not_found(patched) {
-            tracing::warn!(%error, namespace, secret, "the use of a token was not noted");
+            tracing::warn!(%error, namespace, secret, "cannot record the use of a token");
         }
     }
 }

@@ -87,7 +87,7 @@ impl TracePeers {
         let follow = async {
             loop {
                 if let Err(error) = peers.clone().watch(&alive, &others, &mut followers, &stop).await {
-                    tracing::debug!(%error, "the other servers cannot be followed, trying again");
+                    tracing::debug!(%error, "cannot watch the other servers, trying again");
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -153,7 +153,7 @@ impl TracePeers {
             match silent.in_scope(self.send_all(peer, &mut client, &mut told)).await {
                 Ok(()) => pause = RETRY,
                 Err(error) => {
-                    tracing::debug!(%peer, %error, "spans not told to another server, will try again");
+                    tracing::debug!(%peer, %error, "cannot send spans to another server, trying again");
                     // Its address may be another's now, or our certificate renewed.
                     client = None;
                     stop.run_until_cancelled(tokio::time::sleep(pause)).await;
@@ -211,7 +211,9 @@ impl TracePeers {
             for peer in alive {
                 match silent.in_scope(self.missed(peer, from)).await {
                     Ok(missed) => return self.take_over(missed, peer).await,
-                    Err(error) => tracing::debug!(%peer, %error, "what was missed is not told"),
+                    Err(error) => {
+                        tracing::debug!(%peer, %error, "cannot send missed spans to another server")
+                    }
                 }
             }
             tokio::time::sleep(MAX_RETRY).await;
@@ -268,7 +270,7 @@ enum Error {
     Pack(std::io::Error),
     #[error(transparent)]
     Ask(#[from] kube::Error),
-    #[error("it does not answer in time")]
+    #[error("it did not respond in time")]
     Silent,
 }
 

@@ -156,7 +156,7 @@ impl Endpoint {
         };
         match tokio::time::timeout(TIMEOUT, exchange).await {
             Ok(result) => result,
-            Err(_) => Err(unreachable(&"it does not answer in time")),
+            Err(_) => Err(unreachable(&"it did not respond in time")),
         }
     }
 }

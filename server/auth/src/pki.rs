@@ -73,7 +73,7 @@ impl PkiConfig {
 pub enum PkiError {
     #[error("{action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} does not hold what it should: {reason}", path.display())]
+    #[error("{} is malformed: {reason}", path.display())]
     Malformed { path: PathBuf, reason: String },
     #[error("signing a certificate for {subject}: {source}")]
     Sign { subject: String, source: rcgen::Error },

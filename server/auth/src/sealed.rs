@@ -15,11 +15,11 @@ pub enum Error {
     Key,
     #[error("the system gives no random bytes")]
     Random,
-    #[error("the bytes are too many to be sealed")]
+    #[error("too many bytes to encrypt")]
     Seal,
-    #[error("the sealed bytes are cut off")]
+    #[error("the encrypted bytes are truncated")]
     Short,
-    #[error("the bytes were sealed with another secret, for another purpose, or changed since")]
+    #[error("the bytes were encrypted with another secret or for another purpose, or they were modified")]
     Foreign,
 }
 

@@ -83,7 +83,7 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
     drop(span);
     parts.ready();
     shutdown.cancelled().await;
-    tracing::info!("stopping; containers go on");
+    tracing::info!("stopping; containers keep running");
     tasks.close();
     tasks.wait().await;
     end.await.context("watch the host's address")

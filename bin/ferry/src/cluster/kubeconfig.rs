@@ -75,7 +75,7 @@ const LISTS: [(&str, &str); 3] = [("clusters", "cluster"), ("users", "user"), ("
 fn with_context(before: Option<Value>, name: &str, admin: &Value) -> anyhow::Result<Value> {
     let mut config = before.unwrap_or_else(|| json!({"apiVersion": "v1", "kind": "Config"}));
     if !config.is_object() {
-        bail!("it is no kubeconfig");
+        bail!("not a kubeconfig");
     }
     for (list, key) in LISTS {
         let content = match key {

@@ -155,7 +155,7 @@ impl Parts {
                 return;
             }
             let why = ended.err().map_or_else(|| "ended by itself".to_owned(), |error| format!("{error:#}"));
-            tracing::error!(part = name, why, "a part of the cluster ended and is started again");
+            tracing::error!(part = name, why, "a part of the cluster failed and is restarted");
             self.failed(name, &why);
             if began.elapsed() > BACKOFF.1 {
                 wait = BACKOFF.0;

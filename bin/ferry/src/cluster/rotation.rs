@@ -23,7 +23,7 @@ pub async fn due(directory: PathBuf) {
     loop {
         tokio::time::sleep(ROUND).await;
         if Identity::below(&directory, &[]).is_due() || is_due(&Keys::below(&directory).certificate) {
-            return tracing::info!("the node's certificates are due");
+            return tracing::info!("the node's certificates have to be renewed");
         }
     }
 }

@@ -81,7 +81,7 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
     running.warm_documents();
     tracing::info!(url = %running.url, "the cluster is ready");
     shutdown.cancelled().await;
-    tracing::info!("stopping; containers go on");
+    tracing::info!("stopping; containers keep running");
     // Parts end before the API they are clients of.
     tasks.close();
     tasks.wait().await;

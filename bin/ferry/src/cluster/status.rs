@@ -59,7 +59,7 @@ pub fn snapshot(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
     match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
-            .with_context(|| format!("{} does not hold what it should", path.display())),
+            .with_context(|| format!("{} is malformed", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
     }

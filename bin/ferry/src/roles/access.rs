@@ -118,7 +118,7 @@ impl AccessFlags {
 
 /// As upstream writes durations: `1h30m`, `45s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is no duration like 5m or 30s");
+    let bad = || format!("{text:?} is not a duration like 5m or 30s");
     let (mut total, mut rest) = (Duration::ZERO, text);
     if rest.is_empty() {
         return Err(bad());

@@ -64,7 +64,7 @@ impl LeaderFlags {
 pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Option<jiff::SignedDuration> = text.parse().ok();
     let parsed = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-    parsed.ok_or_else(|| format!("{text:?} is no duration like 15s"))
+    parsed.ok_or_else(|| format!("{text:?} is not a duration like 15s"))
 }
 
 /// A component that has ended waits this long for blocking threads. Everything that must not be lost is written before; the

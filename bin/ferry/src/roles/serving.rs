@@ -115,7 +115,7 @@ async fn client_ca(client: &Client) -> Option<ClientCa> {
     match maps.get("extension-apiserver-authentication").await {
         Ok(map) => map.data?.remove("client-ca-file").map(ClientCa::Pem),
         Err(error) => {
-            tracing::warn!(%error, "client certificates are not known at the port for metrics, only tokens are");
+            tracing::warn!(%error, "the metrics port accepts tokens only, no client certificates");
             None
         }
     }

@@ -14,9 +14,9 @@ const RESERVED: &str = "x-remote-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unspeakable {
-    #[error("the user cannot be told to the API server behind: {0}")]
+    #[error("cannot pass the user to the aggregated API server: {0}")]
     Value(#[from] InvalidHeaderValue),
-    #[error("the user cannot be told to the API server behind: {0}")]
+    #[error("cannot pass the user to the aggregated API server: {0}")]
     Name(#[from] http::header::InvalidHeaderName),
 }
 

@@ -54,7 +54,7 @@ impl Cleanup {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(definition = %self.definition.name, %error, "a definition cannot be emptied, trying again");
+                    tracing::warn!(definition = %self.definition.name, %error, "cannot delete the objects of a definition, trying again");
                 }
             }
             tokio::select! {

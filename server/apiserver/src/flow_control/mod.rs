@@ -263,7 +263,7 @@ impl Fairness {
         for (name, level) in &objects.levels {
             match LevelSpec::read(level) {
                 Some(spec) => _ = specs.insert(name.as_str().into(), spec),
-                None => tracing::warn!(name, "a PriorityLevelConfiguration is broken and has no effect"),
+                None => tracing::warn!(name, "a PriorityLevelConfiguration is invalid and has no effect"),
             }
         }
         for boot in bootstrap::priority_levels().iter().filter(|boot| boot.mandatory) {

@@ -176,7 +176,7 @@ async fn answer<F: Future<Output = Response>>(
             }
         }
         Err(error) => {
-            tracing::debug!(%error, "an answer could not be sent");
+            tracing::debug!(%error, "cannot send a response");
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
         }
     }

@@ -50,7 +50,7 @@ impl Kubelets {
         told.window = match looked {
             Ok(window) => Some(Arc::new(window)),
             Err(error) => {
-                tracing::debug!(%node, %error, "a node does not tell what it uses");
+                tracing::debug!(%node, %error, "a kubelet did not report its usage");
                 None
             }
         };

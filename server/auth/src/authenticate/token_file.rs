@@ -26,7 +26,7 @@ impl TokenFile {
             }
             let user = super::file_user(name, uid, groups);
             if tokens.insert(Fingerprint::of(token.as_bytes()), Identity::new(user)).is_some() {
-                tracing::warn!(line, "a token occurs twice in the token file; the later record counts");
+                tracing::warn!(line, "a token occurs twice in the token file; the later record applies");
             }
         }
         Ok(TokenFile(tokens))

@@ -168,7 +168,7 @@ impl Log {
             match ended {
                 // History was compacted past us: fill again; watchers are told to list again.
                 Error::Compacted { .. } => {
-                    tracing::warn!(%revision, "the store's history is gone, reading all of it again")
+                    tracing::warn!(%revision, "the store's history was compacted, listing again")
                 }
                 other => return other,
             }

@@ -256,8 +256,10 @@ impl Writer {
         self.no_space = no_space;
         self.shared.no_space.store(no_space, Ordering::Relaxed);
         match refusal {
-            Some(error) => tracing::error!(%error, "alarm NOSPACE: the store refuses puts; deletions go on"),
-            None => tracing::info!("alarm NOSPACE is over: the store takes puts again"),
+            Some(error) => {
+                tracing::error!(%error, "alarm NOSPACE: the store refuses puts; deletions still work")
+            }
+            None => tracing::info!("alarm NOSPACE is over: the store accepts puts again"),
         }
     }
 
@@ -354,7 +356,7 @@ impl Writer {
             };
         }
         let error = Error::unavailable(what, error);
-        tracing::error!(%error, "the store takes no more writes");
+        tracing::error!(%error, "the store accepts no more writes");
         *self.shared.failed.write() = Some(error.clone());
         self.failed = Some(error.clone());
         error
@@ -476,7 +478,7 @@ impl Writer {
         if let Some(target) = target
             && let Err(error) = self.compact(target)
         {
-            tracing::warn!(%error, "cannot note a compaction in the log");
+            tracing::warn!(%error, "cannot record a compaction in the log");
         }
     }
 

@@ -191,7 +191,7 @@ impl Following {
         if is_final(&error) {
             return Err(translate("watch etcd", error));
         }
-        tracing::info!(%error, "lost a watch; it goes on from where it was");
+        tracing::info!(%error, "lost a watch; resuming at its last revision");
         self.connection = None;
         // Whoever asked still waits for an answer.
         self.requested.notify_one();
