@@ -1,5 +1,4 @@
-//! What takes longer than a second says that it goes on, and how far it is. On standard error: what a command prints is
-//! for others to read.
+//! Progress of commands that take longer than a second, on standard error, since programs read standard output.
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;

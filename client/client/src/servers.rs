@@ -1,5 +1,5 @@
-//! Several servers of one cluster: each connection goes to one that takes it, so that a component outlives any of
-//! them. To TLS they are all the API server, which every one's certificate says.
+//! Several servers of one cluster: each connection goes to a server that accepts it, so that a component survives the
+//! failure of any of them. TLS verifies the same name for all of them.
 
 use std::io;
 use std::net::SocketAddr;

@@ -96,16 +96,16 @@ pub struct Search {
     column: Vec<i64>,
 }
 
-/// What a search found.
+/// The result of filtering.
 pub struct Found {
     /// Nodes that fit; none if the pod cannot be placed.
     pub nodes: Vec<NodeIndex>,
     pub filters: Filters,
-    /// The other nodes that were looked at, and why not they.
+    /// The other examined nodes, and the reasons.
     pub refused: FitError,
 }
 
-/// The plugins whose filters have anything to say about a pod.
+/// The plugins whose filters apply to a pod.
 pub type Filters = SmallVec<[&'static Plugin; 16]>;
 
 impl Search {

@@ -1,4 +1,4 @@
-//! Pods that wait for a node.
+//! The scheduling queue: pods that wait for a node.
 //!
 //! ```text
 //!            ┌────────── put ──────────┐

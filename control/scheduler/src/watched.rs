@@ -1,7 +1,7 @@
-//! What the scheduler follows: its informers, and an inbox of what has changed.
+//! The scheduler's informers, and an inbox of changed objects.
 //!
 //! The inbox holds names and not events, each once, so it is bounded by what exists however far
-//! the scheduler is behind. Whoever empties it reads the present state from the informers.
+//! the scheduler is behind. The scheduling loop reads the current state from the informers.
 
 use std::sync::Arc;
 

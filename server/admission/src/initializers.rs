@@ -1,5 +1,5 @@
-//! Initializers: a new object that an InitializerConfiguration speaks of gets the names of those who have
-//! to finish it, and until they have, only the one whose turn it is may change it.
+//! Initializers: a new object that an InitializerConfiguration matches gets the names of its initializers. Until the list
+//! is empty, only the first of them may change the object.
 //!
 //! Whose turn it is: whoever may `initialize` the resource, as the first servers with initializers had it;
 //! or, to give each initializer a right of its own, whoever may `initialize` the resource `initializers` of

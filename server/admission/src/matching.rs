@@ -1,4 +1,4 @@
-//! Which requests a webhook or policy is about: rules, what is excluded from them, and selectors.
+//! Matches requests with a webhook or policy: rules, excluded rules, and selectors.
 
 use std::sync::Arc;
 

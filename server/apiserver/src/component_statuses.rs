@@ -1,8 +1,8 @@
-//! `componentstatuses`: how the store, the scheduler and the controllers are, looked up when somebody asks. Nothing is
+//! `componentstatuses`: the health of the store, the scheduler and the controllers, checked for each request and not
 //! stored.
 //!
-//! The others are asked on this host's loopback, as upstream asks them: on upstream's ports, or where they run in this
-//! process on the ports that they took.
+//! As in upstream, it probes scheduler and controllers on this host's loopback: on upstream's ports, or on the actual ports
+//! if they run in this process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The filter chain: what every request goes through before a verb sees it. [`filter`] lists the steps in their order, each
+//! The filter chain that every request passes before its verb. [`filter`] lists the steps in their order, each
 //! is one function below; [`serve`] runs the verb; [`Responder`] finishes the response.
 
 use std::panic::AssertUnwindSafe;
@@ -609,7 +609,7 @@ fn add_warnings(response: &mut Response, request: &Request) {
     }
 }
 
-/// As much of the warnings as an answer has room for.
+/// The warnings that fit into the response's headers.
 fn told(warnings: &[String]) -> Vec<&str> {
     let length = |warning: &str| warning.chars().take(WARNINGS_LENGTH + 1).count();
     if warnings.iter().map(|warning| length(warning)).sum::<usize>() <= WARNINGS_LENGTH {

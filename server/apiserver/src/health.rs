@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`: named checks, each answerable alone, all shown with `?verbose`.
+//! `/healthz`, `/livez`, `/readyz`: named checks, which have paths of their own; `?verbose` shows all.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

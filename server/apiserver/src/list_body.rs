@@ -1,5 +1,5 @@
 //! The body of a list: written while it is being sent, from the snapshot's entries. Large items are the cache's own bytes,
-//! so a client that reads slowly costs one chunk of memory, whatever the list is long.
+//! so a slow client needs one chunk of memory, whatever the list's length.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `/metrics` of the API server, by upstream's names, labels and buckets. Labels name only what is served: what no row has
-//! would be a way to fill the memory for anybody who can send a path.
+//! `/metrics` of the API server, with upstream's names, labels and buckets. Label values are limited to resources that the
+//! server serves; values from arbitrary paths would let clients fill its memory.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -371,12 +371,12 @@ pub fn register(registry: &mut Registry) {
     ]);
 }
 
-/// The families that are made when the page is asked for.
+/// The families that are computed when the page is read.
 pub fn descriptions() -> [Description; 5] {
     [STORAGE_OBJECTS, RESOURCE_OBJECTS, STORAGE_SIZE, STORAGE_QUOTA, STORAGE_NO_SPACE]
 }
 
-/// One more while it lives.
+/// Raises a gauge by one until it is dropped.
 pub struct Counted(Arc<Gauge>);
 
 impl Counted {

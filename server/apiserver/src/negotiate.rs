@@ -1,4 +1,4 @@
-//! Content negotiation: in which form a client wants its answer, and in which it sent its body.
+//! Content negotiation: the media type of the response, and that of the request's body.
 
 use ferry_api::Status;
 use http::HeaderMap;
@@ -50,7 +50,7 @@ impl Wanted {
     }
 }
 
-/// The first acceptable form. Upstream takes clauses in the order they are given, weights ignored.
+/// The first acceptable media type. Like upstream it takes clauses in their order and ignores weights.
 pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
     wanted_of(headers, views, &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf])
 }

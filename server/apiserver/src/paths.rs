@@ -1,4 +1,4 @@
-//! Paths that are no resources: discovery, OpenAPI, health, version, metrics, keys of service accounts.
+//! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys of service accounts.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Answers: an object, a list or a Status, in the form the client asked for. Bytes of the cache are
-//! copied, never decoded, wherever the form is the stored version's JSON.
+//! Responses: an object, a list or a Status, in the negotiated media type. If that is the JSON of the stored version, the
+//! response copies the cache's bytes without decoding them.
 
 use bytes::Bytes;
 use ferry_api::{Kind, Object, Status, protobuf, yaml};

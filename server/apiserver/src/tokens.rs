@@ -1,5 +1,5 @@
-//! Service account tokens: requests for them, reviews of them, and the documents by which others verify
-//! them. What a token refers to is looked up in the registry's caches.
+//! Service account tokens: TokenRequests, TokenReviews, and the documents with which other programs verify tokens. The
+//! registry's caches resolve the objects that a token refers to.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

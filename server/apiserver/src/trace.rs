@@ -1,5 +1,5 @@
-//! `/ferry/v1/trace`: the recorded spans, chosen by object, trace, revision or time, once or as they end; and the
-//! place where programs outside this process hand in their own.
+//! `/ferry/v1/trace`: serves the recorded spans by object, trace, revision or time, once or as a stream, and accepts the
+//! spans of other processes.
 //!
 //! | request | answer |
 //! | --- | --- |
@@ -46,21 +46,21 @@ use crate::trace_peers::{self, Taken};
 
 pub const PATH: &str = "/ferry/v1/trace";
 
-/// More than a command of kubectl's ever makes; an agent sends more than one batch.
+/// More than a kubectl command records; an agent sends several batches.
 const MAX_RECORDS: usize = 512;
 const MAX_BYTES: usize = 512 * 1024;
 
-/// Spans end in bursts; a follower gets a burst at a time.
+/// Spans end in bursts; a follower gets one burst at a time.
 const GATHER: Duration = Duration::from_millis(50);
-/// What a watched answer waits for more at least.
+/// Minimum time between two lines of a watched response.
 const WATCH: Duration = Duration::from_millis(300);
-/// A follower comes back after this; a connection must not outlive everybody's interest in it.
+/// A stream ends after this time, and its client reconnects; abandoned connections do not stay open.
 const FOLLOW: Duration = Duration::from_secs(3600);
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TraceResponse {
-    /// What `after` may continue from.
+    /// The value of `after` for the next request.
     sequence: u64,
     records: Vec<Record>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ struct TraceResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<String>,
     is_cut: bool,
-    /// Clocks of other hosts that contradict what caused what; their records were moved.
+    /// Clocks of other hosts that contradict the causes; their records were shifted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     clocks: Vec<Correction>,
     dropped: u64,
@@ -81,7 +81,7 @@ struct TraceResponse {
     failure: Option<String>,
 }
 
-/// The records as lines.
+/// The records as the lines of `ferry trace`.
 #[derive(Serialize)]
 struct Told {
     #[serde(flatten)]
@@ -99,7 +99,7 @@ impl Told {
     }
 }
 
-/// What was asked.
+/// The spans that a request selects.
 #[derive(Clone)]
 enum Question {
     Object { key: String, uid: Option<String>, all_lives: bool, direction: Direction },
@@ -115,7 +115,7 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.query.flag("follow") {
         let after = request.query.get("after").map(number::<u64>).transpose()?;
         let latest = ring().latest();
-        // A sequence that was not reached yet is a former run's: all of this one's comes after it.
+        // A sequence above the latest is of an earlier run: send everything of this run.
         return Ok(follow(after.map_or(latest, |after| if after > latest { 0 } else { after })));
     }
     let question = question(api, request)?;
@@ -138,7 +138,7 @@ fn json_of(answer: &TraceResponse) -> Result<Vec<u8>, Status> {
         .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))
 }
 
-/// A question, and where its answer is found.
+/// A request for spans, and the history that is searched besides the memory.
 #[derive(Clone)]
 struct Asked {
     question: Question,
@@ -163,7 +163,7 @@ impl Asked {
         answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))
     }
 
-    /// Whether a span that has just ended may change an answer.
+    /// Whether a span that has just ended can change the response.
     fn concerns(&self, traces: &HashSet<TraceId>, written: &HashSet<i64>, record: &Record) -> bool {
         let is_new = match &self.question {
             Question::Object { key, .. } => record.object.as_deref() == Some(key),
@@ -177,7 +177,7 @@ impl Asked {
     }
 }
 
-/// The answer now, and whenever it is another one.
+/// The response now, and again after each change.
 fn watch(asked: Asked) -> Response {
     let ends = tokio::time::Instant::now() + FOLLOW;
     let answers = futures::stream::unfold(None::<(TraceResponse, Duration)>, move |last| {
@@ -191,7 +191,7 @@ fn watch(asked: Asked) -> Response {
             let answer = asked.answer().await.ok()?;
             let mut line = json_of(&answer).ok()?;
             line.push(b'\n');
-            // An answer that takes long is not made all the time.
+            // Limits the CPU of expensive responses to a fifth of the time.
             let pause = WATCH.max(began.elapsed() * 4);
             Some((Bytes::from(line), Some((answer, pause))))
         }
@@ -324,7 +324,7 @@ impl Question {
     }
 }
 
-/// Keeps what the caller recorded.
+/// Stores the spans that another process recorded.
 pub fn take_in(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.body.len() > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));

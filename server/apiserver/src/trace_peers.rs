@@ -1,4 +1,4 @@
-//! One story over several servers: each tells the others what ended here, half a second after it did.
+//! Exchange of spans between servers: each sends the spans that ended here to the others, half a second later.
 //!
 //! ```text
 //!   agents, kubectl, components                      other servers
@@ -127,7 +127,7 @@ impl TracePeers {
         }
     }
 
-    /// Tells one server what ends here, for as long as this server lives: one that is away may come back.
+    /// Sends spans to one server until this server stops: an unreachable server may come back.
     async fn tell(
         self: Arc<Self>,
         peer: SocketAddr,
@@ -274,13 +274,13 @@ enum Error {
     Silent,
 }
 
-/// How far another server has been told.
+/// How far the spans were sent to another server.
 #[derive(Default)]
 struct Told {
     /// The last sequence.
     until: u64,
     instance: Option<SpanId>,
-    /// What it has surely written by now, and what was told since.
+    /// The sequence that it has certainly written by now, and the time and sequence of what was sent since.
     safe: u64,
     since: Option<(Instant, u64)>,
 }

@@ -1,5 +1,5 @@
-//! Between the versions of a resource. Built-in kinds are converted here, and so are custom ones whose versions differ
-//! in nothing but their name; other custom resources have a webhook for it, which takes time and may fail.
+//! Conversion between the versions of a resource. The server converts built-in kinds, and custom resources without a
+//! conversion webhook, whose versions differ only in their name. A webhook takes time and may fail.
 
 use std::borrow::Cow;
 use std::sync::Arc;

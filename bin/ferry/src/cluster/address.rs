@@ -1,4 +1,4 @@
-//! The host's address, which may change under a running node: another lease, another network.
+//! The host's address, which can change while the node runs: a new DHCP lease, another network.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn interface_alone(layout: &Layout) -> String {
     names::interface(&layout.cluster, "ip0")
 }
 
-/// A bridge without ports goes nowhere, and needs no kernel module that pods do not need too.
+/// The link of the route to Services: a bridge without ports, which needs no kernel module beyond those for pods.
 fn stand_alone(layout: &Layout) -> anyhow::Result<u32> {
     let name = interface_alone(layout);
     let mut netlink = Netlink::open()?;

@@ -1,4 +1,4 @@
-//! How a node gets its certificates: it makes a key, asks the cluster to sign for it, and waits.
+//! How a node gets its certificates: it creates a key, sends a CertificateSigningRequest, and waits for the certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

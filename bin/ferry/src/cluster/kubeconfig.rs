@@ -1,4 +1,4 @@
-//! The user's kubeconfig: the cluster's context is put in, and nothing else is touched.
+//! Adds the cluster's context to the user's kubeconfig, and leaves the rest unchanged.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,5 +1,5 @@
-//! What each part of the cluster is doing: told to whoever waits for the start, and kept in a file that
-//! `ferry status` reads even when the API does not answer.
+//! The state of each part of the cluster: reported while the cluster starts, and kept in a file that `ferry status` reads
+//! even if the API server does not respond.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The addresses of a cluster: chosen once, so that no other cluster or network of this host has them,
-//! and kept from then on.
+//! The address ranges of a cluster. They are chosen once, free of overlaps with other clusters and networks of this host,
+//! and then kept.
 
 use std::fs::File;
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! The certificates of a node, which end long before the node does: they are made anew when two thirds of their life
-//! are over, while containers go on.
+//! Renewal of a node's certificates after two thirds of their lifetime. Containers keep running meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
-//! `ferry token`: what lets a new node join. A token names the cluster's authority too, so that the node
-//! knows whom it talks to before it shows the secret.
+//! `ferry token`: tokens with which new nodes join. A token contains the hash of the cluster's certificate authority, so
+//! that the node can verify the server before it sends the secret.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Upstream's flags of who may come in, beyond files and certificates: OpenID Connect and webhooks.
+//! Upstream's flags for authentication and authorization beyond files and certificates: OpenID Connect and webhooks.
 
 use std::path::PathBuf;
 use std::time::Duration;

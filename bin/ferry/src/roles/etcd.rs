@@ -1,5 +1,5 @@
-//! `ferry etcd`, also when called as etcd: etcd's v3 API over the embedded store, with etcd's flag names. One member;
-//! whoever needs several runs etcd itself.
+//! `ferry etcd`, or a link to the binary called `etcd`: etcd's v3 API over the embedded store, with etcd's flag names. It
+//! has one member; clusters with several members need etcd itself.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

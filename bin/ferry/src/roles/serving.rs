@@ -1,5 +1,5 @@
-//! The ports on which components other than the API server and the kubelet serve their metrics and health: upstream's,
-//! with TLS and the API server's word for who may read where upstream has it.
+//! The metrics and health ports of all components except the API server and the kubelet. As in upstream they use TLS and
+//! delegate authentication and authorization to the API server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Decides what becomes of an event: written, counted, combined, or dropped. No I/O.
+//! Decides for each event whether it is written, counted, combined with others, or dropped. No I/O.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,4 @@
-//! Lists and watch events as loops want them: without what [`Projection`] leaves out.
+//! Decodes lists and watch events without the fields that [`Projection`] removes.
 
 use std::borrow::Cow;
 use std::fmt;

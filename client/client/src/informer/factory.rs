@@ -1,4 +1,4 @@
-//! One informer per kind and selection in a process, however many ask.
+//! The shared informers of a process: one per kind and selection.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;

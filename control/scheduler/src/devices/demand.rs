@@ -119,7 +119,7 @@ impl Demand {
     }
 }
 
-/// A request's fields, whichever sort of request it is.
+/// The fields of a request, of either kind.
 struct Asked<'a> {
     class: &'a str,
     mode: Option<&'a str>,

@@ -96,7 +96,7 @@ struct At {
     device: usize,
 }
 
-/// Where among the devices.
+/// The position of a device.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Place {
     pool: usize,

@@ -1,4 +1,4 @@
-//! The AdmissionReview that a webhook is sent, and what it may answer. Pure.
+//! Encodes the AdmissionReview for a webhook, and decodes its response. Pure.
 
 use std::collections::BTreeMap;
 

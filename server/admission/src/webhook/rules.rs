@@ -1,4 +1,4 @@
-//! Does a rule speak of this request? Pure.
+//! Matches a request with a rule. Pure.
 
 use ferry_api::Kind;
 use ferry_registry::verbs::Operation;

@@ -1,5 +1,5 @@
-//! ValidatingAdmissionWebhook: webhooks that say yes or no, all at once. Every one is waited for; the
-//! first refusal in their order is the answer.
+//! ValidatingAdmissionWebhook: calls all webhooks concurrently and waits for all of them. The first refusal in their order
+//! is the response.
 
 use std::sync::Arc;
 

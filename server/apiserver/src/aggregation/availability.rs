@@ -1,5 +1,5 @@
-//! Whether an aggregated API server can be asked, in upstream's words. [`before_asking`] decides by the objects that lead
-//! to it, [`check`] asks it too.
+//! The availability of an aggregated API server, with upstream's messages. [`before_asking`] checks its Service and
+//! endpoints, [`check`] also calls it.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ fn before_asking(
     }
 }
 
-/// Asks for the path that every API server has to answer, as somebody who may see everything.
+/// Requests the discovery path that every API server must serve, as a user with all rights.
 async fn ask(backend: &Backend) -> Result<(), String> {
     let url = backend.url(&backend.path());
     let request = identity::as_aggregator(&url).body(nothing()).map_err(|error| error.to_string())?;

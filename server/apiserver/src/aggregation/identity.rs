@@ -1,4 +1,4 @@
-//! Who asks, as a backend is told: in headers that only this server's front-proxy certificate makes believable.
+//! The headers that pass the user to a backend, which trusts them because of this server's front-proxy certificate.
 
 use ferry_auth::User;
 use ferry_auth::user::MASTERS;

@@ -1,5 +1,5 @@
-//! API servers besides this one (`apiregistration.k8s.io`): an APIService says which Service answers for a version of a
-//! group, and requests for it are passed on there.
+//! Aggregated API servers (`apiregistration.k8s.io`): an APIService names the Service that serves a version of a group, and
+//! this server proxies requests for that version.
 //!
 //! ```text
 //!   APIServices ──► Aggregation ──► the picture of what is served ──► filters ──► proxy ──► backend
@@ -437,7 +437,7 @@ fn dynamic(object: Value) -> Result<DynamicObject, Status> {
         .map_err(|error| Status::internal(format!("an APIService is no object: {error}")))
 }
 
-/// Writes the condition where the APIService does not have it.
+/// Writes the condition if the APIService does not have it yet.
 async fn tell(client: &Client, cache: &Cache, name: &str, condition: &Condition) -> Result<(), Status> {
     let Some(entry) = cache.get(name) else { return Ok(()) };
     let mut object = entry.read_object()?;

@@ -1,5 +1,4 @@
-//! APIServices as this server reads them, and those that it makes itself: one for each version of a group that it answers
-//! for. Pure.
+//! APIServices: parses them, and computes those that this server creates, one for each group version that it serves. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub struct Registration {
     pub is_local: bool,
 }
 
-/// An APIService that there is.
+/// An existing APIService.
 pub struct Known {
     pub revision: Revision,
     pub registration: Registration,

@@ -1,5 +1,5 @@
 //! CustomResourceDefinitions become served resources. One task follows the definitions: it accepts their names,
-//! makes their rows and caches, and swaps the picture of what is served. What it decides about a definition's
+//! creates their rows and caches, and replaces the snapshot of served resources. What it decides about a definition's
 //! status is pure ([`names`]); the deletion of a definition empties it first ([`cleanup`]).
 
 mod cleanup;
@@ -43,22 +43,22 @@ pub struct Definitions {
     /// What is served whatever definitions there are.
     builtin: Vec<Place>,
     known: BTreeMap<Arc<str>, Known>,
-    /// Definitions, by uid, that are being emptied.
+    /// Uids of the definitions whose objects are being deleted.
     emptying: HashSet<String>,
     stop: CancellationToken,
 }
 
-/// A definition as it was last seen.
+/// The last seen state of a definition.
 struct Known {
     revision: Revision,
     definition: Definition,
     served: Option<Serving>,
-    /// What is to be said of it is written, or was found to be.
+    /// Whether its status is up to date.
     is_told: bool,
 }
 
 struct Serving {
-    /// What the rows were made of.
+    /// The definition that the rows were made from.
     made_of: Definition,
     source: Arc<Source>,
     resource: Arc<Resource>,
@@ -259,7 +259,7 @@ impl Definitions {
         self.api.change_served(|served| served.with_places(places));
     }
 
-    /// Writes what is to be said of a definition: whether its names are accepted, and that it is served.
+    /// Writes the conditions of a definition: NamesAccepted and Established.
     async fn tell(&mut self, entry: &Entry) -> Result<(), Status> {
         let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
         let definitions = self.known.iter().filter(|(name, _)| **name != entry.key);

@@ -1,6 +1,6 @@
-//! One HTTP/2 connection. Each request has a task of its own until it has no more to say for now; a body that goes on from
-//! there (a watch, a log) is sent by the connection's own task. An event that concerns hundreds of watches then wakes one task
-//! for each connection, not one for each watch, and what they all have to say leaves together.
+//! One HTTP/2 connection. Each request has its own task until its response is idle. The connection's task sends the rest of
+//! long bodies (watches, logs). An event for hundreds of watches therefore wakes one task per connection instead of one per
+//! watch, and their frames leave in one write.
 //!
 //! ```text
 //!   requests ─▶ a task each ─▶ head, what is there ─────▶ h2 ─▶ gathered ─▶ TLS ─▶ socket

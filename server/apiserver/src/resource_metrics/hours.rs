@@ -1,5 +1,4 @@
-//! What the nodes used together in the last hours, for the plots of the page: looked at once a minute, so that they are there
-//! when somebody opens it.
+//! The usage of all nodes in the last hours, sampled once a minute, for the plots of the web page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,7 +60,7 @@ pub async fn follow(api: Arc<Api>, stop: CancellationToken) {
     }
 }
 
-/// Nothing where no node tells.
+/// `None` if no node reports its usage.
 async fn look(api: &Api) -> Option<Sample> {
     let nodes = api.registry.resource(&GroupResource::new("", "nodes"))?;
     let names: Vec<String> = nodes.cache.snapshot().0.keys().map(ToString::to_string).collect();

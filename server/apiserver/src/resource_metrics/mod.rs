@@ -1,6 +1,6 @@
-//! `metrics.k8s.io`: what nodes and pods use, for `kubectl top` and autoscalers. Upstream leaves this to
-//! metrics-server, which scrapes every kubelet all the time; here a kubelet is asked when somebody asks, and
-//! an answer serves everybody for a few seconds.
+//! `metrics.k8s.io`: resource usage of nodes and pods, for `kubectl top` and autoscalers. Upstream leaves this to
+//! metrics-server, which scrapes every kubelet periodically. This server queries a kubelet on demand and caches the
+//! response for a few seconds.
 //!
 //! [`hours`] is the exception: a look a minute for the plots of the page.
 //!

@@ -1,4 +1,4 @@
-//! `pods/NAME/eviction`: a delete that asks the disruption budgets first.
+//! `pods/NAME/eviction`: a delete that respects disruption budgets.
 
 use ferry_api::selector::LabelSelector;
 use ferry_api::status::Cause;

@@ -1,4 +1,4 @@
-//! `pods/NAME/binding`: the scheduler's word. It sets the node once, and nothing else can.
+//! `pods/NAME/binding`: sets the node of a pod, once. No other request can set it.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,5 +1,4 @@
-//! Reviews: questions about identity and access, answered from the server's own authenticators and
-//! authorizers.
+//! Reviews of tokens and access, decided by the server's own authenticators and authorizers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! WATCH: a stream of events, each written once for all watchers of its sort.
+//! WATCH: a stream of events. Each event is encoded once for all watchers with the same media type.
 
 use std::collections::VecDeque;
 use std::ops::Bound;

@@ -114,7 +114,7 @@ pub enum Operation {
     Connect,
 }
 
-/// An object as an answer: an entry of the cache, or one that was never stored (dry-run).
+/// The object of a response: an entry of the cache, or an object that is not stored (dry-run).
 #[derive(Clone)]
 pub enum Answer {
     Entry(Arc<Entry>),
