@@ -24,6 +24,16 @@ pub enum Newest {
     Damaged,
 }
 
+impl Newest {
+    /// The segment that is named; 0 for none.
+    pub fn segment(self) -> u32 {
+        match self {
+            Newest::Segment(id) => id,
+            Newest::Unnamed | Newest::Damaged => 0,
+        }
+    }
+}
+
 pub struct Manifest {
     file: Box<dyn LogFile>,
 }
