@@ -1,4 +1,4 @@
-//! Requests this room makes: to webhooks and to OpenID providers.
+//! Outbound requests: to webhooks and OpenID providers.
 
 use std::{path::Path, time::Duration};
 

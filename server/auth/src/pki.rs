@@ -1,4 +1,4 @@
-//! The cluster's keys and certificates, made at first start and kept fresh from then on.
+//! The cluster's keys and certificates: created at the first start, and renewed.
 //!
 //! | file | what it is for |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! Bytes that only holders of one secret can read or have written: ChaCha20-Poly1305 under a key that HKDF derives from
-//! the secret. Pure, but for the nonce.
+//! Authenticated encryption with a shared secret: ChaCha20-Poly1305 under a key that HKDF derives from the secret. Pure,
+//! except for the nonce.
 //!
 //! ```text
 //! nonce 12 | ciphertext | tag 16

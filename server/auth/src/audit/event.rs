@@ -1,4 +1,4 @@
-//! One line of the audit log, and the request it grows from.
+//! An audit event, and the record of a request that it is made from.
 
 use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 

@@ -1,4 +1,4 @@
-//! `--basic-auth-file`: passwords an administrator wrote down, `password,user,uid,"group1,group2"`.
+//! `--basic-auth-file`: passwords in a file, `password,user,uid,"group1,group2"`.
 
 use std::{collections::HashMap, path::Path};
 

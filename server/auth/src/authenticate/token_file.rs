@@ -1,4 +1,4 @@
-//! `--token-auth-file`: tokens an administrator wrote down, `token,user,uid,"group1,group2"`.
+//! `--token-auth-file`: tokens in a file, `token,user,uid,"group1,group2"`.
 
 use std::{collections::HashMap, path::Path, time::SystemTime};
 

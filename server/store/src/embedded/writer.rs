@@ -1,8 +1,7 @@
-//! The one thread that changes the store.
+//! The writer thread, the only one that changes the store.
 //!
-//! It takes all transactions that wait, decides each against the state the earlier ones leave,
-//! writes what they change as one frame, syncs once, hands out the events, and answers all of
-//! them. While it waits for the disk the next ones gather.
+//! It takes all waiting transactions and evaluates them in order, writes their changes as one frame, syncs once, sends the
+//! events and responds to the callers. New transactions queue while it waits for the disk.
 
 use std::collections::VecDeque;
 use std::fs::File;
