@@ -1,4 +1,4 @@
-//! A watch that outlives its connections.
+//! A watch that survives lost connections.
 //!
 //! Each watch has a stream of its own. When that breaks, another begins at the first revision
 //! not yet delivered, on whichever member answers.
@@ -234,7 +234,7 @@ impl Following {
         let (at, mut member) = self.follower.members.current();
         let answers = member.watch.watch(ReceiverStream::new(sent)).await;
         if answers.is_err() {
-            self.follower.members.leave(at);
+            self.follower.members.switch_from(at);
         }
         let answers = answers?.into_inner();
         Ok(Connection { requests, answers, rounds: None, settled_at: Instant::now() + SETTLE })
