@@ -40,7 +40,7 @@ impl ReviewVersion {
     }
 }
 
-pub fn ask(version: ReviewVersion, uid: &str, request: &Request<'_>, versioned: &Versioned) -> Value {
+pub fn encode(version: ReviewVersion, uid: &str, request: &Request<'_>, versioned: &Versioned) -> Value {
     let mut about = request_value(request, versioned);
     about["uid"] = uid.into();
     about["object"] = versioned.object.clone();
