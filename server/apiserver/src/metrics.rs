@@ -377,29 +377,29 @@ pub fn descriptions() -> [Description; 5] {
 }
 
 /// Raises a gauge by one until it is dropped.
-pub struct Counted(Arc<Gauge>);
+pub struct GaugeGuard(Arc<Gauge>);
 
-impl Counted {
-    fn new(gauge: Arc<Gauge>) -> Counted {
+impl GaugeGuard {
+    fn new(gauge: Arc<Gauge>) -> GaugeGuard {
         gauge.add(1.0);
-        Counted(gauge)
+        GaugeGuard(gauge)
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1.0);
     }
 }
 
 /// A request that is being worked on.
-pub fn in_flight(info: &RequestInfo) -> Option<Counted> {
+pub fn in_flight(info: &RequestInfo) -> Option<GaugeGuard> {
     let kind = if info.is_mutating() { "mutating" } else { "readOnly" };
-    (!info.is_long_running()).then(|| Counted::new(IN_FLIGHT.with([kind])))
+    (!info.is_long_running()).then(|| GaugeGuard::new(IN_FLIGHT.with([kind])))
 }
 
 /// A request that lasts: a watch, a log that is followed, a connection to a pod.
-pub fn long_running(served: &Served, request: &Request) -> Option<Counted> {
+pub fn long_running(served: &Served, request: &Request) -> Option<GaugeGuard> {
     let info = &request.info;
     if !info.is_long_running() {
         return None;
@@ -409,7 +409,7 @@ pub fn long_running(served: &Served, request: &Request) -> Option<Counted> {
     let Borrowed { group, version, resource, subresource, outcome } =
         Borrowed::of(row(served, info), info, outcome);
     let labels = [COMPONENT, group, resource, outcome.scope, subresource, outcome.verb, version];
-    Some(Counted::new(LONG_RUNNING.with(labels)))
+    Some(GaugeGuard::new(LONG_RUNNING.with(labels)))
 }
 
 /// Counts the events of a watch.

@@ -114,7 +114,7 @@ impl TracePeers {
             found.remove(&self.own);
             for peer in &found {
                 if followers.len() < MAX_PEERS && !followers.contains_key(peer) {
-                    let tell = self.clone().tell(*peer, others.clone(), stop.clone());
+                    let tell = self.clone().send_to(*peer, others.clone(), stop.clone());
                     followers.insert(*peer, tokio::spawn(tell));
                 }
             }
@@ -128,7 +128,7 @@ impl TracePeers {
     }
 
     /// Sends spans to one server until this server stops: an unreachable server may come back.
-    async fn tell(
+    async fn send_to(
         self: Arc<Self>,
         peer: SocketAddr,
         mut others: watch::Receiver<BTreeSet<SocketAddr>>,
@@ -136,7 +136,7 @@ impl TracePeers {
     ) {
         // What is sent here is part of no story.
         let silent = ferry_trace::span("spans").unsampled();
-        let mut told = Told::default();
+        let mut told = PeerProgress::default();
         let mut client = None;
         let mut pause = RETRY;
         while !stop.is_cancelled() {
@@ -167,7 +167,7 @@ impl TracePeers {
         &self,
         peer: SocketAddr,
         client: &mut Option<Client>,
-        told: &mut Told,
+        told: &mut PeerProgress,
     ) -> Result<(), Error> {
         let ended = ring().after(told.until);
         let Some(last) = ended.last().map(|record| record.sequence) else { return Ok(()) };
@@ -276,7 +276,7 @@ enum Error {
 
 /// How far the spans were sent to another server.
 #[derive(Default)]
-struct Told {
+struct PeerProgress {
     /// The last sequence.
     until: u64,
     instance: Option<SpanId>,
@@ -285,7 +285,7 @@ struct Told {
     since: Option<(Instant, u64)>,
 }
 
-impl Told {
+impl PeerProgress {
     /// `until` was taken by `instance`. Whether that is another run of the server, which has to be told again what the former
     /// one may have lost.
     fn by_instance(&mut self, instance: SpanId, until: u64) -> bool {
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_server_that_died_is_told_again_what_it_may_have_lost() {
         let (first, second) = (SpanId::generate(), SpanId::generate());
-        let mut told = Told::default();
+        let mut told = PeerProgress::default();
         assert!(!told.by_instance(first, 10));
         told.since = told.since.map(|(when, sequence)| (when - MAY_BE_LOST, sequence));
         assert!(!told.by_instance(first, 20));

@@ -72,9 +72,9 @@ pub async fn check(registry: &Registry, backend: &Backend) -> Condition {
     if let Some(condition) = before_asking(reference, service, slices) {
         return condition;
     }
-    let answer = match ask(backend).await {
+    let answer = match probe(backend).await {
         Ok(()) => Ok(()),
-        Err(_) => futures::future::select_ok((0..MORE).map(|_| ask(backend).boxed())).await.map(|_| ()),
+        Err(_) => futures::future::select_ok((0..MORE).map(|_| probe(backend).boxed())).await.map(|_| ()),
     };
     match answer {
         Ok(()) => Condition::new("True", "Passed", "all checks passed"),
@@ -127,7 +127,7 @@ fn before_asking(
 }
 
 /// Requests the discovery path that every API server must serve, as a user with all rights.
-async fn ask(backend: &Backend) -> Result<(), String> {
+async fn probe(backend: &Backend) -> Result<(), String> {
     let url = backend.url(&backend.path());
     let request = identity::as_aggregator(&url).body(nothing()).map_err(|error| error.to_string())?;
     let failed = |why: String| format!("failing or missing response from {url}: {why}");

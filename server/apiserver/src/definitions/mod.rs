@@ -42,19 +42,19 @@ pub struct Definitions {
     cache: Arc<Cache>,
     /// What is served whatever definitions there are.
     builtin: Vec<Place>,
-    known: BTreeMap<Arc<str>, Known>,
+    known: BTreeMap<Arc<str>, KnownDefinition>,
     /// Uids of the definitions whose objects are being deleted.
     emptying: HashSet<String>,
     stop: CancellationToken,
 }
 
 /// The last seen state of a definition.
-struct Known {
+struct KnownDefinition {
     revision: Revision,
     definition: Definition,
     served: Option<Serving>,
     /// Whether its status is up to date.
-    is_told: bool,
+    status_written: bool,
 }
 
 struct Serving {
@@ -151,12 +151,12 @@ impl Definitions {
         let untold = self
             .known
             .iter()
-            .filter(|(_, known)| !known.is_told || (changed && known.definition.is_in_conflict()));
+            .filter(|(_, known)| !known.status_written || (changed && known.definition.is_in_conflict()));
         let untold: Vec<Arc<str>> = untold.map(|(name, _)| name.clone()).collect();
         for entry in untold.iter().filter_map(|name| snapshot.get(name)) {
-            let told = self.tell(entry).await;
+            let told = self.update_status(entry).await;
             if let Some(known) = self.known.get_mut(&entry.key) {
-                known.is_told = told.is_ok();
+                known.status_written = told.is_ok();
             }
             if let Err(error) = told {
                 is_done = false;
@@ -188,7 +188,7 @@ impl Definitions {
         self.empty(&object, &definition, served.as_ref());
         self.known.insert(
             entry.key.clone(),
-            Known { revision: entry.revision, definition, served, is_told: false },
+            KnownDefinition { revision: entry.revision, definition, served, status_written: false },
         );
         Ok(changed)
     }
@@ -260,7 +260,7 @@ impl Definitions {
     }
 
     /// Writes the conditions of a definition: NamesAccepted and Established.
-    async fn tell(&mut self, entry: &Entry) -> Result<(), Status> {
+    async fn update_status(&mut self, entry: &Entry) -> Result<(), Status> {
         let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
         let definitions = self.known.iter().filter(|(name, _)| **name != entry.key);
         let others = names::Others {

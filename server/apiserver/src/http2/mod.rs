@@ -11,7 +11,7 @@
 //! wake-ups, since h2 wakes whoever it gives capacity to.
 
 mod answer;
-mod gathered;
+mod coalesced_writes;
 mod received;
 
 use std::pin::Pin;
@@ -35,7 +35,7 @@ use crate::body::Response;
 use crate::poll_when_woken::PollWhenWoken;
 use crate::server::{Failure, HANDSHAKE};
 use answer::Sending;
-use gathered::Gathered;
+use coalesced_writes::CoalescedWrites;
 use received::Received;
 
 /// Upstream's limit: what a client wants beyond it waits on its side.
@@ -60,7 +60,7 @@ where
     H: Fn(http::Request<Received>) -> F + Unpin,
     F: Future<Output = Response> + Send + 'static,
 {
-    let io = Gathered::new(io);
+    let io = CoalescedWrites::new(io);
     let (writer, heard, expecting) = (io.writer(), io.heard(), io.expecting());
     let mut builder = Builder::new();
     builder
@@ -89,7 +89,7 @@ where
 }
 
 struct Serving<IO, H> {
-    connection: Connection<Gathered<IO>, Bytes>,
+    connection: Connection<CoalescedWrites<IO>, Bytes>,
     handle: H,
     /// Bodies that go on.
     sending: FuturesUnordered<Sending>,

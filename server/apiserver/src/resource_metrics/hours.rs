@@ -54,14 +54,14 @@ pub async fn follow(api: Arc<Api>, stop: CancellationToken) {
     // Looking is no part of any story.
     let silent = ferry_trace::span("usage").unsampled();
     while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
-        if let Some(sample) = silent.in_scope(look(&api)).await {
+        if let Some(sample) = silent.in_scope(sample(&api)).await {
             api.hours.add(sample);
         }
     }
 }
 
 /// `None` if no node reports its usage.
-async fn look(api: &Api) -> Option<Sample> {
+async fn sample(api: &Api) -> Option<Sample> {
     let nodes = api.registry.resource(&GroupResource::new("", "nodes"))?;
     let names: Vec<String> = nodes.cache.snapshot().0.keys().map(ToString::to_string).collect();
     let used = futures::stream::iter(names)

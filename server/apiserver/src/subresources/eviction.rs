@@ -16,7 +16,7 @@ use crate::respond;
 use crate::verbs::Target;
 
 pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let gvk = GroupVersionKind::new("policy", "v1", "Eviction");
     let mut eviction = read(target.request, target.kind, &gvk)?;
     if !eviction.name().is_empty() && eviction.name() != target.request.info.name {
@@ -39,7 +39,7 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     target.api.registry.delete(&call, &delete).await?;
     let mut status = Status::success();
     status.code = 201;
-    Ok(respond::status_as(&status, wanted))
+    Ok(respond::status_as(&status, media_type))
 }
 
 fn delete_options(eviction: &Object) -> Result<DeleteOptions, Status> {

@@ -116,7 +116,7 @@ pub enum Operation {
 
 /// The object of a response: an entry of the cache, or an object that is not stored (dry-run).
 #[derive(Clone)]
-pub enum Answer {
+pub enum ResponseObject {
     Entry(Arc<Entry>),
     Object(Box<Object>),
 }
