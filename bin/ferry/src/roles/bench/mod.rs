@@ -1,4 +1,4 @@
-//! `ferry bench`: what this machine gets out of Ferry, measured in the real parts.
+//! `ferry bench`: load for the real parts, and what they use under it on this machine.
 
 mod api;
 mod cluster;
@@ -12,7 +12,9 @@ mod scheduler;
 mod soak;
 mod workloads;
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 
 #[derive(Args)]
 pub struct Flags {
@@ -54,4 +56,19 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         What::Scheduler(flags) => scheduler::run(&flags),
         What::Soak(flags) => soak::run(&flags),
     }
+}
+
+/// Measures, then prints what was measured: as JSON, or by `table`.
+fn report<T: Serialize>(
+    output: Output,
+    measure: impl Future<Output = anyhow::Result<Vec<T>>>,
+    table: impl FnOnce(Vec<T>),
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let all = runtime.block_on(measure)?;
+    match output {
+        Output::Json => println!("{}", serde_json::json!(all)),
+        Output::Table => table(all),
+    }
+    Ok(())
 }
