@@ -7,7 +7,7 @@ use ferry_kubelet::images::containerd;
 use ferry_kubelet::images::distribution::{BlobBody, Question, Registry};
 
 /// Lets the API server serve the images of this runtime.
-pub fn give_out(api: &Api, endpoint: &str) -> anyhow::Result<()> {
+pub fn serve(api: &Api, endpoint: &str) -> anyhow::Result<()> {
     let registry = Registry::new(containerd::Client::new(endpoint)?);
     api.host_images.answer_with(move |request| {
         let registry = registry.clone();

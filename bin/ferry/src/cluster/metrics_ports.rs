@@ -40,7 +40,7 @@ impl MetricsPorts<'_> {
             Ok(address)
         });
         let port = served.as_ref().ok().map(SocketAddr::port);
-        self.tell(part, served.map(|address| format!("https://{address}/metrics")));
+        self.publish(part, served.map(|address| format!("https://{address}/metrics")));
         port
     }
 
@@ -51,7 +51,7 @@ impl MetricsPorts<'_> {
             self.tasks.spawn(async move { serving.wait().await });
             Ok(format!("http://{address}/metrics"))
         });
-        self.tell(part, served);
+        self.publish(part, served);
     }
 
     fn choose(&self, part: &str, wanted: u16) -> anyhow::Result<SocketAddr> {
@@ -61,7 +61,7 @@ impl MetricsPorts<'_> {
     }
 
     /// A port that cannot be served does not stop the cluster.
-    fn tell(&self, part: &str, served: anyhow::Result<String>) {
+    fn publish(&self, part: &str, served: anyhow::Result<String>) {
         match served {
             Ok(url) => self.parts.update(|now| drop(now.metrics.insert(part.to_owned(), url))),
             Err(error) => tracing::warn!(part, %error, "metrics are not served"),

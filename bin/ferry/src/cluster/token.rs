@@ -1,4 +1,4 @@
-//! `ferry token`: tokens with which new nodes join. A token contains the hash of the cluster's certificate authority, so
+//! `ferry token`: tokens with which new nodes join. A token contains the certificate of the cluster's authority, so
 //! that the node can verify the server before it sends the secret.
 
 use std::fmt;
