@@ -1,4 +1,4 @@
-//! Which version of Ferry last worked on a data directory: `DATA_DIR/version`.
+//! The version of Ferry that last used a data directory: `DATA_DIR/version`.
 //!
 //! A later minor version may store what an earlier one cannot read, so going back is refused before anything is opened.
 //! Versions that differ only in their last number read each other's data.
@@ -29,7 +29,7 @@ pub fn claim(data_dir: &Path) -> anyhow::Result<()> {
         Claim::Held => Ok(()),
         Claim::Note => {
             if let Some(recorded) = recorded {
-                tracing::info!(from = %recorded, to = %running, "the data directory has another version");
+                tracing::info!(from = %recorded, to = %running, "the data directory was last used by another version");
             }
             write_private(&path, &format!("{running}\n"))
         }

@@ -1,6 +1,6 @@
-//! One binary, one subcommand per role. Nothing but wiring: flags in, a role's `run` out.
+//! One binary with one subcommand per role: parses flags and calls the role's `run`.
 //!
-//! Called under another name it is that program: `kubectl`, one of the CNI plugins that a container runtime starts, or
+//! Under another name it acts as that program: `kubectl`, one of the CNI plugins that a container runtime starts, or
 //! one of upstream's programs (`program.rs`).
 
 mod allocator;
@@ -27,7 +27,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     name = "ferry",
     version,
     about = "A complete Kubernetes in one binary",
-    after_help = "Examples:\n  ferry demo                        a cluster, and one command's life on it\n  ferry up                          a cluster in the background\n  ferry kubectl get nodes           kubectl, with nothing installed\n  ferry image load nginx.tar        images for a machine without a registry\n  ferry down --purge                no process, interface, rule, mount, cgroup or data is left"
+    after_help = "Examples:\n  ferry demo                        follow one command on a cluster of your own\n  ferry up                          start a cluster in the background\n  ferry kubectl get nodes           use kubectl without installing it\n  ferry image load nginx.tar        load images without a registry\n  ferry down --purge                remove the cluster and its data"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,27 +38,27 @@ struct Cli {
 enum Role {
     /// Start a one-node cluster in the background and wait until it is ready
     #[command(
-        after_help = "Examples:\n  ferry up\n  ferry up --data-dir /srv/two --port 7443       a second cluster on this machine\n  ferry up --config /etc/ferry/ferry.yaml        options in a file, named like the flags\n  FERRY_NODE_NAME=edge-1 ferry up                or in the environment"
+        after_help = "Examples:\n  ferry up\n  ferry up --data-dir /srv/two --port 7443       start a second cluster on this machine\n  ferry up --config /etc/ferry/ferry.yaml        read options from a file, named like the flags\n  FERRY_NODE_NAME=edge-1 ferry up                read options from the environment"
     )]
     Up(Box<cluster::options::ServerOptions>),
-    /// Show one command's life from end to end, on a cluster that is brought up if none runs
+    /// Follow one command from end to end; starts a cluster if none runs
     #[command(
-        after_help = "Examples:\n  ferry demo                        also without the internet\n  ferry demo --keep                 leaves the namespace ferry-demo\n  ferry demo --image httpd          another web server\n  ferry demo -- --port 7443         options of `ferry up`"
+        after_help = "Examples:\n  ferry demo                        works without internet access\n  ferry demo --keep                 keeps the namespace ferry-demo\n  ferry demo --image httpd          runs another web server\n  ferry demo -- --port 7443         passes options to `ferry up`"
     )]
     Demo(cluster::demo::Flags),
-    /// Stop the cluster and remove what it made on this host
+    /// Stop the cluster and remove its processes, interfaces, rules, mounts and cgroups from this host
     #[command(
-        after_help = "Examples:\n  ferry down                        data and images stay; `ferry up` goes on with them\n  ferry down --purge                nothing stays"
+        after_help = "Examples:\n  ferry down                        keeps data and images for the next `ferry up`\n  ferry down --purge                removes them too"
     )]
     Down(cluster::down::Flags),
-    /// Show what runs, what it uses and what is wrong
+    /// Show running parts, resource usage and problems
     #[command(after_help = "Examples:\n  ferry status\n  ferry status -o json | jq .problems")]
     Status(cluster::status::Flags),
-    /// Look for what is open that should not be
+    /// Check the cluster's security settings
     Check(cluster::security::Flags),
     /// Run a one-node cluster in the foreground
     #[command(
-        after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as the systemd unit does\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
+        after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as in the systemd unit\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
     )]
     Server(Box<cluster::options::ServerOptions>),
     /// Serve the Kubernetes API from an embedded store or etcd
@@ -66,57 +66,57 @@ enum Role {
     ApiServer(Box<roles::apiserver::Alone>),
     /// Serve etcd's API from an embedded store
     Etcd(Box<roles::etcd::Flags>),
-    /// Run the control loops against an API server
+    /// Run the controllers against an API server
     ControllerManager(roles::controller_manager::Flags),
-    /// Bind pods to nodes
+    /// Run the scheduler against an API server
     Scheduler(roles::scheduler::Flags),
     /// Run pods on this host through a container runtime
     Kubelet(roles::kubelet::Flags),
-    /// Program Services into this host's kernel
+    /// Program this host's kernel for Services (nftables or iptables)
     Proxy(roles::proxy::Flags),
-    /// Answer names of Services and pods
+    /// Serve DNS records of Services and pods
     Dns(roles::dns::Flags),
-    /// Work with any Kubernetes from the command line
+    /// Control any Kubernetes cluster from the command line
     #[command(disable_help_flag = true)]
     Kubectl {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
-    /// Measure what this machine gets out of Ferry
+    /// Measure Ferry's performance on this machine
     Bench(roles::bench::Flags),
-    /// Show what happened when, and because of what
+    /// Show what happened in the cluster, when and why
     #[command(
-        after_help = "Examples:\n  ferry trace --last\n  ferry trace pod/web-0 -n shop              why it is not running\n  ferry trace -- kubectl run web --image=nginx   followed as it happens"
+        after_help = "Examples:\n  ferry trace --last\n  ferry trace pod/web-0 -n shop              shows why it is not running\n  ferry trace -- kubectl run web --image=nginx   traces a command live"
     )]
     Trace(Box<ferry_timeline::Flags>),
-    /// Say why an object was deleted, evicted, restarted, scaled or changed, by whom, and because of what
+    /// Show why and by whom an object was deleted, evicted, restarted, scaled or changed
     Why(Box<ferry_timeline::why::Flags>),
-    /// Open the cluster's page in a browser, signed in as you
+    /// Open the cluster's web page in a browser, signed in with your credentials
     #[command(
-        after_help = "Examples:\n  ferry ui\n  ferry ui --no-open                      only print the link\n  ferry ui --kubeconfig alice.kubeconfig  as somebody else"
+        after_help = "Examples:\n  ferry ui\n  ferry ui --no-open                      only prints the link\n  ferry ui --kubeconfig alice.kubeconfig  signs in as another user"
     )]
     Ui(roles::ui::Flags),
-    /// Run a further node of a cluster
+    /// Run an additional node of a cluster
     #[command(
         after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
     )]
     Agent(cluster::agent::Flags),
-    /// Let nodes join
+    /// Manage the tokens with which nodes join
     #[command(
-        after_help = "Examples:\n  ferry token create\n  ferry token create --help       how long it counts, and for whom"
+        after_help = "Examples:\n  ferry token create\n  ferry token create --help       lifetime and permissions"
     )]
     Token(cluster::token::Flags),
-    /// Bring images into a node without a registry
+    /// Load images into a node without a registry
     #[command(
         after_help = "Examples:\n  docker save nginx | ferry image load -\n  ferry image load nginx.tar\n  ferry image ls"
     )]
     Image(cluster::image::Flags),
-    /// Save the whole store to a file, or make a store out of one
+    /// Save the store to a file, or restore it from one
     #[command(
-        after_help = "Examples:\n  ferry snapshot save /backup/today.snapshot                             also while it runs\n  ferry snapshot restore /backup/today.snapshot --data-dir /srv/new"
+        after_help = "Examples:\n  ferry snapshot save /backup/today.snapshot                             works while the server runs\n  ferry snapshot restore /backup/today.snapshot --data-dir /srv/new"
     )]
     Snapshot(roles::snapshot::Flags),
-    /// Print the completion script of a shell
+    /// Print the completion script for a shell
     #[command(
         after_help = "Examples:\n  ferry completion bash > /etc/bash_completion.d/ferry\n  source <(ferry completion zsh)"
     )]
@@ -127,8 +127,8 @@ enum Role {
 }
 
 impl Role {
-    /// Not done after a moment, and beside others on the machine.
-    fn lives_long(&self) -> bool {
+    /// A daemon, as opposed to a short command.
+    fn is_daemon(&self) -> bool {
         use Role::*;
         matches!(
             self,
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     if let Some(code) = ferry_cni::plugin::main_if_called_as_plugin() {
         return code;
     }
-    // kubectl reads its own words; ours would only get in the way of its flags.
+    // kubectl parses its own arguments.
     if arguments.get(1).is_some_and(|word| word == "kubectl") {
         return ferry_kubectl::main(arguments.into_iter().skip(2));
     }
@@ -184,13 +184,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The options of a server that was started so, by flags, environment and file.
+/// The options of a running server, from its arguments, environment and file.
 fn server_options(words: cluster::security::Words) -> anyhow::Result<cluster::options::ServerOptions> {
     let environment = words.environment.into_iter();
     let arguments = settings::complete(&Cli::command(), words.arguments, environment)?;
     match Cli::try_parse_from(&arguments)?.role {
         Role::Server(options) | Role::Up(options) => Ok(*options),
-        _ => anyhow::bail!("it runs no `ferry server`"),
+        _ => anyhow::bail!("the process is not `ferry server`"),
     }
 }
 
@@ -202,10 +202,10 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    if cli.role.lives_long() {
+    if cli.role.is_daemon() {
         ferry_linux::memory::keep_small().context("start a thread")?;
         if let Err(error) = ferry_linux::descriptors::raise_limit() {
-            tracing::warn!(%error, "the limit of open files stays as it is");
+            tracing::warn!(%error, "cannot raise the limit of open files");
         }
     }
     match cli.role {
@@ -232,7 +232,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Trace(flags) => roles::trace::run(*flags),
         Role::Ui(flags) => roles::ui::run(&flags),
         Role::Why(flags) => roles::trace::why(*flags),
-        Role::Kubectl { .. } => anyhow::bail!("kubectl was handled before the flags were read"),
+        Role::Kubectl { .. } => anyhow::bail!("kubectl runs before flags are parsed"),
     }
 }
 

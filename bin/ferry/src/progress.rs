@@ -1,5 +1,4 @@
-//! What takes longer than a second says that it goes on, and how far it is. On standard error: what a command prints is
-//! for others to read.
+//! Progress of commands that take longer than a second, on standard error, since programs read standard output.
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ const IN_FILE: Duration = Duration::from_secs(10);
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Option<mpsc::Sender<()>>,
-    teller: Option<JoinHandle<()>>,
+    display: Option<JoinHandle<()>>,
 }
 
 impl Progress {
@@ -27,8 +26,8 @@ impl Progress {
         let (end, ended) = mpsc::channel();
         let done = Arc::new(AtomicU64::new(0));
         let (what, counted) = (what.into(), done.clone());
-        let teller = std::thread::spawn(move || tell(&what, total, &counted, &ended));
-        Progress { done, end: Some(end), teller: Some(teller) }
+        let display = std::thread::spawn(move || show(&what, total, &counted, &ended));
+        Progress { done, end: Some(end), display: Some(display) }
     }
 
     /// Counts what passes.
@@ -48,9 +47,9 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.end.take());
-        if let Some(teller) = self.teller.take() {
+        if let Some(display) = self.display.take() {
             // It holds nothing that a panic could leave half done.
-            let _ = teller.join();
+            let _ = display.join();
         }
     }
 }
@@ -68,7 +67,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-fn tell(what: &str, total: Option<u64>, done: &AtomicU64, ended: &mpsc::Receiver<()>) {
+fn show(what: &str, total: Option<u64>, done: &AtomicU64, ended: &mpsc::Receiver<()>) {
     let began = Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
     let mut wait = SOON;

@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it.
+//! CPU and memory of a process, as the kernel counts them.
 
 use anyhow::Context;
 

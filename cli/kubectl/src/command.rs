@@ -107,35 +107,22 @@ fn run(line: &[String]) -> Result<()> {
         Ok(found) => found,
         Err(unknown) => return plugins::run(&line, 1).and(Err(unknown)),
     };
-    let command = path.last().copied();
-    if let Some(command) = command {
-        // a plugin may be a subcommand of create, and of nothing else
-        if command.name == "create"
-            && path.len() == 1
-            && words.first().is_some_and(|word| !word.starts_with('-'))
-        {
-            plugins::run(&line, line.len() - words.len() + 1)?;
-        }
-        if takes_defaults {
-            words.splice(0..0, preferences.defaults_of(command, &line)?);
-        }
+    let Some(command) = path.last().copied() else { return run_root(&words) };
+    // Plugins can be subcommands of create only.
+    if command.name == "create" && path.len() == 1 && words.first().is_some_and(|word| !word.starts_with('-'))
+    {
+        plugins::run(&line, line.len() - words.len() + 1)?;
+    }
+    if takes_defaults {
+        words.splice(0..0, preferences.defaults_of(command, &line)?);
     }
     let full_name =
         path.iter().fold("kubectl".to_owned(), |name, command| format!("{name} {}", command.name));
-    let Some(command) = command else {
-        let known: Vec<&Flag> = GLOBAL_FLAGS.iter().collect();
-        return match flags::parse(&known, &words) {
-            Err(error) if !matches!(error, Error::Help) => {
-                Err(Error::message(format!("{error}\nSee '{full_name} --help' for usage.")))
-            }
-            _ => help_root(),
-        };
-    };
     let known: Vec<&Flag> = command.own_flags().chain(GLOBAL_FLAGS).collect();
     let mut args = match flags::parse(&known, &words) {
         Ok(args) => args,
         Err(Error::Help) => return help(command, &full_name),
-        Err(error) => return Err(Error::message(format!("{error}\nSee '{full_name} --help' for usage."))),
+        Err(error) => return Err(see_help(&error, &full_name)),
     };
     args.command = full_name.clone();
     args.shadowed = command
@@ -149,27 +136,46 @@ fn run(line: &[String]) -> Result<()> {
                 "unknown command {word:?}\nSee '{full_name} -h' for help and examples"
             )));
         }
-        // a group by itself does nothing, and says so
+        // A group of commands prints its help and fails.
         return Err(Error::Exit { code: 1, message: help_text(command, &full_name) });
     };
     args.check_required(&known)?;
     let cli = Cli::new(args, preferences);
-    let outcome = block_on(async {
-        let mut span = ferry_trace::Span::root("kubectl.command", own_trace::of_caller());
-        span.set("command", full_name.as_str());
-        let outcome = span.in_scope(run(&cli)).await;
-        if let Err(error) = &outcome {
-            span.fail(error);
-        }
-        let trace = span.context().trace;
-        drop(span);
-        let flushed = cli.flush();
-        if let Some(client) = cli.client_if_made().filter(|client| client.is_traced()) {
-            own_trace::hand_in(client, trace).await;
-        }
-        flushed.and(outcome)
-    })?;
-    outcome?;
+    block_on(traced(&cli, &full_name, run))??;
+    check_warnings(&cli)
+}
+
+/// `kubectl` without a command.
+fn run_root(words: &[String]) -> Result<()> {
+    let known: Vec<&Flag> = GLOBAL_FLAGS.iter().collect();
+    match flags::parse(&known, words) {
+        Err(error) if !matches!(error, Error::Help) => Err(see_help(&error, "kubectl")),
+        _ => help_root(),
+    }
+}
+
+fn see_help(error: &Error, full_name: &str) -> Error {
+    Error::message(format!("{error}\nSee '{full_name} --help' for usage."))
+}
+
+/// Runs the command in a span of its own, and hands the spans to a server that keeps them.
+async fn traced(cli: &Cli, full_name: &str, run: Run) -> Result<()> {
+    let mut span = ferry_trace::Span::root("kubectl.command", own_trace::of_caller());
+    span.set("command", full_name);
+    let outcome = span.in_scope(run(cli)).await;
+    if let Err(error) = &outcome {
+        span.fail(error);
+    }
+    let trace = span.context().trace;
+    drop(span);
+    let flushed = cli.flush();
+    if let Some(client) = cli.client_if_made().filter(|client| client.is_traced()) {
+        own_trace::hand_in(client, trace).await;
+    }
+    flushed.and(outcome)
+}
+
+fn check_warnings(cli: &Cli) -> Result<()> {
     let warnings = cli.client_if_made().map_or(0, |client| client.warnings());
     if warnings > 0 && cli.args.bool("warnings-as-errors") {
         let plural = if warnings == 1 { "warning" } else { "warnings" };

@@ -167,139 +167,134 @@ fn common_labels() -> Vec<FieldSpec> {
     specs
 }
 
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
+/// For each kind the fields that hold names of its objects, in kustomize's order.
 fn name_references() -> Vec<NameReference> {
-    let reference = |group: &str, version: &str, kind: &str, field_specs: Vec<FieldSpec>| NameReference {
-        group: group.into(),
-        version: version.into(),
-        kind: kind.into(),
-        field_specs,
-    };
-    let of_pods = |paths: &[&str]| -> Vec<FieldSpec> {
-        let pods = POD_SPECS.iter().filter(|(_, kind, _)| *kind != "ReplicationController");
-        pods.flat_map(|(version, kind, pod)| {
-            paths.iter().map(move |path| spec("", version, kind, &format!("{pod}/{path}"), false))
+    let scaled = ["Deployment", "ReplicationController", "ReplicaSet", "StatefulSet"];
+    let mut references: Vec<NameReference> = scaled
+        .map(|kind| {
+            reference("", "", kind, vec![of_kind("HorizontalPodAutoscaler", "spec/scaleTargetRef/name")])
         })
-        .collect()
-    };
-    let of_simple_pods = |path: &str| -> Vec<FieldSpec> {
-        SIMPLE_POD_SPECS.iter().map(|(kind, pod)| of_kind(kind, &format!("{pod}/{path}"))).collect()
-    };
-    let named_by_roles =
-        || [of_kind("Role", "rules/resourceNames"), of_kind("ClusterRole", "rules/resourceNames")];
+        .into();
+    references.push(reference("", "v1", "ConfigMap", config_map_names()));
+    references.push(reference("", "v1", "Secret", secret_names()));
+    references.push(reference("", "v1", "Service", service_names()));
+    references.extend(rbac_references());
+    references.extend(storage_references());
+    references.extend([
+        reference("scheduling.k8s.io", "v1", "PriorityClass", of_simple_pods("priorityClassName")),
+        reference(
+            "networking.k8s.io/v1",
+            "v1",
+            "IngressClass",
+            vec![of_kind("Ingress", "spec/ingressClassName")],
+        ),
+        reference(
+            ADMISSION,
+            "",
+            "ValidatingAdmissionPolicy",
+            vec![spec(ADMISSION, "", "ValidatingAdmissionPolicyBinding", "spec/policyName", false)],
+        ),
+    ]);
+    references
+}
 
-    let mut references: Vec<NameReference> =
-        ["Deployment", "ReplicationController", "ReplicaSet", "StatefulSet"]
-            .iter()
-            .map(|kind| {
-                let scaled = of_kind("HorizontalPodAutoscaler", "spec/scaleTargetRef/name");
-                reference("", "", kind, vec![scaled])
-            })
-            .collect();
+fn reference(group: &str, version: &str, kind: &str, field_specs: Vec<FieldSpec>) -> NameReference {
+    NameReference { group: group.into(), version: version.into(), kind: kind.into(), field_specs }
+}
 
-    let mut config_maps = of_pods(&CONFIG_MAP_REFERENCES);
-    config_maps.push(of_kind("Node", "spec/configSource/configMap"));
-    config_maps.extend(named_by_roles());
-    config_maps.push(of_kind(
+fn of_pods(paths: &[&str]) -> Vec<FieldSpec> {
+    let pods = POD_SPECS.iter().filter(|(_, kind, _)| *kind != "ReplicationController");
+    pods.flat_map(|(version, kind, pod)| {
+        paths.iter().map(move |path| spec("", version, kind, &format!("{pod}/{path}"), false))
+    })
+    .collect()
+}
+
+fn of_simple_pods(path: &str) -> Vec<FieldSpec> {
+    SIMPLE_POD_SPECS.iter().map(|(kind, pod)| of_kind(kind, &format!("{pod}/{path}"))).collect()
+}
+
+fn named_by_roles() -> [FieldSpec; 2] {
+    [of_kind("Role", "rules/resourceNames"), of_kind("ClusterRole", "rules/resourceNames")]
+}
+
+fn config_map_names() -> Vec<FieldSpec> {
+    let mut specs = of_pods(&CONFIG_MAP_REFERENCES);
+    specs.push(of_kind("Node", "spec/configSource/configMap"));
+    specs.extend(named_by_roles());
+    specs.push(of_kind(
         "Ingress",
         "metadata/annotations/nginx.ingress.kubernetes.io\\/fastcgi-params-configmap",
     ));
-    references.push(reference("", "v1", "ConfigMap", config_maps));
+    specs
+}
 
-    let mut secrets = of_pods(&SECRET_REFERENCES);
-    secrets.push(of_kind("Ingress", "spec/tls/secretName"));
-    secrets.extend(ANNOTATED_BY_INGRESS.iter().map(|path| of_kind("Ingress", path)));
-    secrets.push(of_kind("ServiceAccount", "imagePullSecrets/name"));
+fn secret_names() -> Vec<FieldSpec> {
+    let mut specs = of_pods(&SECRET_REFERENCES);
+    specs.push(of_kind("Ingress", "spec/tls/secretName"));
+    specs.extend(ANNOTATED_BY_INGRESS.iter().map(|path| of_kind("Ingress", path)));
+    specs.push(of_kind("ServiceAccount", "imagePullSecrets/name"));
     for parameter in ["secretName", "adminSecretName", "userSecretName", "secretRef"] {
-        secrets.push(of_kind("StorageClass", &format!("parameters/{parameter}")));
+        specs.push(of_kind("StorageClass", &format!("parameters/{parameter}")));
     }
-    secrets.extend(named_by_roles());
-    secrets.push(spec(
+    specs.extend(named_by_roles());
+    specs.push(spec(
         "serving.knative.dev",
         "v1",
         "Service",
         "spec/template/spec/containers/env/valueFrom/secretKeyRef/name",
         false,
     ));
-    secrets.push(of_kind("PersistentVolume", "spec/azureFile/secretName"));
-    references.push(reference("", "v1", "Secret", secrets));
+    specs.push(of_kind("PersistentVolume", "spec/azureFile/secretName"));
+    specs
+}
 
-    let webhook =
-        |kind: &str| spec("admissionregistration.k8s.io", "", kind, "webhooks/clientConfig/service", false);
-    references.push(reference(
-        "",
-        "v1",
-        "Service",
-        vec![
-            spec("apps", "", "StatefulSet", "spec/serviceName", false),
-            of_kind("Ingress", "spec/rules/http/paths/backend/serviceName"),
-            of_kind("Ingress", "spec/backend/serviceName"),
-            of_kind("Ingress", "spec/rules/http/paths/backend/service/name"),
-            of_kind("Ingress", "spec/defaultBackend/service/name"),
-            spec("apiregistration.k8s.io", "", "APIService", "spec/service/name", false),
-            webhook("ValidatingWebhookConfiguration"),
-            webhook("MutatingWebhookConfiguration"),
-        ],
-    ));
+fn service_names() -> Vec<FieldSpec> {
+    vec![
+        spec("apps", "", "StatefulSet", "spec/serviceName", false),
+        of_kind("Ingress", "spec/rules/http/paths/backend/serviceName"),
+        of_kind("Ingress", "spec/backend/serviceName"),
+        of_kind("Ingress", "spec/rules/http/paths/backend/service/name"),
+        of_kind("Ingress", "spec/defaultBackend/service/name"),
+        spec("apiregistration.k8s.io", "", "APIService", "spec/service/name", false),
+        spec(ADMISSION, "", "ValidatingWebhookConfiguration", "webhooks/clientConfig/service", false),
+        spec(ADMISSION, "", "MutatingWebhookConfiguration", "webhooks/clientConfig/service", false),
+    ]
+}
 
-    const RBAC: &str = "rbac.authorization.k8s.io";
+/// Roles and the accounts that are bound to them.
+fn rbac_references() -> [NameReference; 3] {
     let bound = |kind: &str, path: &str| spec(RBAC, "", kind, path, false);
-    references.push(reference(RBAC, "", "Role", vec![bound("RoleBinding", "roleRef/name")]));
-    references.push(reference(
-        RBAC,
-        "",
-        "ClusterRole",
-        vec![bound("RoleBinding", "roleRef/name"), bound("ClusterRoleBinding", "roleRef/name")],
-    ));
     let mut accounts = vec![bound("RoleBinding", "subjects"), bound("ClusterRoleBinding", "subjects")];
     accounts.extend(of_simple_pods("serviceAccountName"));
-    references.push(reference("", "v1", "ServiceAccount", accounts));
+    let cluster_roles =
+        vec![bound("RoleBinding", "roleRef/name"), bound("ClusterRoleBinding", "roleRef/name")];
+    [
+        reference(RBAC, "", "Role", vec![bound("RoleBinding", "roleRef/name")]),
+        reference(RBAC, "", "ClusterRole", cluster_roles),
+        reference("", "v1", "ServiceAccount", accounts),
+    ]
+}
 
+fn storage_references() -> [NameReference; 3] {
+    let volumes = vec![
+        of_kind("PersistentVolumeClaim", "spec/volumeName"),
+        of_kind("ClusterRole", "rules/resourceNames"),
+    ];
+    let classes = vec![
+        of_kind("PersistentVolume", "spec/storageClassName"),
+        of_kind("PersistentVolumeClaim", "spec/storageClassName"),
+        of_kind("StatefulSet", "spec/volumeClaimTemplates/spec/storageClassName"),
+    ];
     let claims = of_simple_pods("volumes/persistentVolumeClaim/claimName");
-    references.push(reference("", "v1", "PersistentVolumeClaim", claims));
-    references.push(reference(
-        "",
-        "v1",
-        "PersistentVolume",
-        vec![
-            of_kind("PersistentVolumeClaim", "spec/volumeName"),
-            of_kind("ClusterRole", "rules/resourceNames"),
-        ],
-    ));
-    references.push(reference(
-        "storage.k8s.io",
-        "v1",
-        "StorageClass",
-        vec![
-            of_kind("PersistentVolume", "spec/storageClassName"),
-            of_kind("PersistentVolumeClaim", "spec/storageClassName"),
-            of_kind("StatefulSet", "spec/volumeClaimTemplates/spec/storageClassName"),
-        ],
-    ));
-    references.push(reference(
-        "scheduling.k8s.io",
-        "v1",
-        "PriorityClass",
-        of_simple_pods("priorityClassName"),
-    ));
-    references.push(reference(
-        "networking.k8s.io/v1",
-        "v1",
-        "IngressClass",
-        vec![of_kind("Ingress", "spec/ingressClassName")],
-    ));
-    references.push(reference(
-        "admissionregistration.k8s.io",
-        "",
-        "ValidatingAdmissionPolicy",
-        vec![spec(
-            "admissionregistration.k8s.io",
-            "",
-            "ValidatingAdmissionPolicyBinding",
-            "spec/policyName",
-            false,
-        )],
-    ));
-    references
+    [
+        reference("", "v1", "PersistentVolumeClaim", claims),
+        reference("", "v1", "PersistentVolume", volumes),
+        reference("storage.k8s.io", "v1", "StorageClass", classes),
+    ]
 }
 
 fn variable_references() -> Vec<FieldSpec> {

@@ -377,48 +377,8 @@ impl Target {
             let set = PatchSet::read(files, root, patch).within(configuring("PatchTransformer"))?;
             transformers.push(Transformer::Patch(set));
         }
-        if !kustomization.namespace.is_empty() {
-            transformers.push(Transformer::Namespace {
-                namespace: kustomization.namespace.clone(),
-                specs: configuration.namespace.clone(),
-                unset_only: false,
-                subjects: SubjectMode::default(),
-            });
-        }
-        if !kustomization.name_prefix.is_empty() {
-            transformers.push(Transformer::Prefix {
-                prefix: kustomization.name_prefix.clone(),
-                specs: configuration.name_prefix.clone(),
-            });
-        }
-        if !kustomization.name_suffix.is_empty() {
-            transformers.push(Transformer::Suffix {
-                suffix: kustomization.name_suffix.clone(),
-                specs: configuration.name_suffix.clone(),
-            });
-        }
-        let common_labels = kustomization.common_labels.clone().unwrap_or_default();
-        if !kustomization.labels.is_empty() || !common_labels.is_empty() {
-            for label in &kustomization.labels {
-                let mut specs = label.fields.clone();
-                let mut add =
-                    |more: &[FieldSpec]| field_spec::merge(&mut specs, more).within("failed to merge labels");
-                add(&configuration.labels)?;
-                if label.include_selectors {
-                    add(&configuration.common_labels)?;
-                } else {
-                    if label.include_templates {
-                        add(&configuration.template_labels)?;
-                    }
-                    add(&[FieldSpec::new("metadata/labels", true)])?;
-                }
-                transformers.push(Transformer::Labels { labels: label.pairs.clone(), specs });
-            }
-            transformers.push(Transformer::Labels {
-                labels: common_labels,
-                specs: configuration.common_labels.clone(),
-            });
-        }
+        transformers.extend(self.name_transformers(configuration));
+        transformers.extend(self.label_transformers(configuration)?);
         if !kustomization.common_annotations.is_empty() {
             transformers.push(Transformer::Annotations {
                 annotations: kustomization.common_annotations.clone(),
@@ -443,6 +403,59 @@ impl Target {
                 .within(configuring("ReplacementTransformer"))?;
             transformers.push(Transformer::Replacements(replacements));
         }
+        Ok(transformers)
+    }
+
+    /// Namespace, name prefix and name suffix.
+    fn name_transformers(&self, configuration: &Configuration) -> Vec<Transformer> {
+        let kustomization = &self.kustomization;
+        let mut transformers = Vec::new();
+        if !kustomization.namespace.is_empty() {
+            transformers.push(Transformer::Namespace {
+                namespace: kustomization.namespace.clone(),
+                specs: configuration.namespace.clone(),
+                unset_only: false,
+                subjects: SubjectMode::default(),
+            });
+        }
+        if !kustomization.name_prefix.is_empty() {
+            transformers.push(Transformer::Prefix {
+                prefix: kustomization.name_prefix.clone(),
+                specs: configuration.name_prefix.clone(),
+            });
+        }
+        if !kustomization.name_suffix.is_empty() {
+            transformers.push(Transformer::Suffix {
+                suffix: kustomization.name_suffix.clone(),
+                specs: configuration.name_suffix.clone(),
+            });
+        }
+        transformers
+    }
+
+    fn label_transformers(&self, configuration: &Configuration) -> Result<Vec<Transformer>> {
+        let common_labels = self.kustomization.common_labels.clone().unwrap_or_default();
+        if self.kustomization.labels.is_empty() && common_labels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut transformers = Vec::new();
+        for label in &self.kustomization.labels {
+            let mut specs = label.fields.clone();
+            let mut add =
+                |more: &[FieldSpec]| field_spec::merge(&mut specs, more).within("failed to merge labels");
+            add(&configuration.labels)?;
+            if label.include_selectors {
+                add(&configuration.common_labels)?;
+            } else {
+                if label.include_templates {
+                    add(&configuration.template_labels)?;
+                }
+                add(&[FieldSpec::new("metadata/labels", true)])?;
+            }
+            transformers.push(Transformer::Labels { labels: label.pairs.clone(), specs });
+        }
+        let specs = configuration.common_labels.clone();
+        transformers.push(Transformer::Labels { labels: common_labels, specs });
         Ok(transformers)
     }
 }

@@ -1,4 +1,4 @@
-//! The error of a control loop: what was attempted, and what the server said.
+//! The error of a controller: the attempted operation, and the server's response.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a loop has just done and its informer has not shown yet.
+//! Expectations: writes of a controller that its informer has not delivered yet.
 //!
 //! A loop that creates three pods and looks again before they are in its store would create
 //! three more. It writes down what it expects, and looks again only when that has been seen,

@@ -1,4 +1,4 @@
-//! One of several leads, by a Lease. Client-go's rules, so both can share one lease:
+//! Leader election by a Lease, with client-go's rules, so that both can share one Lease:
 //!
 //! - A lease is held by whoever is written in it. Others judge it by their own clock, from
 //!   when they saw it change, so clocks need not agree.

@@ -1,5 +1,4 @@
-//! What every component of Ferry stands on: a client of the Kubernetes API, and the parts
-//! from which a control loop is made.
+//! The basis of every component: a client of the Kubernetes API, and the parts of a controller.
 //!
 //! ```text
 //! store revision → watch → Informer (one per kind per process, indexed)

@@ -1,4 +1,4 @@
-//! What clients count, by upstream's names: `rest_client_*`, `leader_election_master_status`, `workqueue_*`.
+//! The metrics of clients, with upstream's names: `rest_client_*`, `leader_election_master_status`, `workqueue_*`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Several servers of one cluster: each connection goes to one that takes it, so that a component outlives any of
-//! them. To TLS they are all the API server, which every one's certificate says.
+//! Several servers of one cluster: each connection goes to a server that accepts it, so that a component survives the
+//! failure of any of them. TLS verifies the same name for all of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ const ANY: &str = "kubernetes.default.svc";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadServers {
-    #[error("{0:?} is no address of a server, like https://HOST:6443")]
+    #[error("{0:?} is not a server URL like https://HOST:6443")]
     Address(String),
     #[error("servers of one cluster have the same port: {0} and {1} differ")]
     Ports(u16, u16),

@@ -31,11 +31,11 @@ pub async fn hand_in(client: Client) {
                     ring().let_go(sent);
                 }
                 Err(error) if is_final(&error) => {
-                    tracing::debug!(%error, "spans stay in this process");
+                    tracing::debug!(%error, "spans are not sent to the API server");
                     return;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "spans not handed in, will try again");
+                    tracing::debug!(%error, "cannot send spans to the API server, trying again");
                     tokio::time::sleep(RETRY).await;
                     break;
                 }

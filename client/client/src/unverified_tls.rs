@@ -1,4 +1,4 @@
-//! TLS to a pod, whose certificate nobody vouches for.
+//! TLS to a pod, without verification of its certificate.
 //!
 //! Probes and hooks over HTTPS and the API server's proxy never verified a pod's certificate in Kubernetes: they know
 //! the pod by its address. What goes this way shows no certificate of its own either.

@@ -1,4 +1,4 @@
-//! Who is calling, and may they: certificates are checked by TLS, tokens and permissions by the API server.
+//! Authentication and authorization of requests: TLS verifies certificates, the API server reviews tokens and permissions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

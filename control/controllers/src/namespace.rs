@@ -60,49 +60,30 @@ impl Remains {
     }
 }
 
-/// The conditions that tell a user what a namespace waits for.
+/// The conditions that show what a terminating namespace waits for.
 fn conditions(current: &[NamespaceCondition], remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
-    let list = |counts: &BTreeMap<String, usize>, words: &str| -> String {
-        counts
-            .iter()
-            .map(|(name, count)| format!("{name}{words}{count} resource instances"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let rows = [
+    let fine = [
+        ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
         (
-            "NamespaceDeletionDiscoveryFailure",
-            (!remains.discovery_failures.is_empty())
-                .then(|| ("DiscoveryFailed", format!("Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}", remains.discovery_failures.len(), remains.discovery_failures.join(", ")))),
-            ("ResourcesDiscovered", "All resources successfully discovered"),
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
         ),
-        ("NamespaceDeletionGroupVersionParsingFailure", None, ("ParsedGroupVersions", "All legacy kube types successfully parsed")),
         (
             "NamespaceDeletionContentFailure",
-            (!remains.deletion_failures.is_empty()).then(|| ("ContentDeletionFailed", format!("Failed to delete all resource types, {} remaining: {}", remains.deletion_failures.len(), remains.deletion_failures.join(", ")))),
-            ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
         ),
-        (
-            "NamespaceContentRemaining",
-            (!remains.left.is_empty()).then(|| {
-                // Upstream writes the core group with its trailing dot.
-                let left = remains.left.iter().map(|(name, count)| {
-                    let dot = if name.contains('.') { "" } else { "." };
-                    (format!("{name}{dot}"), *count)
-                });
-                ("SomeResourcesRemain", format!("Some resources are remaining: {}", list(&left.collect(), " has ")))
-            }),
-            ("ContentRemoved", "All content successfully removed"),
-        ),
+        ("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"),
         (
             "NamespaceFinalizersRemaining",
-            (!remains.finalizers.is_empty()).then(|| ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {}", list(&remains.finalizers, " in ")))),
-            ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+            "ContentHasNoFinalizers",
+            "All content-preserving finalizers finished",
         ),
     ];
     let mut next: Vec<NamespaceCondition> = current.to_vec();
-    for (kind, trouble, (fine_reason, fine)) in rows {
-        let (status, reason, message) = match trouble {
+    for (kind, fine_reason, fine) in fine {
+        let (status, reason, message) = match remains.trouble(kind) {
             Some((reason, message)) => ("True", reason, message),
             None => ("False", fine_reason, fine.to_string()),
         };
@@ -122,6 +103,46 @@ fn conditions(current: &[NamespaceCondition], remains: &Remains, now: Timestamp)
         }
     }
     next
+}
+
+impl Remains {
+    /// The reason and the message of a condition that is true.
+    fn trouble(&self, kind: &str) -> Option<(&'static str, String)> {
+        match kind {
+            "NamespaceDeletionDiscoveryFailure" if !self.discovery_failures.is_empty() => {
+                let (count, failures) = (self.discovery_failures.len(), self.discovery_failures.join(", "));
+                let message = format!(
+                    "Discovery failed for some groups, {count} failing: unable to retrieve the complete list of server APIs: {failures}"
+                );
+                Some(("DiscoveryFailed", message))
+            }
+            "NamespaceDeletionContentFailure" if !self.deletion_failures.is_empty() => {
+                let (count, failures) = (self.deletion_failures.len(), self.deletion_failures.join(", "));
+                let message = format!("Failed to delete all resource types, {count} remaining: {failures}");
+                Some(("ContentDeletionFailed", message))
+            }
+            "NamespaceContentRemaining" if !self.left.is_empty() => {
+                // Upstream writes the core group with its trailing dot.
+                let left = self.left.iter().map(|(name, count)| {
+                    let dot = if name.contains('.') { "" } else { "." };
+                    (format!("{name}{dot}"), *count)
+                });
+                let left = instances(&left.collect(), " has ");
+                Some(("SomeResourcesRemain", format!("Some resources are remaining: {left}")))
+            }
+            "NamespaceFinalizersRemaining" if !self.finalizers.is_empty() => {
+                let finalizers = instances(&self.finalizers, " in ");
+                let message = format!("Some content in the namespace has finalizers remaining: {finalizers}");
+                Some(("SomeFinalizersRemain", message))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn instances(counts: &BTreeMap<String, usize>, words: &str) -> String {
+    let texts = counts.iter().map(|(name, count)| format!("{name}{words}{count} resource instances"));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 struct Controller {

@@ -278,7 +278,7 @@ impl Controller {
             }
         }
         if !made.is_empty() {
-            self.tell(&pod, key, &made).await?;
+            self.write_pod_status(&pod, key, &made).await?;
             return Ok(Outcome::Done);
         }
         if node_name(&pod).is_empty() {
@@ -332,7 +332,7 @@ impl Controller {
     }
 
     /// Writes the names of a pod's claims into its status.
-    async fn tell(
+    async fn write_pod_status(
         &self,
         pod: &Pod,
         key: &NamespacedName,

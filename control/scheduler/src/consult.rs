@@ -26,7 +26,9 @@ pub async fn filter(
         }
         match extender.filter(&pod.pod, &objects(snapshot, &nodes)).await {
             Ok(filtered) => nodes = judge(&filtered, snapshot, &nodes, refused),
-            Err(error) if extender.is_ignorable() => tracing::warn!(%error, "extender passed over"),
+            Err(error) if extender.is_ignorable() => {
+                tracing::warn!(%error, "extender failed and is ignorable; skipping it")
+            }
             Err(error) => return Err(error),
         }
     }
@@ -76,7 +78,7 @@ pub async fn scores(
                     *sum += scores.get(&**snapshot.name(node)).copied().unwrap_or(0);
                 }
             }
-            Err(error) => tracing::debug!(%error, "extender has no say in the score"),
+            Err(error) => tracing::debug!(%error, "extender failed to score; ignoring its scores"),
         }
     }
     sums
@@ -104,7 +106,9 @@ pub async fn preempt(
                     answer.is_some_and(|victims| restrict(candidate, victims, snapshot))
                 });
             }
-            Err(error) if extender.is_ignorable() => tracing::warn!(%error, "extender passed over"),
+            Err(error) if extender.is_ignorable() => {
+                tracing::warn!(%error, "extender failed and is ignorable; skipping it")
+            }
             Err(error) => return Err(error),
         }
     }

@@ -96,16 +96,16 @@ pub struct Search {
     column: Vec<i64>,
 }
 
-/// What a search found.
-pub struct Found {
+/// The result of filtering.
+pub struct FeasibleNodes {
     /// Nodes that fit; none if the pod cannot be placed.
     pub nodes: Vec<NodeIndex>,
     pub filters: Filters,
-    /// The other nodes that were looked at, and why not they.
+    /// The other examined nodes, and the reasons.
     pub refused: FitError,
 }
 
-/// The plugins whose filters have anything to say about a pod.
+/// The plugins whose filters apply to a pod.
 pub type Filters = SmallVec<[&'static Plugin; 16]>;
 
 impl Search {
@@ -115,7 +115,12 @@ impl Search {
     }
 
     /// Looks for nodes that fit, at most as many as are worth comparing.
-    pub fn feasible(&mut self, cycle: &mut Cycle, snapshot: &mut Snapshot, nominated: &Nominated) -> Found {
+    pub fn feasible(
+        &mut self,
+        cycle: &mut Cycle,
+        snapshot: &mut Snapshot,
+        nominated: &Nominated,
+    ) -> FeasibleNodes {
         snapshot.refresh_node_order();
         let mut error = FitError { nodes: snapshot.len(), ..FitError::default() };
         let began = Instant::now();
@@ -126,14 +131,14 @@ impl Search {
             Ok(filters) => filters,
             Err((plugin, refusal)) => {
                 error.refused_at_once = Some((plugin.name, refusal));
-                return Found { nodes: Vec::new(), filters: Filters::new(), refused: error };
+                return FeasibleNodes { nodes: Vec::new(), filters: Filters::new(), refused: error };
             }
         };
-        // room was made for the pod there: no other node is worth a look while that holds
+        // Preemption made room on the nominated node: use it while the pod fits there.
         if let Some(node) = promised_node(cycle.pod, snapshot, nominated)
             && fits(cycle, snapshot, &filters, nominated, node).is_ok()
         {
-            return Found { nodes: vec![node], filters, refused: error };
+            return FeasibleNodes { nodes: vec![node], filters, refused: error };
         }
         let began = Instant::now();
         let only = cycle.state.only.take();
@@ -141,20 +146,8 @@ impl Search {
         error.excluded = snapshot.len() - nodes.len();
         let enough = worth_comparing(nodes.len(), cycle.profile.percentage_of_nodes_to_score);
         let begin = if nodes.is_empty() { 0 } else { self.start % nodes.len() };
-        let mut found = Vec::with_capacity(enough.min(nodes.len()));
-        let mut seen = 0;
-        'search: for part in [&nodes[begin..], &nodes[..begin]] {
-            for &node in part {
-                seen += 1;
-                match passes(cycle, snapshot, &filters, node) {
-                    Ok(()) => found.push(node),
-                    Err((plugin, refusal)) => error.refused.push((node, plugin.name, refusal)),
-                }
-                if found.len() == enough {
-                    break 'search;
-                }
-            }
-        }
+        let (mut found, seen) =
+            search(cycle, snapshot, &filters, (&nodes[begin..], &nodes[..begin]), enough, &mut error);
         if only.is_none() {
             self.start = begin + seen;
         }
@@ -172,7 +165,7 @@ impl Search {
         }
         let status = if found.is_empty() { "Unschedulable" } else { "Success" };
         metrics::ran("Filter", cycle.profile.name, status, began.elapsed());
-        Found { nodes: found, filters, refused: error }
+        FeasibleNodes { nodes: found, filters, refused: error }
     }
 
     /// The best of the nodes; among equals a random one. `extra` adds to the plugins' scores.
@@ -236,6 +229,30 @@ impl Search {
         self.random ^= self.random << 17;
         self.random
     }
+}
+
+/// Filters the nodes, in the order of both parts, until `enough` fit. Returns those that fit and the number examined.
+fn search(
+    cycle: &Cycle,
+    snapshot: &Snapshot,
+    filters: &Filters,
+    (first, second): (&[NodeIndex], &[NodeIndex]),
+    enough: usize,
+    error: &mut FitError,
+) -> (Vec<NodeIndex>, usize) {
+    let mut found = Vec::with_capacity(enough.min(first.len() + second.len()));
+    let mut seen = 0;
+    for &node in first.iter().chain(second) {
+        seen += 1;
+        match passes(cycle, snapshot, filters, node) {
+            Ok(()) => found.push(node),
+            Err((plugin, refusal)) => error.refused.push((node, plugin.name, refusal)),
+        }
+        if found.len() == enough {
+            break;
+        }
+    }
+    (found, seen)
 }
 
 fn prepare(cycle: &mut Cycle, snapshot: &Snapshot) -> Result<Filters, (&'static Plugin, Refusal)> {

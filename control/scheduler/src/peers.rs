@@ -50,7 +50,7 @@ impl Peers {
         id
     }
 
-    pub fn leave(&mut self, id: GroupId, node: NodeIndex) {
+    pub fn remove(&mut self, id: GroupId, node: NodeIndex) {
         let Some(group) = &mut self.groups[id.0] else { return };
         if let Some(count) = group.on.get_mut(&node) {
             *count -= 1;
@@ -150,7 +150,7 @@ mod tests {
     fn a_group_ends_with_its_last_pod() {
         let mut peers = Peers::default();
         let group = peers.enter(&pod("a", "web", None), NodeIndex(1));
-        peers.leave(group, NodeIndex(1));
+        peers.remove(group, NodeIndex(1));
         assert_eq!(peers.groups().count(), 0);
         assert!(peers.by_look.is_empty());
         peers.enter(&pod("b", "db", None), NodeIndex(1));

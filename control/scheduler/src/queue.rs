@@ -1,4 +1,4 @@
-//! Pods that wait for a node.
+//! The scheduling queue: pods that wait for a node.
 //!
 //! ```text
 //!            ┌────────── put ──────────┐
@@ -51,13 +51,13 @@ struct Pending {
 }
 
 impl Pending {
-    fn add(&self, place: Place, more: f64) {
+    fn add(&self, place: SubQueue, more: f64) {
         match place {
-            Place::Gated => self.gated.add(more),
-            Place::Active => self.active.add(more),
-            Place::Backoff { .. } => self.backoff.add(more),
-            Place::Unschedulable => self.unschedulable.add(more),
-            Place::InFlight => {}
+            SubQueue::Gated => self.gated.add(more),
+            SubQueue::Active => self.active.add(more),
+            SubQueue::Backoff { .. } => self.backoff.add(more),
+            SubQueue::Unschedulable => self.unschedulable.add(more),
+            SubQueue::InFlight => {}
         }
     }
 }
@@ -73,7 +73,7 @@ pub struct Backoff {
 
 struct QueuedPodInfo {
     pod: Arc<PodInfo>,
-    place: Place,
+    place: SubQueue,
     attempts: u32,
     sequence: u64,
     /// When it was first tried.
@@ -84,7 +84,7 @@ struct QueuedPodInfo {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SubQueue {
     Gated,
     Active,
     /// Until then; an attempt that failed in itself is not tried sooner even when idle.
@@ -115,7 +115,7 @@ impl Queue {
         }
     }
 
-    pub fn place(&self, key: &NamespacedName) -> Option<Place> {
+    pub fn place(&self, key: &NamespacedName) -> Option<SubQueue> {
         self.entries.get(key).map(|entry| entry.place)
     }
 
@@ -141,7 +141,7 @@ impl Queue {
         let key = pod.key.clone();
         let Some(entry) = self.entries.get_mut(&key) else {
             self.sequence += 1;
-            let place = Place::Gated;
+            let place = SubQueue::Gated;
             let entry = QueuedPodInfo {
                 pod,
                 place,
@@ -155,7 +155,7 @@ impl Queue {
             self.pending.add(place, 1.0);
             match gated {
                 true => metrics::incoming("PodAdd", "gated"),
-                false => self.set(&key, Place::Active, "PodAdd"),
+                false => self.set(&key, SubQueue::Active, "PodAdd"),
             }
             return;
         };
@@ -165,24 +165,24 @@ impl Queue {
         }
         let asks_differently = asks_differently(&entry.pod, &pod);
         let place = entry.place;
-        if place == Place::Active && entry.pod.priority != pod.priority {
-            self.set(&key, Place::Gated, "");
+        if place == SubQueue::Active && entry.pod.priority != pod.priority {
+            self.set(&key, SubQueue::Gated, "");
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.pod = pod;
         }
         match place {
-            Place::Gated if !gated => self.set(&key, Place::Active, "PodUpdate"),
-            Place::Active => self.set(&key, Place::Active, ""),
-            Place::Unschedulable if asks_differently => self.ready(&key, now, "PodUpdate"),
+            SubQueue::Gated if !gated => self.set(&key, SubQueue::Active, "PodUpdate"),
+            SubQueue::Active => self.set(&key, SubQueue::Active, ""),
+            SubQueue::Unschedulable if asks_differently => self.ready(&key, now, "PodUpdate"),
             _ => {}
         }
     }
 
     pub fn remove(&mut self, key: &NamespacedName) -> Option<Arc<PodInfo>> {
-        self.set(key, Place::Gated, "");
+        self.set(key, SubQueue::Gated, "");
         let entry = self.entries.remove(key)?;
-        self.pending.add(Place::Gated, -1.0);
+        self.pending.add(SubQueue::Gated, -1.0);
         Some(entry.pod)
     }
 
@@ -191,7 +191,7 @@ impl Queue {
         self.release_due(now);
         let next = self.active.first_key_value().map(|(_, key)| key.clone());
         let key = next.or_else(|| self.earliest_backoff())?;
-        self.set(&key, Place::InFlight, "");
+        self.set(&key, SubQueue::InFlight, "");
         let entry = self.entries.get_mut(&key)?;
         entry.attempts += 1;
         entry.first_tried.get_or_insert(now);
@@ -209,7 +209,7 @@ impl Queue {
         let called = self
             .waiting
             .values()
-            .find(|key| matches!(self.place(key), Some(Place::Backoff { failed: false, .. })));
+            .find(|key| matches!(self.place(key), Some(SubQueue::Backoff { failed: false, .. })));
         called.cloned()
     }
 
@@ -218,7 +218,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.refused_by = by;
             entry.tried = Some(now);
-            self.set(key, Place::Unschedulable, "ScheduleAttemptFailure");
+            self.set(key, SubQueue::Unschedulable, "ScheduleAttemptFailure");
         }
     }
 
@@ -227,7 +227,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.tried = Some(now);
             let until = now + self.backoff.after(entry.attempts);
-            self.set(key, Place::Backoff { until, failed: true }, "ScheduleAttemptFailure");
+            self.set(key, SubQueue::Backoff { until, failed: true }, "ScheduleAttemptFailure");
         }
     }
 
@@ -268,7 +268,7 @@ impl Queue {
             if until > now {
                 break;
             }
-            self.set(&key, Place::Active, "BackoffComplete");
+            self.set(&key, SubQueue::Active, "BackoffComplete");
         }
         let flushed = *self.flushed.get_or_insert(now);
         if self.has_unschedulable() && now >= flushed + self.flush_period() {
@@ -289,21 +289,21 @@ impl Queue {
         let Some(entry) = self.entries.get(key) else { return };
         let until = entry.tried.map(|tried| tried + self.backoff.after(entry.attempts));
         match until.filter(|until| *until > now) {
-            Some(until) => self.set(key, Place::Backoff { until, failed: false }, event),
-            None => self.set(key, Place::Active, event),
+            Some(until) => self.set(key, SubQueue::Backoff { until, failed: false }, event),
+            None => self.set(key, SubQueue::Active, event),
         }
     }
 
     /// The only place where an entry moves, so that the orders always agree with the entries. `event` is what moves it; without
     /// one it is not counted.
-    fn set(&mut self, key: &NamespacedName, to: Place, event: &str) {
+    fn set(&mut self, key: &NamespacedName, to: SubQueue, event: &str) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let order = (Reverse(entry.pod.priority), entry.sequence);
         match entry.place {
-            Place::Active => drop(self.active.remove(&order)),
-            Place::Backoff { until, .. } => drop(self.waiting.remove(&(until, entry.sequence))),
-            Place::Unschedulable => drop(self.unschedulable.remove(&entry.sequence)),
-            Place::Gated | Place::InFlight => {}
+            SubQueue::Active => drop(self.active.remove(&order)),
+            SubQueue::Backoff { until, .. } => drop(self.waiting.remove(&(until, entry.sequence))),
+            SubQueue::Unschedulable => drop(self.unschedulable.remove(&entry.sequence)),
+            SubQueue::Gated | SubQueue::InFlight => {}
         }
         self.pending.add(entry.place, -1.0);
         self.pending.add(to, 1.0);
@@ -314,10 +314,12 @@ impl Queue {
         }
         entry.place = to;
         match to {
-            Place::Active => drop(self.active.insert(order, key.clone())),
-            Place::Backoff { until, .. } => drop(self.waiting.insert((until, entry.sequence), key.clone())),
-            Place::Unschedulable => drop(self.unschedulable.insert(entry.sequence, key.clone())),
-            Place::Gated | Place::InFlight => {}
+            SubQueue::Active => drop(self.active.insert(order, key.clone())),
+            SubQueue::Backoff { until, .. } => {
+                drop(self.waiting.insert((until, entry.sequence), key.clone()))
+            }
+            SubQueue::Unschedulable => drop(self.unschedulable.insert(entry.sequence, key.clone())),
+            SubQueue::Gated | SubQueue::InFlight => {}
         }
     }
 }
@@ -330,15 +332,15 @@ impl Drop for Queue {
     }
 }
 
-impl Place {
+impl SubQueue {
     /// As metrics name it.
     fn queue(self) -> Option<&'static str> {
         match self {
-            Place::Gated => Some("gated"),
-            Place::Active => Some("active"),
-            Place::Backoff { .. } => Some("backoff"),
-            Place::Unschedulable => Some("unschedulable"),
-            Place::InFlight => None,
+            SubQueue::Gated => Some("gated"),
+            SubQueue::Active => Some("active"),
+            SubQueue::Backoff { .. } => Some("backoff"),
+            SubQueue::Unschedulable => Some("unschedulable"),
+            SubQueue::InFlight => None,
         }
     }
 }
@@ -422,8 +424,8 @@ mod tests {
         queue.refused(&key("a"), vec!["NodePorts"], now);
         queue.refused(&key("b"), vec!["NodeAffinity"], now);
         assert_eq!(queue.wake(now, "NodeAdd", |_, by| by.contains(&"NodeAffinity")), 1);
-        assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
-        assert!(matches!(queue.place(&key("b")), Some(Place::Backoff { failed: false, .. })));
+        assert_eq!(queue.place(&key("a")), Some(SubQueue::Unschedulable));
+        assert!(matches!(queue.place(&key("b")), Some(SubQueue::Backoff { failed: false, .. })));
         assert_eq!(pop(&mut queue, now).as_deref(), Some("b"), "idle, so its back-off is cut short");
     }
 
@@ -460,10 +462,10 @@ mod tests {
         queue.pop(now);
         queue.refused(&key("a"), vec!["InterPodAffinity"], now);
         queue.put(pod("a", 0, false), now);
-        assert_eq!(queue.place(&key("a")), Some(Place::Unschedulable));
+        assert_eq!(queue.place(&key("a")), Some(SubQueue::Unschedulable));
         let mut changed = pod("a", 0, false).pod.clone();
         changed.metadata.labels = Some([("a".into(), "b".into())].into());
         queue.put(Arc::new(PodInfo::new(changed)), now);
-        assert!(matches!(queue.place(&key("a")), Some(Place::Backoff { .. })));
+        assert!(matches!(queue.place(&key("a")), Some(SubQueue::Backoff { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! What a pod asks for and what a node has, as integers.
+//! The requests of pods and the allocatable resources of nodes, as integers.
 
 use std::collections::BTreeMap;
 

@@ -373,7 +373,7 @@ impl Snapshot {
         self.homeless.remove(key);
         let Placed { pod, node, group } = self.pods.remove(key)?;
         self.vacate(&pod, node);
-        self.peers.leave(group, node);
+        self.peers.remove(group, node);
         let count = |counter: &mut usize, counts: bool| *counter -= usize::from(counts);
         count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
         count(&mut self.with_affinity, pod.has_pod_affinity());

@@ -1,7 +1,7 @@
-//! What the scheduler follows: its informers, and an inbox of what has changed.
+//! The scheduler's informers, and an inbox of changed objects.
 //!
 //! The inbox holds names and not events, each once, so it is bounded by what exists however far
-//! the scheduler is behind. Whoever empties it reads the present state from the informers.
+//! the scheduler is behind. The scheduling loop reads the current state from the informers.
 
 use std::sync::Arc;
 
@@ -105,16 +105,16 @@ impl Watched {
             device_classes: informers.of(),
             assumed: Assumed::default(),
         };
-        tell(&watched.pods, inbox, Changed::Pod);
-        tell(&watched.nodes, inbox, |key| Changed::Node(key.name));
-        tell(&watched.claims, inbox, Changed::Claim);
-        tell(&watched.volumes, inbox, |_| Changed::Storage);
-        tell(&watched.classes, inbox, |_| Changed::Storage);
-        tell(&watched.csi_nodes, inbox, |_| Changed::Storage);
-        tell(&watched.namespaces, inbox, |_| Changed::Namespace);
-        tell(&watched.resource_claims, inbox, Changed::ResourceClaim);
-        tell(&watched.resource_slices, inbox, |_| Changed::Devices);
-        tell(&watched.device_classes, inbox, |_| Changed::Devices);
+        notify(&watched.pods, inbox, Changed::Pod);
+        notify(&watched.nodes, inbox, |key| Changed::Node(key.name));
+        notify(&watched.claims, inbox, Changed::Claim);
+        notify(&watched.volumes, inbox, |_| Changed::Storage);
+        notify(&watched.classes, inbox, |_| Changed::Storage);
+        notify(&watched.csi_nodes, inbox, |_| Changed::Storage);
+        notify(&watched.namespaces, inbox, |_| Changed::Namespace);
+        notify(&watched.resource_claims, inbox, Changed::ResourceClaim);
+        notify(&watched.resource_slices, inbox, |_| Changed::Devices);
+        notify(&watched.device_classes, inbox, |_| Changed::Devices);
         watched
     }
 
@@ -165,7 +165,7 @@ pub fn trim_node(node: &mut Node) {
     }
 }
 
-fn tell<K: Object>(
+fn notify<K: Object>(
     informer: &Informer<K>,
     inbox: &Arc<Inbox>,
     changed: impl Fn(NamespacedName) -> Changed + Send + Sync + 'static,

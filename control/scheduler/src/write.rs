@@ -1,5 +1,4 @@
-//! What the scheduler writes: bindings, conditions, and the end of victims. Each is one task
-//! that reports how it went; the decisions have been made before.
+//! The scheduler's writes: bindings, conditions, claims, and the deletion of victims. They contain no decisions.
 
 use std::sync::Arc;
 

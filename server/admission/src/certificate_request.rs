@@ -1,4 +1,4 @@
-//! Who a certificate is asked for.
+//! The subject of a CertificateSigningRequest.
 
 use base64::Engine;
 use ferry_api::certificate_request::CertificateRequest;

@@ -1,4 +1,4 @@
-//! The chain: which plugins run, and in which order.
+//! The admission chain: the enabled plugins in upstream's order.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,23 +58,23 @@ impl Request<'_> {
     }
 }
 
-/// When plugins are asked.
+/// The phases in which plugins run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Mutate,
-    /// Of those that change things, when there is nothing to change.
+    /// Mutating plugins at a request without an object to change: a deletion or a connection.
     Before,
     Validate,
-    /// Last: reserves quota in the object's transaction.
+    /// The last phase: reserves quota in the object's transaction.
     Reserve,
 }
 
 #[async_trait]
 pub trait Plugin: Send + Sync {
-    /// The phases this plugin has a part in, each of which has its method below. Asked once, when the chain is made.
+    /// The phases in which this plugin runs; each has a method below. Called once, when the chain is built.
     fn phases(&self) -> &'static [Phase];
 
-    /// Most plugins look at few kinds; this is asked before anything is boxed.
+    /// Whether the plugin handles the request. Most handle few kinds; the chain calls this before it boxes a future.
     fn handles(&self, request: &Request<'_>) -> bool;
 
     async fn mutate(
@@ -86,8 +86,7 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// The turn of those that change things when there is nothing to change: an object is about to be
-    /// deleted (`old`), or connected to (`object` says how).
+    /// Runs in [`Phase::Before`]: an object is about to be deleted (`old`), or connected to (`object` holds the options).
     async fn before(
         &self,
         _request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! The AdmissionConfiguration file (`--admission-control-config-file`): what each plugin is told.
+//! The AdmissionConfiguration file (`--admission-control-config-file`): the configuration of each plugin.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

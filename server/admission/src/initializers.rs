@@ -1,5 +1,5 @@
-//! Initializers: a new object that an InitializerConfiguration speaks of gets the names of those who have
-//! to finish it, and until they have, only the one whose turn it is may change it.
+//! Initializers: a new object that an InitializerConfiguration matches gets the names of its initializers. Until the list
+//! is empty, only the first of them may change the object.
 //!
 //! Whose turn it is: whoever may `initialize` the resource, as the first servers with initializers had it;
 //! or, to give each initializer a right of its own, whoever may `initialize` the resource `initializers` of
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::chain::{Phase, Plugin, Request};
 use crate::plugins;
-use crate::webhook::rules::{Asked, Rule};
+use crate::webhook::rules::{RequestAttributes, Rule};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "initializerconfigurations";
@@ -77,7 +77,7 @@ impl Initializers {
         let Some(resource) = self.registry.resource(&GroupResource::new(GROUP, PLURAL)) else {
             return Ok(Vec::new());
         };
-        let asked = Asked {
+        let attributes = RequestAttributes {
             operation: Operation::Create,
             kind: request.call.kind,
             subresource: request.call.subresource,
@@ -90,7 +90,7 @@ impl Initializers {
             for initializer in listed {
                 let initializer = Initializer::deserialize(initializer)
                     .map_err(|error| Status::internal(format!("an initializer cannot be read: {error}")))?;
-                if speaks_of(&initializer, asked) && !names.contains(&initializer.name) {
+                if is_for(&initializer, attributes) && !names.contains(&initializer.name) {
                     names.push(initializer.name);
                 }
             }
@@ -187,10 +187,10 @@ impl Initializers {
     }
 }
 
-fn speaks_of(initializer: &Initializer, asked: Asked<'_>) -> bool {
+fn is_for(initializer: &Initializer, attributes: RequestAttributes<'_>) -> bool {
     initializer.rules.iter().any(|rule| {
         // Rules of initializers name no operations: they are about creation.
-        Rule { operations: vec!["*".into()], ..rule.clone() }.matches(asked)
+        Rule { operations: vec!["*".into()], ..rule.clone() }.matches(attributes)
     })
 }
 

@@ -1,5 +1,4 @@
-//! Will the cluster have it? Plugins that change a write, then plugins that judge it; one refusal ends
-//! the request.
+//! Admission: plugins that mutate a write, then plugins that validate it. One refusal ends the request.
 //!
 //! A plugin is one file in `plugins/` (or a folder beside it, if it is as large as webhooks are) and one
 //! row in [`plugins::TABLE`]. It sees the object, the one it

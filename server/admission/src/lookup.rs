@@ -1,4 +1,4 @@
-//! Objects of the cluster as they are now, from the registry's caches.
+//! Lookup of current objects in the registry's caches.
 
 use std::ops::Bound;
 use std::sync::Arc;

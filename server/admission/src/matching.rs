@@ -1,4 +1,4 @@
-//! Which requests a webhook or policy is about: rules, what is excluded from them, and selectors.
+//! Matches requests with a webhook or policy: rules, excluded rules, and selectors.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::chain::Request;
 use crate::expressions::Context;
 use crate::versions;
-use crate::webhook::rules::{Asked, Rule};
+use crate::webhook::rules::{RequestAttributes, Rule};
 
 /// As it is written: the fields that webhooks have themselves and policies in `matchConstraints`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -71,7 +71,7 @@ impl Matching {
         old: Option<&Object>,
     ) -> Result<bool, Status> {
         let ruled = match self.rules.is_empty() {
-            true => !self.excluded.iter().any(|rule| rule.matches(asked(request, request.call.kind))),
+            true => !self.excluded.iter().any(|rule| rule.matches(attributes(request, request.call.kind))),
             false => self.version_of_rules(context, request).is_some(),
         };
         Ok(ruled && self.selects(context, request, object, old)?)
@@ -95,10 +95,10 @@ impl Matching {
 
     /// The request's own version, or (unless it must be exact) another one of the same resource.
     fn version_of_rules(&self, context: &Context<'_>, request: &Request<'_>) -> Option<Arc<Kind>> {
-        if self.excluded.iter().any(|rule| rule.matches(asked(request, request.call.kind))) {
+        if self.excluded.iter().any(|rule| rule.matches(attributes(request, request.call.kind))) {
             return None;
         }
-        if self.rules.iter().any(|rule| rule.matches(asked(request, request.call.kind))) {
+        if self.rules.iter().any(|rule| rule.matches(attributes(request, request.call.kind))) {
             return Some(Arc::new(request.call.kind.clone()));
         }
         if self.exact {
@@ -107,10 +107,15 @@ impl Matching {
         let equivalents = versions::equivalents(context.registry, request.call.kind);
         self.rules
             .iter()
-            .find_map(|rule| equivalents.iter().find(|kind| rule.matches(asked(request, kind))).cloned())
+            .find_map(|rule| equivalents.iter().find(|kind| rule.matches(attributes(request, kind))).cloned())
     }
 }
 
-fn asked<'a>(request: &'a Request<'_>, kind: &'a Kind) -> Asked<'a> {
-    Asked { operation: request.operation, kind, subresource: request.call.subresource, name: request.name }
+fn attributes<'a>(request: &'a Request<'_>, kind: &'a Kind) -> RequestAttributes<'a> {
+    RequestAttributes {
+        operation: request.operation,
+        kind,
+        subresource: request.call.subresource,
+        name: request.name,
+    }
 }

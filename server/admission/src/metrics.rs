@@ -1,4 +1,4 @@
-//! What admission counts, by upstream's names.
+//! The metrics of admission, with upstream's names.
 
 use std::time::Duration;
 

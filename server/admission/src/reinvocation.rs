@@ -1,4 +1,4 @@
-//! Plugins that change an object may be asked again, once, when others changed it after them.
+//! Mutating plugins run a second time if later plugins changed the object.
 
 use std::collections::BTreeSet;
 

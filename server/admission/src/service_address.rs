@@ -1,6 +1,5 @@
-//! Where a Service is reached from the server itself, for webhooks and aggregated API servers: at one of its ready
-//! endpoints, as its port says; at its cluster address where it has no endpoints of its own to choose from; at the name
-//! that it stands for where that is outside.
+//! The address at which the server reaches a Service, for webhooks and aggregated API servers: one of its ready endpoints,
+//! its cluster IP if it has no selector and no endpoints, or the external name of an ExternalName Service.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

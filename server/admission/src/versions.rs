@@ -1,4 +1,4 @@
-//! An object in the version that a webhook or policy speaks, and back into the one that is stored.
+//! Converts objects to the version of a webhook or policy, and back to the stored version.
 
 use std::sync::Arc;
 

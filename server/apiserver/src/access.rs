@@ -1,4 +1,4 @@
-//! From configuration to authenticators and authorizers, in the order in which they are asked.
+//! Builds authenticators and authorizers from the configuration, in the order in which they are called.
 
 use std::path::PathBuf;
 use std::sync::Arc;

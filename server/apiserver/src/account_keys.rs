@@ -1,7 +1,7 @@
-//! The keys of service account tokens: one signs, several are believed.
+//! The keys of service account tokens: one signs tokens, several verify them.
 //!
-//! Unless told otherwise they are the files of the PKI's directory: `sa.key` signs, and every `sa*.pub` is believed.
-//! The files are read again while the server runs, so keys are rotated by replacing them.
+//! By default they are files in the PKI's directory: `sa.key` signs, and every `sa*.pub` verifies. The server reloads the
+//! files, so keys are rotated by replacing them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Which action answers a request for a resource: a pure decision over the request and the row of its kind.
+//! Chooses the action for a request: a pure decision from the request and the row of its kind.
 //!
 //! A verb has one action for every kind and for subresources that are the object itself (`status`, `finalize`, `approval`,
 //! `resize`, `ephemeralcontainers`). All other actions are rows of [`ACTIONS`].

@@ -264,7 +264,7 @@ impl Repair {
                 Ok(address) => self.service_address(&service, address, &ranges).await?,
                 Err(_) => {
                     let note = format!("Cluster IP {text} is not a valid IP; please recreate Service");
-                    self.tell(&service, "ClusterIPNotValid", "ClusterIPValidation", note);
+                    self.record_event(&service, "ClusterIPNotValid", "ClusterIPValidation", note);
                 }
             }
         }
@@ -317,7 +317,7 @@ impl Repair {
             ),
         };
         if fault != Fault::WrongLabels {
-            self.tell(service, reason, "ClusterIPAllocation", note);
+            self.record_event(service, reason, "ClusterIPAllocation", note);
         }
         if matches!(fault, Fault::OutOfRange | Fault::AlreadyAllocated) {
             return Ok(());
@@ -376,13 +376,19 @@ impl Repair {
                 format!("IPAddress: {} for Service {parent} has a wrong reference; cleaning up", name.name),
             ),
         };
-        self.tell(&object, reason, "IPAddressAllocation", note);
+        self.record_event(&object, reason, "IPAddressAllocation", note);
         self.delete(&name.name).await?;
         Ok(Outcome::Done)
     }
 
-    fn tell<K: kube::Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
-        tracing::warn!(reason, note, "an address and its service do not agree");
+    fn record_event<K: kube::Resource<DynamicType = ()>>(
+        &self,
+        about: &K,
+        reason: &str,
+        action: &str,
+        note: String,
+    ) {
+        tracing::warn!(reason, note, "an IP address and its Service are inconsistent");
         self.recorder.event(about, EventType::Warning, reason, action, note);
     }
 

@@ -1,4 +1,4 @@
-//! The audit filter: what the policy wants written down of one request, from its arrival to its last byte.
+//! The audit filter: creates the events that the policy requires for a request, from its arrival to its last byte.
 //! Nothing here waits; events go into the sinks' queues.
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub enum Body {
 
 /// The answer of somebody else, which is passed on, ended before it was whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer that is passed on broke off")]
+#[error("the proxied response broke off")]
 pub struct BrokenOff;
 
 /// What is longer is sent in pieces, as the client reads them.
@@ -74,7 +74,7 @@ pub fn pieces_of(body: hyper::body::Incoming) -> impl Stream<Item = Result<Bytes
         match frame {
             Ok(frame) => frame.into_data().ok().filter(|data| !data.is_empty()).map(Ok),
             Err(error) => {
-                tracing::debug!(%error, "an answer that is passed on broke off");
+                tracing::debug!(%error, "a proxied response broke off");
                 Some(Err(BrokenOff))
             }
         }

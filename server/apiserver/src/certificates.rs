@@ -1,5 +1,5 @@
-//! The server's certificates in use: what it serves with and shows to kubelets, whom it believes, and how all of it
-//! follows when a certificate is renewed or the host moves. Nobody has to restart anything for it.
+//! The server's certificates: serving, clients for kubelets and as front proxy, and trusted authorities. They are replaced
+//! without a restart when a certificate is renewed or the host's address changes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Upkeep {
                     }
                 }
                 Ok(_) => {}
-                Err(error) => tracing::error!(%error, "whom to believe cannot be read"),
+                Err(error) => tracing::error!(%error, "cannot read the certificate authorities"),
             }
         }
     }

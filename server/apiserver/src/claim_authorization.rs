@@ -1,6 +1,6 @@
-//! The status of a ResourceClaim has several writers (KEP-4817): who may write the status may not yet bind the claim
-//! (`resourceclaims/binding`) or tell of a driver's devices (`resourceclaims/driver`, by the driver's name). A driver
-//! that runs on the claim's node needs the right for its own node only.
+//! Authorization of writes to the status of a ResourceClaim (KEP-4817). Beside the right to the status, a change of the
+//! allocation needs the right to `resourceclaims/binding`, and a change of a driver's devices the right to
+//! `resourceclaims/driver` with the driver's name. A driver on the claim's node needs it for its own node only.
 
 use std::collections::BTreeSet;
 
@@ -28,21 +28,9 @@ pub async fn check(api: &Api, call: &Call<'_>, new: &Object, old: Option<&Object
     };
     let mut errors = FieldErrors::default();
     if is_bound_otherwise(new, old) {
-        let asked = Attributes {
-            api_version: &kind.version,
-            subresource: "binding",
-            ..Attributes::resource(call.user, verb, &kind.group, &kind.plural)
-        };
-        if let Err(refusal) = permit(&asked, api.authorization.authorize(&asked).await) {
-            let why = format!(
-                "changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", \
-                 verb=\"{verb}\" permission: {}",
-                refusal.message
-            );
-            errors.forbidden("status.allocation", &why);
-        }
+        check_binding(api, call, verb, &mut errors).await;
     }
-    // What drivers told goes with the devices.
+    // Deallocation drops the devices' statuses too.
     if new.get(&["status", "allocation"]).is_some() {
         let verbs = verbs_for_drivers(call.user, new, verb);
         let drivers = changed_drivers(new, old);
@@ -51,31 +39,7 @@ pub async fn check(api: &Api, call: &Call<'_>, new: &Object, old: Option<&Object
             return Err(Status::invalid(&kind.group, &kind.kind, new.name(), &errors));
         }
         for driver in drivers {
-            let mut first = None;
-            for verb in &verbs {
-                let asked = Attributes {
-                    api_version: &kind.version,
-                    subresource: "driver",
-                    namespace: call.namespace,
-                    name: &driver,
-                    ..Attributes::resource(call.user, verb, &kind.group, &kind.plural)
-                };
-                match permit(&asked, api.authorization.authorize(&asked).await) {
-                    Ok(()) => {
-                        first = None;
-                        break;
-                    }
-                    Err(refusal) => first = first.or(Some(refusal.message)),
-                }
-            }
-            if let Some(refusal) = first {
-                let why = format!(
-                    "changing status.devices requires resource=\"resourceclaims/driver\", verb=\"[{}]\" \
-                     permission: {refusal}",
-                    verbs.join(" ")
-                );
-                errors.forbidden("status.devices", &why);
-            }
+            check_driver(api, call, &verbs, &driver, &mut errors).await;
         }
     }
     if errors.is_empty() {
@@ -85,18 +49,61 @@ pub async fn check(api: &Api, call: &Call<'_>, new: &Object, old: Option<&Object
     }
 }
 
+/// Needs the right to the subresource `binding`.
+async fn check_binding(api: &Api, call: &Call<'_>, verb: &str, errors: &mut FieldErrors) {
+    let attributes = Attributes {
+        api_version: &call.kind.version,
+        subresource: "binding",
+        ..Attributes::resource(call.user, verb, &call.kind.group, &call.kind.plural)
+    };
+    if let Err(refusal) = permit(&attributes, api.authorization.authorize(&attributes).await) {
+        let why = format!(
+            "changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", \
+             verb=\"{verb}\" permission: {}",
+            refusal.message
+        );
+        errors.forbidden("status.allocation", &why);
+    }
+}
+
+/// Needs the right to one of `verbs` on the subresource `driver`, with the driver's name. The error is the first refusal.
+async fn check_driver(api: &Api, call: &Call<'_>, verbs: &[String], driver: &str, errors: &mut FieldErrors) {
+    let mut first = None;
+    for verb in verbs {
+        let attributes = Attributes {
+            api_version: &call.kind.version,
+            subresource: "driver",
+            namespace: call.namespace,
+            name: driver,
+            ..Attributes::resource(call.user, verb, &call.kind.group, &call.kind.plural)
+        };
+        match permit(&attributes, api.authorization.authorize(&attributes).await) {
+            Ok(()) => return,
+            Err(refusal) => first = first.or(Some(refusal.message)),
+        }
+    }
+    if let Some(refusal) = first {
+        let why = format!(
+            "changing status.devices requires resource=\"resourceclaims/driver\", verb=\"[{}]\" \
+             permission: {refusal}",
+            verbs.join(" ")
+        );
+        errors.forbidden("status.devices", &why);
+    }
+}
+
 fn is_bound_otherwise(new: &Object, old: &Object) -> bool {
     ["allocation", "reservedFor"].iter().any(|field| given(new, field) != given(old, field))
 }
 
-/// Neither null nor an empty list says more than nothing.
+/// The field, unless it is null or an empty list.
 fn given<'o>(object: &'o Object, field: &str) -> Option<&'o Value> {
     object
         .get(&["status", field])
         .filter(|value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()))
 }
 
-/// The drivers of which something is told that was not before, or no more.
+/// The drivers whose device statuses were added, changed or removed.
 fn changed_drivers(new: &Object, old: &Object) -> BTreeSet<String> {
     let devices = |object: &Object| -> Vec<Value> {
         given(object, "devices").and_then(Value::as_array).cloned().unwrap_or_default()
@@ -107,7 +114,7 @@ fn changed_drivers(new: &Object, old: &Object) -> BTreeSet<String> {
     changed.chain(gone).filter_map(|device| device.get("driver")?.as_str().map(str::to_owned)).collect()
 }
 
-/// One of them is enough.
+/// The verbs of which the writer needs one.
 fn verbs_for_drivers(user: &User, claim: &Object, verb: &str) -> Vec<String> {
     let anywhere = format!("arbitrary-node:{verb}");
     match node_of(claim) {

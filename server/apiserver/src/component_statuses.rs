@@ -1,8 +1,8 @@
-//! `componentstatuses`: how the store, the scheduler and the controllers are, looked up when somebody asks. Nothing is
+//! `componentstatuses`: the health of the store, the scheduler and the controllers, checked for each request and not
 //! stored.
 //!
-//! The others are asked on this host's loopback, as upstream asks them: on upstream's ports, or where they run in this
-//! process on the ports that they took.
+//! As in upstream, it probes scheduler and controllers on this host's loopback: on upstream's ports, or on the actual ports
+//! if they run in this process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 
 use crate::api::Api;
 use crate::body::Response;
-use crate::negotiate::wanted;
+use crate::negotiate::negotiate;
 use crate::request::Request;
 use crate::verbs::ALL_VIEWS;
 use crate::{health, respond};
@@ -59,7 +59,7 @@ impl Healthy {
 }
 
 pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
-    let wanted = wanted(&request.headers, ALL_VIEWS)?;
+    let media_type = negotiate(&request.headers, ALL_VIEWS)?;
     let columns = ferry_registry::kinds::strategy(kind).columns(&kind.version);
     let name = request.info.name.as_str();
     if request.info.verb == "get" {
@@ -70,7 +70,7 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
             // The singular is upstream's word.
             _ => return Err(Status::not_found(&GroupResource::new("", "componentstatus"), name)),
         };
-        return respond::made(request, kind, columns, object(kind, name, &healthy), wanted);
+        return respond::made(request, kind, columns, object(kind, name, &healthy), media_type);
     }
     let selects = selection(request)?;
     let ports = &api.component_ports;
@@ -79,7 +79,7 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
     let all = [("controller-manager", controller_manager), ("etcd-0", etcd), ("scheduler", scheduler)];
     let objects = all.iter().filter(|(name, _)| selects(name));
     let objects = objects.map(|(name, healthy)| object(kind, name, healthy)).collect();
-    respond::objects(request, kind, columns, objects, json!({}), wanted)
+    respond::objects(request, kind, columns, objects, json!({}), media_type)
 }
 
 /// Which components the request selects. They have a name, and neither namespace nor labels.
@@ -131,7 +131,7 @@ async fn of_store(api: &Api) -> Healthy {
 async fn of_port(port: &AtomicU16) -> Healthy {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.load(Ordering::Relaxed)));
     let failed = |why: String| Healthy::unhealthy(format!("Get \"https://{address}/healthz\": {why}"));
-    match tokio::time::timeout(PATIENCE, ask(address)).await {
+    match tokio::time::timeout(PATIENCE, probe(address)).await {
         Ok(Ok((code, text))) => judge(code, text),
         Ok(Err(why)) => failed(why),
         Err(_) => failed("context deadline exceeded".into()),
@@ -146,7 +146,7 @@ fn judge(code: http::StatusCode, text: String) -> Healthy {
     }
 }
 
-async fn ask(address: SocketAddr) -> Result<(http::StatusCode, String), String> {
+async fn probe(address: SocketAddr) -> Result<(http::StatusCode, String), String> {
     let dialed = TcpStream::connect(address).await;
     let stream = dialed.map_err(|error| match error.kind() {
         std::io::ErrorKind::ConnectionRefused => {

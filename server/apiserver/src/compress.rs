@@ -1,4 +1,4 @@
-//! gzip for large answers, where the client asks for it. Small ones are not worth the time.
+//! gzip for large responses to clients that accept it. Compressing small ones is not worth the CPU.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
-//! The options of a connection (exec, attach, port-forward, log, proxy), read once from the request's parameters:
-//! admission judges them and the node is sent them, and nothing else of the URL.
+//! The options of a connection (exec, attach, port-forward, log, proxy), parsed once from the query. Admission validates
+//! them, and the node receives exactly these and nothing else of the URL.
 
 use ferry_api::{GroupVersionKind, Object, Status};
 use serde_json::Map;

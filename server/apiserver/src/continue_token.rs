@@ -1,5 +1,5 @@
-//! The `continue` token of a list: opaque to clients, upstream's form inside, so that a client may go
-//! from one server to the other in the middle of a list.
+//! The `continue` token of a list, in upstream's format, so that a client can switch between servers in the middle of a
+//! list.
 
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};

@@ -1,4 +1,4 @@
-//! Discovery and OpenAPI: documents made from the rows once, when somebody asks, and kept as bytes.
+//! Discovery and OpenAPI documents: created from the rows on first use, and cached as bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

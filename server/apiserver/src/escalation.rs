@@ -1,6 +1,6 @@
-//! Nobody hands out more than they hold: who writes a role needs every permission in it, and who writes a
-//! binding every permission of its role (or the verbs `escalate` and `bind`). The rules are
-//! `ferry_auth`'s; this finds out what is being written.
+//! Prevents privilege escalation: a user who writes a role needs all permissions in it, and a user who writes a binding all
+//! permissions of its role (or the verbs `escalate` and `bind`). `ferry_auth` has the rules; this file determines what is
+//! written.
 
 use ferry_api::{GroupResource, Object, Status};
 use ferry_auth::authorize::rbac::{EscalationError, GROUP, RoleWrite};

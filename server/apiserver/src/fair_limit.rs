@@ -1,6 +1,5 @@
-//! Something limited (places in flight, bytes of memory) that is shared among users. A user may take more while it holds
-//! less than what is free: the first gets at most half, the next a quarter, and so on. Whoever takes all they can get leaves
-//! something for the others.
+//! A limited resource (requests in flight, bytes of memory) that users share. A user may take more while they hold less than
+//! what is free: the first gets at most half, the next a quarter, and so on, so that something is left for others.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

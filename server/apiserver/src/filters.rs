@@ -1,4 +1,4 @@
-//! The filter chain: what every request goes through before a verb sees it. [`filter`] lists the steps in their order, each
+//! The filter chain that every request passes before its verb. [`filter`] lists the steps in their order, each
 //! is one function below; [`serve`] runs the verb; [`Responder`] finishes the response.
 
 use std::panic::AssertUnwindSafe;
@@ -26,7 +26,7 @@ use crate::compress::FiniteStream;
 use crate::fair_limit::FairLimit;
 use crate::flow_control::{Class, Stored};
 use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
-use crate::negotiate::{View, Wanted, wanted};
+use crate::negotiate::{MediaType, View, negotiate};
 use crate::request::Request;
 use crate::request_body::{self, Memory, RequestBody, Unread};
 use crate::request_info::{BadPath, Query, RequestInfo};
@@ -81,14 +81,14 @@ pub async fn handle<B: RequestBody>(
         Ok(Err(status)) => return responder.refuse(&status),
         Err(_) => return responder.panicked(),
     };
-    let wanted = responder.wanted;
+    let media_type = responder.media_type;
     if !admitted.request.info.is_mutating() || admitted.request.info.is_long_running() {
         return serve(api, admitted, responder, deadline).await;
     }
     // The deadline limits how long the client waits, not the write.
     let tasks = api.unfinished.clone();
     let writing = RunToCompletion::new(serve(api, admitted, responder, None), &tasks);
-    within(deadline, writing.map(Ok)).await.unwrap_or_else(|status| respond::status_as(&status, wanted))
+    within(deadline, writing.map(Ok)).await.unwrap_or_else(|status| respond::status_as(&status, media_type))
 }
 
 /// A request as it arrived, without its body.
@@ -228,7 +228,7 @@ async fn serve(
     let in_flight = metrics::in_flight(&request.info);
     let answering = responder.span.in_scope(within(deadline, answer(&api, &request)));
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
-        Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.wanted)),
+        Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.media_type)),
         Err(_) => return responder.panicked(),
     };
     // Seats are for the work. A response that its client has yet to read holds memory, which has a budget of its own.
@@ -263,7 +263,7 @@ fn holds_memory(response: &Response, request: &Request) -> Result<bool, Status> 
 struct Responder {
     span: Span,
     context: Context,
-    wanted: Wanted,
+    media_type: MediaType,
     is_indented: bool,
     accept_gzip: bool,
     is_traced_write: bool,
@@ -290,15 +290,15 @@ impl Context {
 impl Responder {
     fn new(connection: &Connection, head: &Head) -> Responder {
         let parts = &head.parts;
-        let wanted = wanted(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
-        let wanted = wanted.unwrap_or(Wanted::JSON);
+        let media_type = negotiate(&parts.headers, &[View::Whole, View::Table, View::PartialMetadata]);
+        let media_type = media_type.unwrap_or(MediaType::JSON);
         // Objects and discovery are for people too; OpenAPI and the issuer's keys are not.
         let is_api = parts.uri.path().starts_with("/api");
         Responder {
             span: trace(parts),
             context: Context::default(),
-            is_indented: is_api && (wanted.pretty || indent::is_wanted(&head.query, &parts.headers)),
-            wanted,
+            is_indented: is_api && (media_type.pretty || indent::is_wanted(&head.query, &parts.headers)),
+            media_type,
             accept_gzip: compress::accepts(&parts.headers),
             is_traced_write: connection.identity.is_none()
                 && parts.headers.contains_key("traceparent")
@@ -307,7 +307,7 @@ impl Responder {
     }
 
     fn refuse(self, status: &Status) -> Response {
-        let response = respond::status_as(status, self.wanted);
+        let response = respond::status_as(status, self.media_type);
         self.finish(response)
     }
 
@@ -528,12 +528,12 @@ async fn impersonate(
     info: &RequestInfo,
     user: Arc<User>,
 ) -> Result<Impersonated, Status> {
-    let wanted =
+    let impersonated =
         wanted_user(&PlainHeaders(headers)).map_err(|error| Status::bad_request(error.to_string()))?;
-    let Some(wanted) = wanted else { return Ok(Impersonated { user, constraint: None }) };
+    let Some(impersonated) = impersonated else { return Ok(Impersonated { user, constraint: None }) };
     let mut span = ferry_trace::span("filter.impersonation");
     let attributes = info.attributes(&user);
-    api.impersonation.decide(&api.authorization, &wanted, &attributes).await.map_err(|refusal| {
+    api.impersonation.decide(&api.authorization, &impersonated, &attributes).await.map_err(|refusal| {
         span.fail(&refusal);
         forbidden(refusal)
     })
@@ -601,7 +601,7 @@ const CUT_WARNING: usize = 256;
 
 /// RFC 7234's form, which kubectl prints: `299 - "text"`.
 fn add_warnings(response: &mut Response, request: &Request) {
-    for warning in told(&request.warnings.lock()) {
+    for warning in fitting(&request.warnings.lock()) {
         let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
             response.headers_mut().append(WARNING, value);
@@ -609,8 +609,8 @@ fn add_warnings(response: &mut Response, request: &Request) {
     }
 }
 
-/// As much of the warnings as an answer has room for.
-fn told(warnings: &[String]) -> Vec<&str> {
+/// The warnings that fit into the response's headers.
+fn fitting(warnings: &[String]) -> Vec<&str> {
     let length = |warning: &str| warning.chars().take(WARNINGS_LENGTH + 1).count();
     if warnings.iter().map(|warning| length(warning)).sum::<usize>() <= WARNINGS_LENGTH {
         return warnings.iter().map(String::as_str).collect();
@@ -654,10 +654,10 @@ mod tests {
     #[test]
     fn warnings_are_cut_when_they_are_many() {
         let few = vec!["é".repeat(2000), "b".repeat(96)];
-        assert_eq!(told(&few), few);
+        assert_eq!(fitting(&few), few);
         let long = vec!["é".repeat(1 << 20), "b".into()];
-        assert_eq!(told(&long), ["é".repeat(CUT_WARNING).as_str(), "b"]);
+        assert_eq!(fitting(&long), ["é".repeat(CUT_WARNING).as_str(), "b"]);
         let many: Vec<String> = (0..100_000).map(|index| format!("{index:0300}")).collect();
-        assert_eq!(told(&many).len(), WARNINGS_LENGTH / CUT_WARNING);
+        assert_eq!(fitting(&many).len(), WARNINGS_LENGTH / CUT_WARNING);
     }
 }

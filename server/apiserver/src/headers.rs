@@ -1,5 +1,5 @@
-//! The headers that decide something: who is calling, as whom, and in which form. One that cannot be read is refused; if it
-//! were left out, another answer would be given than the one that was asked for.
+//! The significant headers: credentials, impersonation and media types. A request with a malformed one is refused; ignoring
+//! it would change the meaning of the request.
 
 use ferry_api::Status;
 use ferry_auth::authenticate::{AuthenticationError, Headers, WebSocketBearer, websocket_bearer};

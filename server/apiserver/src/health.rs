@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`: named checks, each answerable alone, all shown with `?verbose`.
+//! `/healthz`, `/livez`, `/readyz`: named checks, which have paths of their own; `?verbose` shows all.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,7 +172,7 @@ pub async fn of_store(api: &Api) -> Result<(), String> {
     match tokio::time::timeout(STORE_TIMEOUT, store.health()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the store is not well");
+            tracing::warn!(%error, "the store is unhealthy");
             Err(error.to_string())
         }
         Err(_) => {

@@ -1,7 +1,7 @@
 //! `/ferry/v1/images`: the images that were loaded on this server's host, for other nodes of the cluster.
 //!
-//! What is there is the node's business, which this room does not know: whoever runs a server together with a node
-//! answers. The request passes all filters, so RBAC says who may ask (`system:ferry:image-reader`).
+//! The process that runs a server together with a node provides the images, since this crate knows no container runtime.
+//! The request passes all filters, so RBAC controls access (`system:ferry:image-reader`).
 
 use std::sync::{Arc, OnceLock};
 

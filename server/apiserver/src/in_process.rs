@@ -1,5 +1,5 @@
-//! A `kube::Client` into this very server: requests go through the same filters and verbs as from
-//! outside, with the component's own identity, but over no socket.
+//! A `kube::Client` that calls this server without a socket: requests pass the same filters and verbs as external ones,
+//! with the component's own identity.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Indented JSON for people: whoever asks with `?pretty=true` (or `;pretty=1` in the Accept header), and browsers, curl and
-//! wget unless they ask for the opposite. Programs get JSON without spaces.
+//! Indented JSON: for requests with `?pretty=true` (or `;pretty=1` in the Accept header), and by default for browsers, curl
+//! and wget. Other programs get compact JSON.
 
 use bytes::Bytes;
 use futures::future::Either;

@@ -1,5 +1,5 @@
 //! The body of a list: written while it is being sent, from the snapshot's entries. Large items are the cache's own bytes,
-//! so a client that reads slowly costs one chunk of memory, whatever the list is long.
+//! so a slow client needs one chunk of memory, whatever the list's length.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::body::{Body, PIECE, Response};
 use crate::compress::FiniteStream;
-use crate::negotiate::Wanted;
+use crate::negotiate::MediaType;
 use crate::{chunked_copy, respond};
 
 /// Items from this length on are not copied.
@@ -30,7 +30,7 @@ pub fn json(
     before: String,
     entries: Vec<Arc<Entry>>,
     mut write: impl WriteItem,
-    wanted: Wanted,
+    wanted: MediaType,
 ) -> Result<Response, Status> {
     let mut is_first = true;
     let write = move |chunk: &mut BytesMut, entry: &Entry| {
@@ -78,7 +78,7 @@ pub fn protobuf(
     kind: &Arc<Kind>,
     entries: Vec<Arc<Entry>>,
     metadata: &Map<String, Value>,
-    wanted: Wanted,
+    wanted: MediaType,
 ) -> Result<Response, Status> {
     let mut length = 0;
     for entry in &entries {
@@ -117,7 +117,7 @@ fn respond(
     entries: Vec<Arc<Entry>>,
     write: impl WriteItem,
     behind: Bytes,
-    wanted: Wanted,
+    wanted: MediaType,
 ) -> Result<Response, Status> {
     let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.content_type());
     let is_short = entries.len() < FEW && entries.iter().map(|entry| entry.json.len()).sum::<usize>() < LARGE;

@@ -1,5 +1,5 @@
-//! `/metrics` of the API server, by upstream's names, labels and buckets. Labels name only what is served: what no row has
-//! would be a way to fill the memory for anybody who can send a path.
+//! `/metrics` of the API server, with upstream's names, labels and buckets. Label values are limited to resources that the
+//! server serves; values from arbitrary paths would let clients fill its memory.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -371,35 +371,35 @@ pub fn register(registry: &mut Registry) {
     ]);
 }
 
-/// The families that are made when the page is asked for.
+/// The families that are computed when the page is read.
 pub fn descriptions() -> [Description; 5] {
     [STORAGE_OBJECTS, RESOURCE_OBJECTS, STORAGE_SIZE, STORAGE_QUOTA, STORAGE_NO_SPACE]
 }
 
-/// One more while it lives.
-pub struct Counted(Arc<Gauge>);
+/// Raises a gauge by one until it is dropped.
+pub struct GaugeGuard(Arc<Gauge>);
 
-impl Counted {
-    fn new(gauge: Arc<Gauge>) -> Counted {
+impl GaugeGuard {
+    fn new(gauge: Arc<Gauge>) -> GaugeGuard {
         gauge.add(1.0);
-        Counted(gauge)
+        GaugeGuard(gauge)
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1.0);
     }
 }
 
 /// A request that is being worked on.
-pub fn in_flight(info: &RequestInfo) -> Option<Counted> {
+pub fn in_flight(info: &RequestInfo) -> Option<GaugeGuard> {
     let kind = if info.is_mutating() { "mutating" } else { "readOnly" };
-    (!info.is_long_running()).then(|| Counted::new(IN_FLIGHT.with([kind])))
+    (!info.is_long_running()).then(|| GaugeGuard::new(IN_FLIGHT.with([kind])))
 }
 
 /// A request that lasts: a watch, a log that is followed, a connection to a pod.
-pub fn long_running(served: &Served, request: &Request) -> Option<Counted> {
+pub fn long_running(served: &Served, request: &Request) -> Option<GaugeGuard> {
     let info = &request.info;
     if !info.is_long_running() {
         return None;
@@ -409,7 +409,7 @@ pub fn long_running(served: &Served, request: &Request) -> Option<Counted> {
     let Borrowed { group, version, resource, subresource, outcome } =
         Borrowed::of(row(served, info), info, outcome);
     let labels = [COMPONENT, group, resource, outcome.scope, subresource, outcome.verb, version];
-    Some(Counted::new(LONG_RUNNING.with(labels)))
+    Some(GaugeGuard::new(LONG_RUNNING.with(labels)))
 }
 
 /// Counts the events of a watch.

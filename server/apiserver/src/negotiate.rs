@@ -1,4 +1,4 @@
-//! Content negotiation: in which form a client wants its answer, and in which it sent its body.
+//! Content negotiation: the media type of the response, and that of the request's body.
 
 use ferry_api::Status;
 use http::HeaderMap;
@@ -25,14 +25,14 @@ pub enum View {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MediaType {
     pub encoding: Encoding,
     pub view: View,
     pub pretty: bool,
 }
 
-impl Wanted {
-    pub const JSON: Wanted = Wanted { encoding: Encoding::Json, view: View::Whole, pretty: false };
+impl MediaType {
+    pub const JSON: MediaType = MediaType { encoding: Encoding::Json, view: View::Whole, pretty: false };
 
     pub fn content_type(self) -> &'static str {
         match self.encoding {
@@ -50,17 +50,17 @@ impl Wanted {
     }
 }
 
-/// The first acceptable form. Upstream takes clauses in the order they are given, weights ignored.
-pub fn wanted(headers: &HeaderMap, views: &[View]) -> Result<Wanted, Status> {
-    wanted_of(headers, views, &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf])
+/// The first acceptable media type. Like upstream it takes clauses in their order and ignores weights.
+pub fn negotiate(headers: &HeaderMap, views: &[View]) -> Result<MediaType, Status> {
+    negotiate_among(headers, views, &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf])
 }
 
 /// The same where whole objects can be written in some encodings only. Tables and metadata can be in all.
-pub fn wanted_of(headers: &HeaderMap, views: &[View], whole: &[Encoding]) -> Result<Wanted, Status> {
+pub fn negotiate_among(headers: &HeaderMap, views: &[View], whole: &[Encoding]) -> Result<MediaType, Status> {
     let accept =
         headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
     if accept.is_empty() {
-        return Ok(Wanted::JSON);
+        return Ok(MediaType::JSON);
     }
     let mut representable = false;
     for clause in accept.split(',') {
@@ -85,7 +85,7 @@ pub fn wanted_of(headers: &HeaderMap, views: &[View], whole: &[Encoding]) -> Res
             _ => continue,
         };
         if views.contains(&view) && (view != View::Whole || whole.contains(&encoding)) {
-            return Ok(Wanted { encoding, view, pretty: parameter("pretty") == Some("1") });
+            return Ok(MediaType { encoding, view, pretty: parameter("pretty") == Some("1") });
         }
     }
     let all = [(Encoding::Json, JSON), (Encoding::Yaml, YAML), (Encoding::Protobuf, PROTOBUF)];
@@ -112,7 +112,7 @@ mod tests {
     fn check(accept: &str, expected: Option<(Encoding, View)>) {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().expect("a header"));
-        let found = wanted(&headers, &[View::Whole, View::Table, View::PartialMetadata]).ok();
+        let found = negotiate(&headers, &[View::Whole, View::Table, View::PartialMetadata]).ok();
         assert_eq!(found.map(|wanted| (wanted.encoding, wanted.view)), expected, "{accept}");
     }
 

@@ -1,4 +1,4 @@
-//! Paths that are no resources: discovery, OpenAPI, health, version, metrics, keys of service accounts.
+//! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys of service accounts.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{documents, health, respond, trace, ui, version};
 
 pub async fn dispatch(api: &Arc<Api>, request: &Request) -> Result<Response, Status> {
     if request.method == Method::POST && request.info.path == trace::PATH {
-        return trace::take_in(api, request);
+        return trace::receive(api, request);
     }
     if ui::is_ours(&request.info) {
         return ui::answer(api, request).await;

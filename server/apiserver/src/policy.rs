@@ -1,4 +1,4 @@
-//! The roles and bindings that a cluster starts with, written through the API like all others.
+//! Writes the bootstrap roles and bindings of a cluster, through the API.
 
 use ferry_auth::bootstrap_policy::{self, Policy};
 use futures::stream::{FuturesUnordered, StreamExt};

@@ -1,5 +1,5 @@
-//! A future that is polled only after its own waker was called. `select` polls all its futures whenever one is woken; this
-//! makes polling a future that is rarely ready (a timer beside a busy stream) almost free.
+//! A future that is polled only after its own waker was called. `select` polls all its futures whenever one of them wakes;
+//! this wrapper avoids most polls of a future that is rarely ready, such as a timer beside a busy stream.
 
 use std::pin::Pin;
 use std::sync::Arc;

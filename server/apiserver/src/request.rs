@@ -1,4 +1,4 @@
-//! A request after the filters: who asks for what, with which body.
+//! A request after the filters: user, request info, headers and body.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The body of a request: read only where a verb takes one, and only as much of all bodies as there is memory for.
+//! Reads the body of a request, if its verb takes one, within memory limits for all bodies.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! What a URL asks for: verb, group, version, resource, namespace, name. Pure; everything after it works
-//! on this and never looks at the path again.
+//! Parses a URL into verb, group, version, resource, namespace and name. Pure; later stages never parse the path again.
 //!
 //! ```text
 //!   /api/v1/namespaces/NS/pods/NAME/log          /apis/apps/v1/namespaces/NS/deployments

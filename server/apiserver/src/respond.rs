@@ -1,5 +1,5 @@
-//! Answers: an object, a list or a Status, in the form the client asked for. Bytes of the cache are
-//! copied, never decoded, wherever the form is the stored version's JSON.
+//! Responses: an object, a list or a Status, in the negotiated media type. If that is the JSON of the stored version, the
+//! response copies the cache's bytes without decoding them.
 
 use bytes::Bytes;
 use ferry_api::{Kind, Object, Status, protobuf, yaml};
@@ -8,22 +8,22 @@ use ferry_registry::Resource;
 use ferry_registry::cache::{Encoding as FormEncoding, Entry, Form};
 use ferry_registry::columns::Column;
 use ferry_registry::conversion::Conversion;
-use ferry_registry::verbs::Answer;
+use ferry_registry::verbs::ResponseObject;
 use ferry_registry::verbs::list::Listed;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
 use crate::body::{Body, Response};
-use crate::negotiate::{Encoding, JSON, View, Wanted};
+use crate::negotiate::{Encoding, JSON, MediaType, View};
 use crate::request::Request;
 use crate::verbs::Target;
 use crate::{continue_token, list_body, table};
 
 pub fn status(status: &Status) -> Response {
-    status_as(status, Wanted::JSON)
+    status_as(status, MediaType::JSON)
 }
 
-pub fn status_as(status: &Status, wanted: Wanted) -> Response {
+pub fn status_as(status: &Status, media_type: MediaType) -> Response {
     let mut response = http::Response::builder().status(status.code);
     if let Some(seconds) =
         status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0)
@@ -31,10 +31,10 @@ pub fn status_as(status: &Status, wanted: Wanted) -> Response {
         response = response.header(RETRY_AFTER, seconds);
     }
     let object = || serde_json::to_value(status).ok().and_then(Object::from_value);
-    let (content_type, body): (_, Vec<u8>) = match (wanted.encoding, object()) {
-        (Encoding::Yaml, Some(object)) => (wanted.content_type(), yaml::encode(&object).into_bytes()),
+    let (content_type, body): (_, Vec<u8>) = match (media_type.encoding, object()) {
+        (Encoding::Yaml, Some(object)) => (media_type.content_type(), yaml::encode(&object).into_bytes()),
         (Encoding::Protobuf, Some(object)) => match status_protobuf(&object) {
-            Some(bytes) => (wanted.content_type(), bytes),
+            Some(bytes) => (media_type.content_type(), bytes),
             None => (JSON, status.to_json()),
         },
         _ => (JSON, status.to_json()),
@@ -74,37 +74,44 @@ pub fn finish(builder: http::response::Builder, body: Body) -> Response {
 pub async fn answer(
     target: Target<'_>,
     code: u16,
-    answer: &Answer,
-    wanted: Wanted,
+    answer: &ResponseObject,
+    media_type: MediaType,
 ) -> Result<Response, Status> {
     let (kind, resource) = (target.kind, target.resource);
     match &resource.conversion {
-        Conversion::Local => encode(target, code, answer, wanted),
-        Conversion::Webhook(_) => encode(target, code, &resource.prepare_answer(answer, kind).await?, wanted),
+        Conversion::Local => encode(target, code, answer, media_type),
+        Conversion::Webhook(_) => {
+            encode(target, code, &resource.prepare_answer(answer, kind).await?, media_type)
+        }
     }
 }
 
-fn encode(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Result<Response, Status> {
+fn encode(
+    target: Target<'_>,
+    code: u16,
+    answer: &ResponseObject,
+    media_type: MediaType,
+) -> Result<Response, Status> {
     let _span = ferry_trace::span("apiserver.encode");
     let (kind, resource) = (target.kind, target.resource);
-    let builder = http::Response::builder().status(code).header(CONTENT_TYPE, wanted.content_type());
-    let body: Body = match wanted.view {
+    let builder = http::Response::builder().status(code).header(CONTENT_TYPE, media_type.content_type());
+    let body: Body = match media_type.view {
         View::Table => {
             let object = whole(resource, kind, answer)?;
             let columns = resource.strategy.columns(&kind.version);
             let table = table::of_objects(target.request, columns, &[object], json!({}))?;
-            return Ok(encode_value(code, table, wanted));
+            return Ok(encode_value(code, table, media_type));
         }
         View::PartialMetadata => {
             let object = partial(&whole(resource, kind, answer)?);
-            return Ok(encode_value(code, object.into_value(), wanted));
+            return Ok(encode_value(code, object.into_value(), media_type));
         }
-        View::Whole => match (wanted.encoding, answer) {
-            (Encoding::Json, Answer::Entry(entry)) => resource.json_of(entry, kind)?.into(),
-            (Encoding::Protobuf, Answer::Entry(entry)) => protobuf_of(resource, kind, entry)?.into(),
+        View::Whole => match (media_type.encoding, answer) {
+            (Encoding::Json, ResponseObject::Entry(entry)) => resource.json_of(entry, kind)?.into(),
+            (Encoding::Protobuf, ResponseObject::Entry(entry)) => protobuf_of(resource, kind, entry)?.into(),
             (Encoding::Yaml, _) => yaml::encode(&whole(resource, kind, answer)?).into_bytes().into(),
-            (Encoding::Json, Answer::Object(_)) => whole(resource, kind, answer)?.to_json().into(),
-            (Encoding::Protobuf, Answer::Object(_)) => {
+            (Encoding::Json, ResponseObject::Object(_)) => whole(resource, kind, answer)?.to_json().into(),
+            (Encoding::Protobuf, ResponseObject::Object(_)) => {
                 kind.encode_protobuf(&whole(resource, kind, answer)?)?.into()
             }
         },
@@ -113,18 +120,18 @@ fn encode(target: Target<'_>, code: u16, answer: &Answer, wanted: Wanted) -> Res
 }
 
 /// An object that has no kind of the table's behind it (reviews, scales, tables).
-pub fn object(code: u16, object: Object, wanted: Wanted) -> Response {
-    encode_value(code, object.into_value(), wanted)
+pub fn object(code: u16, object: Object, media_type: MediaType) -> Response {
+    encode_value(code, object.into_value(), media_type)
 }
 
-fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
+fn encode_value(code: u16, value: Value, media_type: MediaType) -> Response {
     let object = Object::from_value(value).expect("answers are objects");
     let gvk = ferry_api::GroupVersionKind::from_api_version(object.api_version(), object.kind());
-    let (content_type, bytes) = match wanted.encoding {
-        Encoding::Yaml => (wanted.content_type(), yaml::encode(&object).into_bytes()),
+    let (content_type, bytes) = match media_type.encoding {
+        Encoding::Yaml => (media_type.content_type(), yaml::encode(&object).into_bytes()),
         Encoding::Protobuf => {
             match ferry_api::Schema::on_the_wire(&gvk).map(|schema| protobuf::encode(&object, &schema)) {
-                Some(Ok(bytes)) => (wanted.content_type(), bytes),
+                Some(Ok(bytes)) => (media_type.content_type(), bytes),
                 _ => (JSON, object.to_json()),
             }
         }
@@ -134,10 +141,10 @@ fn encode_value(code: u16, value: Value, wanted: Wanted) -> Response {
 }
 
 /// The object of an answer, in the version `kind`.
-pub fn whole(resource: &Resource, kind: &Kind, answer: &Answer) -> Result<Object, Status> {
+pub fn whole(resource: &Resource, kind: &Kind, answer: &ResponseObject) -> Result<Object, Status> {
     match answer {
-        Answer::Entry(entry) => parse(&resource.json_of(entry, kind)?),
-        Answer::Object(object) => resource.convert_here((**object).clone(), kind),
+        ResponseObject::Entry(entry) => parse(&resource.json_of(entry, kind)?),
+        ResponseObject::Object(object) => resource.convert_here((**object).clone(), kind),
     }
 }
 
@@ -166,30 +173,25 @@ pub fn type_head(kind: &Kind) -> String {
     format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.kind, kind.api_version())
 }
 
-pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<Response, Status> {
+pub async fn list(target: Target<'_>, listed: Listed, media_type: MediaType) -> Result<Response, Status> {
     let (kind, resource) = (target.kind, target.resource);
     resource.prepare(&listed.entries, kind).await?;
-    let mut meta = json!({"resourceVersion": listed.revision.to_string()});
-    if kind.generation.is_some() && wanted.view == View::Whole {
-        // Lists of custom resources have it always.
-        meta["continue"] = "".into();
-    }
-    if let Some(next) = &listed.next {
-        meta["continue"] = continue_token::encode(next).into();
-        if let Some(remaining) = listed.remaining {
-            meta["remainingItemCount"] = remaining.into();
-        }
-    }
+    let meta = list_meta(&listed, kind, media_type);
     let metadata = meta.as_object().cloned().unwrap_or_default();
     let Listed { entries, .. } = listed;
-    match (wanted.encoding, wanted.view) {
+    match (media_type.encoding, media_type.view) {
         (Encoding::Json, View::Whole) => {
             let before = format!(
                 r#"{{"kind":"{}","apiVersion":"{}","metadata":{meta},"items":["#,
                 kind.list_kind,
                 kind.api_version()
             );
-            list_body::json(before, entries, list_body::whole_items(resource.clone(), kind.clone()), wanted)
+            list_body::json(
+                before,
+                entries,
+                list_body::whole_items(resource.clone(), kind.clone()),
+                media_type,
+            )
         }
         (Encoding::Json, View::Table) => {
             let rows = table::Rows::new(target)?;
@@ -201,7 +203,7 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
                 before,
                 entries,
                 list_body::values(resource.clone(), kind.clone(), move |object| rows.row(object)),
-                wanted,
+                media_type,
             )
         }
         (Encoding::Json, View::PartialMetadata) => {
@@ -210,40 +212,55 @@ pub async fn list(target: Target<'_>, listed: Listed, wanted: Wanted) -> Result<
             );
             let write =
                 list_body::values(resource.clone(), kind.clone(), |object| partial(object).into_value());
-            list_body::json(before, entries, write, wanted)
+            list_body::json(before, entries, write, media_type)
         }
-        (Encoding::Protobuf, View::Whole) => list_body::protobuf(resource, kind, entries, &metadata, wanted),
-        // Few ask for others; they are written as a whole.
+        (Encoding::Protobuf, View::Whole) => {
+            list_body::protobuf(resource, kind, entries, &metadata, media_type)
+        }
+        // Rare media types are encoded as a whole.
         _ => {
             target.request.response_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
             let parsed: Result<_, Status> =
                 entries.iter().map(|entry| parse(&resource.json_of(entry, kind)?)).collect();
-            {
-                let columns = resource.strategy.columns(&kind.version);
-                objects(target.request, kind, columns, parsed?, meta, wanted)
-            }
+            let columns = resource.strategy.columns(&kind.version);
+            objects(target.request, kind, columns, parsed?, meta, media_type)
         }
     }
 }
 
-/// An object that was made for this answer.
+fn list_meta(listed: &Listed, kind: &Kind, media_type: MediaType) -> Value {
+    let mut meta = json!({"resourceVersion": listed.revision.to_string()});
+    if kind.generation.is_some() && media_type.view == View::Whole {
+        // Lists of custom resources always have it.
+        meta["continue"] = "".into();
+    }
+    if let Some(next) = &listed.next {
+        meta["continue"] = continue_token::encode(next).into();
+        if let Some(remaining) = listed.remaining {
+            meta["remainingItemCount"] = remaining.into();
+        }
+    }
+    meta
+}
+
+/// Responds with an object that is not stored.
 pub fn made(
     request: &Request,
     kind: &Kind,
     columns: &[Column],
     object: Object,
-    wanted: Wanted,
+    media_type: MediaType,
 ) -> Result<Response, Status> {
-    match wanted.view {
-        View::Whole if wanted.encoding == Encoding::Protobuf => {
-            let builder = http::Response::builder().header(CONTENT_TYPE, wanted.content_type());
+    match media_type.view {
+        View::Whole if media_type.encoding == Encoding::Protobuf => {
+            let builder = http::Response::builder().header(CONTENT_TYPE, media_type.content_type());
             Ok(finish(builder, kind.encode_protobuf(&object)?.into()))
         }
-        View::Whole => Ok(self::object(200, object, wanted)),
+        View::Whole => Ok(self::object(200, object, media_type)),
         View::Table => {
-            Ok(encode_value(200, table::of_objects(request, columns, &[object], json!({}))?, wanted))
+            Ok(encode_value(200, table::of_objects(request, columns, &[object], json!({}))?, media_type))
         }
-        View::PartialMetadata => Ok(encode_value(200, partial(&object).into_value(), wanted)),
+        View::PartialMetadata => Ok(encode_value(200, partial(&object).into_value(), media_type)),
     }
 }
 
@@ -254,9 +271,9 @@ pub fn objects(
     columns: &[Column],
     objects: Vec<Object>,
     meta: Value,
-    wanted: Wanted,
+    media_type: MediaType,
 ) -> Result<Response, Status> {
-    let list = match wanted.view {
+    let list = match media_type.view {
         View::Table => table::of_objects(request, columns, &objects, meta)?,
         View::PartialMetadata => {
             let items: Vec<Value> = objects.iter().map(|object| partial(object).into_value()).collect();
@@ -279,7 +296,7 @@ pub fn objects(
             })
         }
     };
-    Ok(encode_value(200, list, wanted))
+    Ok(encode_value(200, list, media_type))
 }
 
 /// The metadata of an object alone.

@@ -1,5 +1,5 @@
-//! The memory budget of responses that are made as a whole and not read by their clients yet: of one connection, and of
-//! all. A client that does not read its responses gets no more.
+//! The memory budget for fully encoded responses that clients have not read yet, per connection and in total. A client that
+//! does not read its responses gets no further ones.
 
 use std::sync::Arc;
 

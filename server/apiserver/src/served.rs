@@ -1,6 +1,6 @@
-//! What the server answers for, as one immutable picture: every version of every resource, and what stands behind
-//! it. A definition that comes, changes or goes makes a new picture, which is swapped in at once: a request sees
-//! one generation of a resource or another, never a mixture.
+//! An immutable snapshot of everything that is served: every version of every resource, and its implementation. A created,
+//! changed or deleted definition produces a new snapshot, which replaces the old one atomically, so a request sees one
+//! generation of a resource.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

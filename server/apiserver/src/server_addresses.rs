@@ -81,7 +81,7 @@ impl ServerAddresses {
                 () = stop.cancelled() => break,
             }
             if let Err(error) = self.publish(&client).await {
-                tracing::warn!(%error, "the servers of the cluster are not up to date");
+                tracing::warn!(%error, "cannot update the list of API servers");
             }
         }
         let withdrawn = async {
@@ -92,7 +92,7 @@ impl ServerAddresses {
         match tokio::time::timeout(WITHDRAWAL, withdrawn).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "this server could not take itself off the cluster's endpoints");
+                tracing::warn!(%error, "cannot remove this server from the cluster's endpoints");
             }
             Err(_) => tracing::warn!(
                 "the store did not answer; this server's lease ends in {} s and takes it off the cluster's endpoints",

@@ -1,5 +1,5 @@
-//! A transport whose client has to read: when nothing that is written leaves for too long, the connection ends. HTTP/2 has
-//! its own word for each stream, see `http2::answer`.
+//! Closes a connection whose client does not read: a transport that fails when no written data leaves for too long. HTTP/2
+//! checks each stream, see `http2::answer`.
 
 use std::io;
 use std::pin::Pin;

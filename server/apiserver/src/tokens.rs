@@ -1,5 +1,5 @@
-//! Service account tokens: requests for them, reviews of them, and the documents by which others verify
-//! them. What a token refers to is looked up in the registry's caches.
+//! Service account tokens: TokenRequests, TokenReviews, and the documents with which other programs verify tokens. The
+//! registry's caches resolve the objects that a token refers to.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -81,7 +81,7 @@ pub async fn note_uses(
         let secrets: kube::Api<Secret> = kube::Api::namespaced(client.clone(), &namespace);
         let patched = secrets.patch(&secret, &PatchParams::default(), &Patch::Merge(patch)).await;
         if let Err(error) = ferry_client::error::ignore_not_found(patched) {
-            tracing::warn!(%error, namespace, secret, "the use of a token was not noted");
+            tracing::warn!(%error, namespace, secret, "cannot record the use of a token");
         }
     }
 }

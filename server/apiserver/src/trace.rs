@@ -1,5 +1,5 @@
-//! `/ferry/v1/trace`: the recorded spans, chosen by object, trace, revision or time, once or as they end; and the
-//! place where programs outside this process hand in their own.
+//! `/ferry/v1/trace`: serves the recorded spans by object, trace, revision or time, once or as a stream, and accepts the
+//! spans of other processes.
 //!
 //! | request | answer |
 //! | --- | --- |
@@ -46,21 +46,21 @@ use crate::trace_peers::{self, Taken};
 
 pub const PATH: &str = "/ferry/v1/trace";
 
-/// More than a command of kubectl's ever makes; an agent sends more than one batch.
+/// More than a kubectl command records; an agent sends several batches.
 const MAX_RECORDS: usize = 512;
 const MAX_BYTES: usize = 512 * 1024;
 
-/// Spans end in bursts; a follower gets a burst at a time.
+/// Spans end in bursts; a follower gets one burst at a time.
 const GATHER: Duration = Duration::from_millis(50);
-/// What a watched answer waits for more at least.
+/// Minimum time between two lines of a watched response.
 const WATCH: Duration = Duration::from_millis(300);
-/// A follower comes back after this; a connection must not outlive everybody's interest in it.
+/// A stream ends after this time, and its client reconnects; abandoned connections do not stay open.
 const FOLLOW: Duration = Duration::from_secs(3600);
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TraceResponse {
-    /// What `after` may continue from.
+    /// The value of `after` for the next request.
     sequence: u64,
     records: Vec<Record>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,19 +71,19 @@ struct TraceResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<String>,
     is_cut: bool,
-    /// Clocks of other hosts that contradict what caused what; their records were moved.
+    /// Clocks of other hosts that contradict the causes; their records were shifted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     clocks: Vec<Correction>,
     dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    story: Option<Told>,
+    story: Option<StoryLines>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
 }
 
-/// The records as lines.
+/// The records as the lines of `ferry trace`.
 #[derive(Serialize)]
-struct Told {
+struct StoryLines {
     #[serde(flatten)]
     story: Story,
     folds: Vec<Fold>,
@@ -92,14 +92,14 @@ struct Told {
 /// Columns of the axis that gaps are folded for.
 const COLUMNS: usize = 120;
 
-impl Told {
-    fn of(records: &[Record], detail: Detail) -> Told {
+impl StoryLines {
+    fn of(records: &[Record], detail: Detail) -> StoryLines {
         let story = story(records, detail);
-        Told { folds: story.folds(COLUMNS), story }
+        StoryLines { folds: story.folds(COLUMNS), story }
     }
 }
 
-/// What was asked.
+/// The spans that a request selects.
 #[derive(Clone)]
 enum Question {
     Object { key: String, uid: Option<String>, all_lives: bool, direction: Direction },
@@ -115,7 +115,7 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.query.flag("follow") {
         let after = request.query.get("after").map(number::<u64>).transpose()?;
         let latest = ring().latest();
-        // A sequence that was not reached yet is a former run's: all of this one's comes after it.
+        // A sequence above the latest is of an earlier run: send everything of this run.
         return Ok(follow(after.map_or(latest, |after| if after > latest { 0 } else { after })));
     }
     let question = question(api, request)?;
@@ -125,7 +125,7 @@ pub async fn answer(api: &Api, request: &Request) -> Result<Response, Status> {
         Some("steps") => Some(Detail::All),
         Some(_) => return Err(Status::bad_request("story must be chapters or steps")),
     };
-    let asked = Asked { question, detail, history: api.history.clone() };
+    let asked = TraceQuery { question, detail, history: api.history.clone() };
     if request.query.flag("watch") {
         return Ok(watch(asked));
     }
@@ -138,23 +138,23 @@ fn json_of(answer: &TraceResponse) -> Result<Vec<u8>, Status> {
         .map_err(|error| Status::internal(format!("the trace cannot be written: {error}")))
 }
 
-/// A question, and where its answer is found.
+/// A request for spans, and the history that is searched besides the memory.
 #[derive(Clone)]
-struct Asked {
+struct TraceQuery {
     question: Question,
     detail: Option<Detail>,
     history: Option<Arc<History>>,
 }
 
-impl Asked {
+impl TraceQuery {
     async fn answer(&self) -> Result<TraceResponse, Status> {
-        let Asked { question, detail, history } = self.clone();
+        let TraceQuery { question, detail, history } = self.clone();
         let sequence = ring().latest();
         // Files are read.
         let answer = tokio::task::spawn_blocking(move || {
             let mut answer = question.answer(history.as_deref())?;
             answer.clocks = clocks::correct(&mut answer.records);
-            answer.story = detail.map(|detail| Told::of(&answer.records, detail));
+            answer.story = detail.map(|detail| StoryLines::of(&answer.records, detail));
             Ok::<_, io::Error>(TraceResponse { sequence, ..answer })
         })
         .await;
@@ -163,7 +163,7 @@ impl Asked {
         answer.map_err(|error| Status::internal(format!("the history cannot be read: {error}")))
     }
 
-    /// Whether a span that has just ended may change an answer.
+    /// Whether a span that has just ended can change the response.
     fn concerns(&self, traces: &HashSet<TraceId>, written: &HashSet<i64>, record: &Record) -> bool {
         let is_new = match &self.question {
             Question::Object { key, .. } => record.object.as_deref() == Some(key),
@@ -177,8 +177,8 @@ impl Asked {
     }
 }
 
-/// The answer now, and whenever it is another one.
-fn watch(asked: Asked) -> Response {
+/// The response now, and again after each change.
+fn watch(asked: TraceQuery) -> Response {
     let ends = tokio::time::Instant::now() + FOLLOW;
     let answers = futures::stream::unfold(None::<(TraceResponse, Duration)>, move |last| {
         let asked = asked.clone();
@@ -191,7 +191,7 @@ fn watch(asked: Asked) -> Response {
             let answer = asked.answer().await.ok()?;
             let mut line = json_of(&answer).ok()?;
             line.push(b'\n');
-            // An answer that takes long is not made all the time.
+            // Limits the CPU of expensive responses to a fifth of the time.
             let pause = WATCH.max(began.elapsed() * 4);
             Some((Bytes::from(line), Some((answer, pause))))
         }
@@ -200,7 +200,7 @@ fn watch(asked: Asked) -> Response {
     respond::finish(builder, Body::stream(answers))
 }
 
-async fn changed(asked: &Asked, answer: &TraceResponse, pause: Duration) {
+async fn changed(asked: &TraceQuery, answer: &TraceResponse, pause: Duration) {
     let traces: HashSet<TraceId> = answer.records.iter().map(|record| record.trace).collect();
     let written: HashSet<i64> = answer.records.iter().filter_map(|record| record.committed).collect();
     let mut after = answer.sequence;
@@ -254,67 +254,22 @@ fn question(api: &Api, request: &Request) -> Result<Question, Status> {
 
 impl Question {
     fn answer(self, history: Option<&History>) -> io::Result<TraceResponse> {
-        let find = |wanted: &Wanted| match history {
-            Some(history) => history.find(wanted),
-            None => Ok(Found { records: ring().matching(|record| wanted.takes(record)), ..Found::default() }),
-        };
-        let chained = |seeds: &Wanted, focus: &Focus| -> io::Result<TraceResponse> {
-            let found = gather(seeds, Direction::Both, find)?;
-            Ok(TraceResponse {
-                records: chain(found.records, focus),
-                is_cut: found.is_cut,
-                ..TraceResponse::default()
-            })
-        };
-        let plain = |found: Found| TraceResponse {
-            records: found.records,
-            is_cut: found.is_cut,
-            ..TraceResponse::default()
-        };
+        let records = Records { history };
         let answer = match self {
             Question::Object { key, uid, all_lives, direction } => {
-                let about = find(&Wanted::object(key.clone()))?.records;
-                let lives = lives(&about, &key);
-                let uid = uid.or_else(|| lives.last().filter(|_| !all_lives).map(|life| life.uid.clone()));
-                let is_of_life = |record: &&Record| match &uid {
-                    Some(uid) => life_of(record, &lives).is_some_and(|life| life.uid == *uid),
-                    None => true,
-                };
-                let seeds = Wanted::traces(about.iter().filter(is_of_life).map(|record| record.trace));
-                // No trace at all is not every trace.
-                let found = match seeds.traces.is_empty() {
-                    true => Found::default(),
-                    false => gather(&seeds, direction, find)?,
-                };
-                let is_cut = found.is_cut;
-                let focus = match &uid {
-                    Some(uid) => Focus::Life { object: key.clone(), uid: uid.clone() },
-                    None => Focus::Object(key.clone()),
-                };
-                let records = match direction {
-                    Direction::Back => found.records,
-                    Direction::Both => chain(found.records, &focus),
-                };
-                TraceResponse { records, object: Some(key), lives, uid, is_cut, ..TraceResponse::default() }
+                records.object(key, uid, all_lives, direction)?
             }
-            Question::Trace(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
+            Question::Trace(trace) => records.trace(trace)?,
             Question::Revision(revision) => {
-                chained(&Wanted::revisions([revision]), &Focus::Revision(revision))?
+                records.chained(&Wanted::revisions([revision]), &Focus::Revision(revision))?
             }
-            Question::User(user) => plain(gather(&Wanted::user(user), Direction::Both, find)?),
-            Question::Last => {
-                let recent = ring().all();
-                let command = match last_command(&recent) {
-                    Some(command) => Some(command),
-                    // Nobody has written since the server started.
-                    None => last_command(&find(&Wanted::default())?.records),
-                };
-                match command {
-                    Some(trace) => chained(&Wanted::traces([trace]), &Focus::Trace(trace))?,
-                    None => TraceResponse::default(),
-                }
+            Question::User(user) => {
+                response(gather(&Wanted::user(user), Direction::Both, |wanted| records.find(wanted))?)
             }
-            Question::Time { from, to } => plain(find(&Wanted { from, to, ..Wanted::default() })?),
+            Question::Last => records.last_command()?,
+            Question::Time { from, to } => {
+                response(records.find(&Wanted { from, to, ..Wanted::default() })?)
+            }
             Question::After(after) => {
                 TraceResponse { records: ring().after(after), ..TraceResponse::default() }
             }
@@ -324,8 +279,82 @@ impl Question {
     }
 }
 
-/// Keeps what the caller recorded.
-pub fn take_in(api: &Api, request: &Request) -> Result<Response, Status> {
+fn response(found: Found) -> TraceResponse {
+    TraceResponse { records: found.records, is_cut: found.is_cut, ..TraceResponse::default() }
+}
+
+/// The recorded spans: in memory and, with a history, on disk.
+struct Records<'a> {
+    history: Option<&'a History>,
+}
+
+impl Records<'_> {
+    fn find(&self, wanted: &Wanted) -> io::Result<Found> {
+        match self.history {
+            Some(history) => history.find(wanted),
+            None => Ok(Found { records: ring().matching(|record| wanted.takes(record)), ..Found::default() }),
+        }
+    }
+
+    /// What led to `seeds` and what they caused, in causal order.
+    fn chained(&self, seeds: &Wanted, focus: &Focus) -> io::Result<TraceResponse> {
+        let found = gather(seeds, Direction::Both, |wanted| self.find(wanted))?;
+        Ok(TraceResponse {
+            records: chain(found.records, focus),
+            is_cut: found.is_cut,
+            ..TraceResponse::default()
+        })
+    }
+
+    fn trace(&self, trace: TraceId) -> io::Result<TraceResponse> {
+        self.chained(&Wanted::traces([trace]), &Focus::Trace(trace))
+    }
+
+    /// One life of an object: that of `uid`, or else the latest; or all of them.
+    fn object(
+        &self,
+        key: String,
+        uid: Option<String>,
+        all_lives: bool,
+        direction: Direction,
+    ) -> io::Result<TraceResponse> {
+        let about = self.find(&Wanted::object(key.clone()))?.records;
+        let lives = lives(&about, &key);
+        let uid = uid.or_else(|| lives.last().filter(|_| !all_lives).map(|life| life.uid.clone()));
+        let is_of_life = |record: &&Record| match &uid {
+            Some(uid) => life_of(record, &lives).is_some_and(|life| life.uid == *uid),
+            None => true,
+        };
+        let seeds = Wanted::traces(about.iter().filter(is_of_life).map(|record| record.trace));
+        // `Wanted` without traces takes every record.
+        let found = match seeds.traces.is_empty() {
+            true => Found::default(),
+            false => gather(&seeds, direction, |wanted| self.find(wanted))?,
+        };
+        let focus = match &uid {
+            Some(uid) => Focus::Life { object: key.clone(), uid: uid.clone() },
+            None => Focus::Object(key.clone()),
+        };
+        let is_cut = found.is_cut;
+        let records = match direction {
+            Direction::Back => found.records,
+            Direction::Both => chain(found.records, &focus),
+        };
+        Ok(TraceResponse { records, object: Some(key), lives, uid, is_cut, ..TraceResponse::default() })
+    }
+
+    /// The trace of the latest write that no component made; from disk if there was none since the server's start.
+    fn last_command(&self) -> io::Result<TraceResponse> {
+        let command = match last_command(&ring().all()) {
+            Some(command) => Some(command),
+            None => last_command(&self.find(&Wanted::default())?.records),
+        };
+        command.map_or_else(|| Ok(TraceResponse::default()), |trace| self.trace(trace))
+    }
+}
+
+/// Stores the spans that another process recorded.
+pub fn receive(api: &Api, request: &Request) -> Result<Response, Status> {
     if request.body.len() > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }

@@ -1,4 +1,4 @@
-//! One story over several servers: each tells the others what ended here, half a second after it did.
+//! Exchange of spans between servers: each sends the spans that ended here to the others, half a second later.
 //!
 //! ```text
 //!   agents, kubectl, components                      other servers
@@ -87,7 +87,7 @@ impl TracePeers {
         let follow = async {
             loop {
                 if let Err(error) = peers.clone().watch(&alive, &others, &mut followers, &stop).await {
-                    tracing::debug!(%error, "the other servers cannot be followed, trying again");
+                    tracing::debug!(%error, "cannot watch the other servers, trying again");
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -114,7 +114,7 @@ impl TracePeers {
             found.remove(&self.own);
             for peer in &found {
                 if followers.len() < MAX_PEERS && !followers.contains_key(peer) {
-                    let tell = self.clone().tell(*peer, others.clone(), stop.clone());
+                    let tell = self.clone().send_to(*peer, others.clone(), stop.clone());
                     followers.insert(*peer, tokio::spawn(tell));
                 }
             }
@@ -127,8 +127,8 @@ impl TracePeers {
         }
     }
 
-    /// Tells one server what ends here, for as long as this server lives: one that is away may come back.
-    async fn tell(
+    /// Sends spans to one server until this server stops: an unreachable server may come back.
+    async fn send_to(
         self: Arc<Self>,
         peer: SocketAddr,
         mut others: watch::Receiver<BTreeSet<SocketAddr>>,
@@ -136,7 +136,7 @@ impl TracePeers {
     ) {
         // What is sent here is part of no story.
         let silent = ferry_trace::span("spans").unsampled();
-        let mut told = Told::default();
+        let mut told = PeerProgress::default();
         let mut client = None;
         let mut pause = RETRY;
         while !stop.is_cancelled() {
@@ -153,7 +153,7 @@ impl TracePeers {
             match silent.in_scope(self.send_all(peer, &mut client, &mut told)).await {
                 Ok(()) => pause = RETRY,
                 Err(error) => {
-                    tracing::debug!(%peer, %error, "spans not told to another server, will try again");
+                    tracing::debug!(%peer, %error, "cannot send spans to another server, trying again");
                     // Its address may be another's now, or our certificate renewed.
                     client = None;
                     stop.run_until_cancelled(tokio::time::sleep(pause)).await;
@@ -167,7 +167,7 @@ impl TracePeers {
         &self,
         peer: SocketAddr,
         client: &mut Option<Client>,
-        told: &mut Told,
+        told: &mut PeerProgress,
     ) -> Result<(), Error> {
         let ended = ring().after(told.until);
         let Some(last) = ended.last().map(|record| record.sequence) else { return Ok(()) };
@@ -211,7 +211,9 @@ impl TracePeers {
             for peer in alive {
                 match silent.in_scope(self.missed(peer, from)).await {
                     Ok(missed) => return self.take_over(missed, peer).await,
-                    Err(error) => tracing::debug!(%peer, %error, "what was missed is not told"),
+                    Err(error) => {
+                        tracing::debug!(%peer, %error, "cannot send missed spans to another server")
+                    }
                 }
             }
             tokio::time::sleep(MAX_RETRY).await;
@@ -268,22 +270,22 @@ enum Error {
     Pack(std::io::Error),
     #[error(transparent)]
     Ask(#[from] kube::Error),
-    #[error("it does not answer in time")]
+    #[error("it did not respond in time")]
     Silent,
 }
 
-/// How far another server has been told.
+/// How far the spans were sent to another server.
 #[derive(Default)]
-struct Told {
+struct PeerProgress {
     /// The last sequence.
     until: u64,
     instance: Option<SpanId>,
-    /// What it has surely written by now, and what was told since.
+    /// The sequence that it has certainly written by now, and the time and sequence of what was sent since.
     safe: u64,
     since: Option<(Instant, u64)>,
 }
 
-impl Told {
+impl PeerProgress {
     /// `until` was taken by `instance`. Whether that is another run of the server, which has to be told again what the former
     /// one may have lost.
     fn by_instance(&mut self, instance: SpanId, until: u64) -> bool {
@@ -312,7 +314,7 @@ mod tests {
     #[test]
     fn a_server_that_died_is_told_again_what_it_may_have_lost() {
         let (first, second) = (SpanId::generate(), SpanId::generate());
-        let mut told = Told::default();
+        let mut told = PeerProgress::default();
         assert!(!told.by_instance(first, 10));
         told.since = told.since.map(|(when, sequence)| (when - MAY_BE_LOST, sequence));
         assert!(!told.by_instance(first, 20));

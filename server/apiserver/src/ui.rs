@@ -1,4 +1,4 @@
-//! `/ui/`: the page, and signing in to it.
+//! `/ui/`: the web page, and signing in.
 //!
 //! | request | from | answer |
 //! | --- | --- | --- |

@@ -34,8 +34,8 @@ pub async fn follow(
         for node in names_of_nodes(&registry) {
             match tokio::time::timeout(PATIENCE, summary(&client, &node)).await {
                 Ok(Ok(summary)) => record(&registry, &history, &summary, Timestamp::now()),
-                Ok(Err(error)) => tracing::debug!(%node, %error, "a node does not tell what it uses"),
-                Err(_) => tracing::debug!(%node, "a node does not tell what it uses in time"),
+                Ok(Err(error)) => tracing::debug!(%node, %error, "a kubelet did not report its usage"),
+                Err(_) => tracing::debug!(%node, "a kubelet did not report its usage in time"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `/version`: which Kubernetes this is. The API is v1.36; the build says that it is Ferry.
+//! `/version`: reports the API version v1.36; the build metadata names Ferry.
 
 pub use ferry_metrics::process::{GIT_VERSION, report_version as report};
 

@@ -1,4 +1,4 @@
-//! What a request wants to do, as every authorizer sees it, and the words that refuse it.
+//! The attributes of a request for authorizers, and upstream's messages of refusals.
 
 use crate::user::User;
 

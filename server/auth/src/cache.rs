@@ -1,4 +1,4 @@
-//! A bounded map whose entries end by the clock.
+//! A bounded map whose entries expire.
 
 use std::{collections::HashMap, time::SystemTime};
 

@@ -1,4 +1,4 @@
-//! What a certificate says: the few facts of X.509 this room cares about.
+//! Parses the fields of X.509 certificates that authentication needs.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,4 @@
-//! Acting as somebody else (`kubectl --as`): who is wanted, and whether the caller may.
+//! Impersonation (`kubectl --as`): parses the requested user, and authorizes the caller.
 //!
 //! There are two ways to be allowed. The old one grants a person outright: the verb `impersonate`
 //! on the user, each group and so on. The constrained one (KEP-5284) grants it for certain requests only:

@@ -1,6 +1,6 @@
-//! Who is calling, and may they.
+//! Authentication and authorization.
 //!
-//! This room turns credentials into a [`User`] and a request's attributes into a
+//! This crate turns credentials into a [`User`] and a request's attributes into a
 //! [`Decision`]. It also keeps the cluster's keys and certificates
 //! ([`pki`]) and writes down what happened ([`audit`]).
 //!

@@ -1,4 +1,4 @@
-//! Requests this room makes: to webhooks and to OpenID providers.
+//! Outbound requests: to webhooks and OpenID providers.
 
 use std::{path::Path, time::Duration};
 
@@ -156,7 +156,7 @@ impl Endpoint {
         };
         match tokio::time::timeout(TIMEOUT, exchange).await {
             Ok(result) => result,
-            Err(_) => Err(unreachable(&"it does not answer in time")),
+            Err(_) => Err(unreachable(&"it did not respond in time")),
         }
     }
 }

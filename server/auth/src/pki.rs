@@ -1,4 +1,4 @@
-//! The cluster's keys and certificates, made at first start and kept fresh from then on.
+//! The cluster's keys and certificates: created at the first start, and renewed.
 //!
 //! | file | what it is for |
 //! | --- | --- |
@@ -74,7 +74,7 @@ impl PkiConfig {
 pub enum PkiError {
     #[error("{action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} does not hold what it should: {reason}", path.display())]
+    #[error("{} is malformed: {reason}", path.display())]
     Malformed { path: PathBuf, reason: String },
     #[error("signing a certificate for {subject}: {source}")]
     Sign { subject: String, source: rcgen::Error },

@@ -1,5 +1,5 @@
-//! Bytes that only holders of one secret can read or have written: ChaCha20-Poly1305 under a key that HKDF derives from
-//! the secret. Pure, but for the nonce.
+//! Authenticated encryption with a shared secret: ChaCha20-Poly1305 under a key that HKDF derives from the secret. Pure,
+//! except for the nonce.
 //!
 //! ```text
 //! nonce 12 | ciphertext | tag 16
@@ -15,11 +15,11 @@ pub enum Error {
     Key,
     #[error("the system gives no random bytes")]
     Random,
-    #[error("the bytes are too many to be sealed")]
+    #[error("too many bytes to encrypt")]
     Seal,
-    #[error("the sealed bytes are cut off")]
+    #[error("the encrypted bytes are truncated")]
     Short,
-    #[error("the bytes were sealed with another secret, for another purpose, or changed since")]
+    #[error("the bytes were encrypted with another secret or for another purpose, or they were modified")]
     Foreign,
 }
 

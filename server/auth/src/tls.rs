@@ -1,4 +1,4 @@
-//! The server's side of TLS: a certificate that can change under it, and clients that may show one.
+//! TLS of the server: a replaceable serving certificate, and optional client certificates.
 
 use std::{fmt, sync::Arc};
 
@@ -50,9 +50,8 @@ impl ResolvesServerCert for ServingCertificate {
     }
 }
 
-/// Asks for a client certificate and takes any, or none: whose it is, is the authenticators'
-/// question, and a stranger's certificate shall get a 401 it can read instead of a broken
-/// connection. The handshake still proves that the client holds the certificate's key.
+/// Requests a client certificate and accepts any, or none. The authenticators verify it later, so that an unknown certificate
+/// gets a 401 instead of a broken connection. The handshake still proves that the client holds the certificate's key.
 #[derive(Debug)]
 pub struct AnyClientCertificate {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,4 +1,4 @@
-//! What a write changed, in words small enough for a span: which fields, and their values where they can be no secret.
+//! A summary of a write for its span: the changed fields, with values only where these cannot be secret.
 //!
 //! `spec.replicas=1→3; spec.template.spec.containers[web].image=nginx:1.27→nginx:1.29; metadata.labels[tier]`.
 //!

@@ -1,5 +1,5 @@
-//! Columns of `kubectl get`: what a Table shows of an object. The name comes first by itself, unless a kind
-//! brings its own `Name`; the cells after it are read off the object's JSON by pure functions.
+//! Columns of `kubectl get`: the cells of an object in a Table. The name is the first column by default, unless a kind
+//! defines its own `Name`. Pure functions read the other cells from the object's JSON.
 
 use std::borrow::Cow;
 

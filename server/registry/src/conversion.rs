@@ -1,5 +1,5 @@
-//! Between the versions of a resource. Built-in kinds are converted here, and so are custom ones whose versions differ
-//! in nothing but their name; other custom resources have a webhook for it, which takes time and may fail.
+//! Conversion between the versions of a resource. The server converts built-in kinds, and custom resources without a
+//! conversion webhook, whose versions differ only in their name. A webhook takes time and may fail.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cache::{Change, Encoding, Entry, Event, Filter, Form, Snapshot};
 use crate::registry::Resource;
-use crate::verbs::Answer;
+use crate::verbs::ResponseObject;
 
 #[derive(Clone)]
 pub enum Conversion {
@@ -179,14 +179,18 @@ impl Resource {
     }
 
     /// An answer in the version `kind`: objects are converted, entries prepared.
-    pub async fn prepare_answer(&self, answer: &Answer, kind: &Kind) -> Result<Answer, Status> {
+    pub async fn prepare_answer(
+        &self,
+        answer: &ResponseObject,
+        kind: &Kind,
+    ) -> Result<ResponseObject, Status> {
         Ok(match answer {
-            Answer::Object(object) => {
-                Answer::Object(Box::new(self.seen_in(object, kind).await?.into_owned()))
+            ResponseObject::Object(object) => {
+                ResponseObject::Object(Box::new(self.seen_in(object, kind).await?.into_owned()))
             }
-            Answer::Entry(entry) => {
+            ResponseObject::Entry(entry) => {
                 self.prepare(std::slice::from_ref(entry), kind).await?;
-                Answer::Entry(entry.clone())
+                ResponseObject::Entry(entry.clone())
             }
         })
     }

@@ -21,4 +21,4 @@ pub mod verbs;
 
 pub use registry::{Registry, Resource};
 pub use settings::Settings;
-pub use verbs::{Admission, Annotation, Answer, Call, Operation, Reservation};
+pub use verbs::{Admission, Annotation, Call, Operation, Reservation, ResponseObject};

@@ -51,7 +51,7 @@ pub struct AddressRange {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no CIDR")]
+#[error("{0:?} is not a CIDR")]
 pub struct BadRange(String);
 
 impl FromStr for AddressRange {

@@ -8,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// A comparison of the transaction did not hold. `current` is the key as it is now.
-    #[error("{key} is not as the transaction expects it")]
+    #[error("{key} does not match the transaction's comparison")]
     Conflict { key: Arc<str>, current: Option<KeyValue> },
 
     /// The history asked for has been compacted away.

@@ -1,4 +1,4 @@
-//! Keeping a snapshot, of whichever engine, in a file.
+//! Writes a snapshot of either engine to a file.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The interface: what every engine gives, in etcd's words.
+//! The interface of all engines, with etcd's terms.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a watch delivers, and how its follower learns that nothing is missing.
+//! The events and the progress that a watch delivers.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The host's address, which may change under a running node: another lease, another network.
+//! The host's address, which can change while the node runs: a new DHCP lease, another network.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn of_host(layout: &Layout) -> anyhow::Result<IpAddr> {
             Ok(address)
         }
         None => {
-            let link = stand_alone(layout)?;
+            let link = service_bridge(layout)?;
             let net = IpNet::new(ALONE.into(), 32).context("one address")?;
             Netlink::open()?.add_address(link, net).context("give the host an address")?;
             Ok(ALONE.into())
@@ -55,7 +55,7 @@ pub fn lead_to_services(layout: &Layout, services: IpNet) -> anyhow::Result<()> 
     if machine::default_address().is_some() {
         return Ok(());
     }
-    let route = Route::new(services, None, stand_alone(layout)?);
+    let route = Route::new(services, None, service_bridge(layout)?);
     Netlink::open()?.replace_route(&route).context("lead the host's packets to the Services")
 }
 
@@ -86,8 +86,8 @@ fn interface_alone(layout: &Layout) -> String {
     names::interface(&layout.cluster, "ip0")
 }
 
-/// A bridge without ports goes nowhere, and needs no kernel module that pods do not need too.
-fn stand_alone(layout: &Layout) -> anyhow::Result<u32> {
+/// The link of the route to Services: a bridge without ports, which needs no kernel module beyond those for pods.
+fn service_bridge(layout: &Layout) -> anyhow::Result<u32> {
     let name = interface_alone(layout);
     let mut netlink = Netlink::open()?;
     if netlink.link(&name)?.is_none() {

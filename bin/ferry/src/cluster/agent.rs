@@ -1,4 +1,4 @@
-//! `ferry agent`: a further node of a cluster, in the foreground.
+//! `ferry agent`: an additional node of a cluster, in the foreground.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ferry_client::{CancellationToken, Informers};
+use ferry_client::{CancellationToken, Client, Informers};
 use tokio_util::task::TaskTracker;
 
 use super::address::{self, End};
+use super::facts::{self, Facts};
 use super::layout::{DEFAULT_DATA_DIR, Layout};
-use super::node::{Clients, Keys, Node};
+use super::node::{self, Clients, Keys, Node};
 use super::options::NodeOptions;
 use super::parts::{Parts, Snapshot};
 use super::token::Token;
-use super::{facts, join, programs, ranges, rotation, server};
+use super::{join, programs, ranges, rotation, server};
 use crate::roles::component;
 
 /// Between two attempts of a node that has joined to reach its server.
@@ -23,11 +24,11 @@ const RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Args, Clone)]
 pub struct Flags {
-    /// Where the API server is: https://HOST:6443; another one than before, if it has moved. Of several servers of one
-    /// cluster any will do
+    /// URL of the API server: https://HOST:6443; any of them if the cluster has several. Pass the new URL if the server
+    /// has moved
     #[arg(long, required = true, value_delimiter = ',')]
     server: Vec<String>,
-    /// What `ferry token create` printed; needed the first time only
+    /// Token from `ferry token create`; required for the first start only
     #[arg(long)]
     token: Option<Token>,
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
@@ -61,7 +62,7 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
         url: flags.server.join(","),
         ..Snapshot::default()
     };
-    let parts = Parts::new(layout.state(), snapshot, server::tell_as_text);
+    let parts = Parts::new(layout.state(), snapshot, server::print_text);
     let tasks = TaskTracker::new();
     let address = flags.node.node_ip.map_or_else(|| address::of_host(&layout), Ok)?;
     let watched = address::watch(address, flags.node.node_ip.is_some(), shutdown.clone());
@@ -83,7 +84,7 @@ async fn serve(flags: Flags, layout: Layout, shutdown: CancellationToken) -> any
     drop(span);
     parts.ready();
     shutdown.cancelled().await;
-    tracing::info!("stopping; containers go on");
+    tracing::info!("stopping; containers keep running");
     tasks.close();
     tasks.wait().await;
     end.await.context("watch the host's address")
@@ -98,39 +99,13 @@ async fn start(
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let joining = async {
-        parts.starting("join");
-        let directory = layout.kubelet().join("pki");
-        let had_joined = join::Identity::below(&directory, &flags.server).exists();
-        let identity = join::join(&directory, &flags.server, flags.token.as_ref(), &name).await?;
-        let kubelet = identity.client("kubelet").await?;
-        let facts = loop {
-            match facts::fetch(&kubelet).await {
-                // A server that is away now, or a network that is, will be back: this node belongs to it.
-                Err(error) if had_joined => {
-                    parts.failed("join", &format!("{error:#}"));
-                    tokio::time::sleep(RETRY).await;
-                }
-                fetched => break fetched?,
-            }
-        };
-        parts.running("join", flags.server.join(","));
-        anyhow::Ok((identity, kubelet, facts))
-    };
-    let runtime = async {
-        parts.starting("runtime");
-        let endpoint = flags.node.container_runtime_endpoint.as_deref();
-        let found =
-            ferry_containerd::find_or_start(&layout.containerd(), endpoint, &flags.node.registry_config_dir)
-                .await?;
-        parts.running("runtime", found.description.clone());
-        anyhow::Ok(found)
-    };
-    let ((identity, kubelet, facts), runtime) = tokio::try_join!(joining, runtime)?;
-    // The server keeps the trace of the whole cluster; what happens on this node belongs to it.
+    let joining = join_cluster(&flags, &layout, &name, parts);
+    let runtime = node::find_runtime(&layout, &flags.node, parts);
+    let (Joined { identity, kubelet, facts }, runtime) = tokio::try_join!(joining, runtime)?;
+    // The server keeps the trace of the whole cluster, this node's spans too.
     let hand_in = ferry_client::spans::hand_in(kubelet.clone());
     tasks.spawn(shutdown.clone().run_until_cancelled_owned(hand_in));
-    // Kept for whoever takes the node down.
+    // `ferry down` reads them.
     let ranges = ranges::choose(&layout, Some(facts.ranges.cluster_cidr), Some(facts.ranges.service_cidr))?;
     address::lead_to_services(&layout, ranges.service_cidr)?;
     let node = Node {
@@ -155,4 +130,32 @@ async fn start(
         kubelet_part.restart();
     }
     tokio::join!(node.ready(&informers, parts), node.names_answered(parts)).1
+}
+
+/// What a node has once it has joined.
+struct Joined {
+    identity: join::Identity,
+    /// The kubelet's client.
+    kubelet: Client,
+    facts: Facts,
+}
+
+async fn join_cluster(flags: &Flags, layout: &Layout, name: &str, parts: &Parts) -> anyhow::Result<Joined> {
+    parts.starting("join");
+    let directory = layout.kubelet().join("pki");
+    let had_joined = join::Identity::below(&directory, &flags.server).exists();
+    let identity = join::join(&directory, &flags.server, flags.token.as_ref(), name).await?;
+    let kubelet = identity.client("kubelet").await?;
+    let facts = loop {
+        match facts::fetch(&kubelet).await {
+            // The node belongs to this cluster: its server or the network will come back.
+            Err(error) if had_joined => {
+                parts.failed("join", &format!("{error:#}"));
+                tokio::time::sleep(RETRY).await;
+            }
+            fetched => break fetched?,
+        }
+    };
+    parts.running("join", flags.server.join(","));
+    Ok(Joined { identity, kubelet, facts })
 }

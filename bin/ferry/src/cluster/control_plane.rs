@@ -1,5 +1,4 @@
-//! The control plane in this process: each part has its own identity, and no more rights than RBAC gives
-//! it.
+//! The control plane in this process. Each part has its own identity, and only the rights that RBAC grants it.
 
 use std::net::IpAddr;
 use std::sync::Arc;

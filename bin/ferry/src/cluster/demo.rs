@@ -40,20 +40,19 @@ const CALLS: usize = 6;
 
 #[derive(Args)]
 pub struct Flags {
-    /// The cluster's; it is brought up where none runs
+    /// Data directory of the cluster, which is started if it does not run
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     data_dir: PathBuf,
-    /// An image with a web server on port 80. Without it nginx from its registry, or, where that cannot be reached, the
-    /// web server that Ferry carries
+    /// Image with a web server on port 80 [default: nginx, or Ferry's own web server if the registry cannot be reached]
     #[arg(long)]
     image: Option<String>,
-    /// Leave what was made in the namespace ferry-demo. The next demo removes it
+    /// Keep the namespace ferry-demo, which the next demo removes
     #[arg(long)]
     keep: bool,
-    /// The socket that was given to `ferry up`, if one was
+    /// Socket of the container runtime, if one was passed to `ferry up`
     #[arg(long)]
     container_runtime_endpoint: Option<String>,
-    /// Options of `ferry up`, for a cluster that is brought up: -- --port 7443
+    /// Options for `ferry up` if the demo starts a cluster: -- --port 7443
     #[arg(last = true)]
     up: Vec<OsString>,
 }

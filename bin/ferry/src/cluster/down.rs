@@ -29,12 +29,12 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 pub struct Flags {
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     pub data_dir: PathBuf,
-    /// Remove the cluster's data too, and its context from the kubeconfig
+    /// Also remove the cluster's data, and its context from the kubeconfig
     #[arg(long)]
     pub purge: bool,
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// The socket that was given to `ferry up`, if one was
+    /// Socket of the container runtime, if one was passed to `ferry up`
     #[arg(long)]
     pub container_runtime_endpoint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What a joining node has to know of its cluster, written down where nodes may read it.
+//! The facts of the cluster that joining nodes need, in an object that nodes may read.
 
 use anyhow::Context;
 use ferry_client::{Api, Client};

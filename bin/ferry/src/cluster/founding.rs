@@ -1,6 +1,6 @@
-//! What the servers of one cluster must agree on: its authorities and keys, its addresses and its overlay. A cluster
-//! in the embedded store has one server, which keeps them in its data directory. In etcd there may be several, so
-//! the first writes them down there and the others take them over.
+//! The facts that all servers of a cluster share: certificate authorities and keys, address ranges, overlay. A cluster
+//! on the embedded store has one server, which keeps them in its data directory. On etcd there can be several: the first
+//! one stores the facts in etcd, and the others adopt them.
 //!
 //! They are sealed with the cluster's server token, for who can read etcd or a copy of it should not be able to make
 //! himself an administrator. The token is made by the first server, and lies in its data directory.

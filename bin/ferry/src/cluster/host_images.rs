@@ -1,4 +1,4 @@
-//! What was loaded on this host, given to the cluster's other nodes through the API server.
+//! Serves the images that were loaded on this host to the cluster's other nodes, through the API server.
 
 use ferry_apiserver::Api;
 use ferry_apiserver::body::{Body, Response};
@@ -6,8 +6,8 @@ use ferry_apiserver::host_images::ImageRequest;
 use ferry_kubelet::images::containerd;
 use ferry_kubelet::images::distribution::{BlobBody, Question, Registry};
 
-/// From now on the API server answers for this runtime's images.
-pub fn give_out(api: &Api, endpoint: &str) -> anyhow::Result<()> {
+/// Lets the API server serve the images of this runtime.
+pub fn serve(api: &Api, endpoint: &str) -> anyhow::Result<()> {
     let registry = Registry::new(containerd::Client::new(endpoint)?);
     api.host_images.answer_with(move |request| {
         let registry = registry.clone();

@@ -20,7 +20,7 @@ use crate::progress::Progress;
 pub struct Flags {
     #[arg(long, default_value = DEFAULT_DATA_DIR, global = true)]
     data_dir: PathBuf,
-    /// The socket that was given to `ferry up`, if one was
+    /// Socket of the container runtime, if one was passed to `ferry up`
     #[arg(long, global = true)]
     container_runtime_endpoint: Option<String>,
     #[command(subcommand)]
@@ -29,16 +29,16 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Bring an archive (docker save, or an OCI layout as tar) into the node's runtime. It then counts as just pulled,
-    /// whatever a pod's imagePullPolicy; what is loaded on a server is there for all nodes
+    /// Load an archive (docker save, or an OCI layout as tar) into the node's runtime. The kubelet treats the image as just
+    /// pulled, whatever the imagePullPolicy. All nodes can use images that were loaded on a server
     Load {
-        /// - reads standard input
+        /// Archive to load; - reads standard input
         file: PathBuf,
-        /// The name of an image that has none in the archive
+        /// Name of the image, if the archive contains none
         #[arg(long)]
         name: Option<String>,
     },
-    /// List the images the node has
+    /// List the images on the node
     Ls {
         #[arg(short, long, value_enum)]
         output: Option<Output>,

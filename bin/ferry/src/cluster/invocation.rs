@@ -1,4 +1,4 @@
-//! How the user calls this program, for the lines that tell what to type next.
+//! The command line by which the user called this program, for hints on what to type next.
 
 use std::path::{Path, PathBuf};
 

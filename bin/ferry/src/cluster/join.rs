@@ -1,4 +1,4 @@
-//! How a node gets its certificates: it makes a key, asks the cluster to sign for it, and waits.
+//! How a node gets its certificates: it creates a key, sends a CertificateSigningRequest, and waits for the certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ pub async fn join(
         return Ok(identity);
     }
     let Some(token) = token else {
-        bail!("this node has not joined yet: give it the --token that `ferry token create` prints");
+        bail!("this node has not joined yet: pass the --token that `ferry token create` prints");
     };
     let mut span = ferry_trace::span("cluster.join");
     span.object("nodes", "", node);
@@ -193,7 +193,7 @@ async fn request(
                 return Ok(signed);
             }
         }
-        bail!("the API server went away")
+        bail!("the API server closed the connection")
     };
     tokio::time::timeout(PATIENCE, wait)
         .await

@@ -1,4 +1,4 @@
-//! The user's kubeconfig: the cluster's context is put in, and nothing else is touched.
+//! Adds the cluster's context to the user's kubeconfig, and leaves the rest unchanged.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -75,7 +75,7 @@ const LISTS: [(&str, &str); 3] = [("clusters", "cluster"), ("users", "user"), ("
 fn with_context(before: Option<Value>, name: &str, admin: &Value) -> anyhow::Result<Value> {
     let mut config = before.unwrap_or_else(|| json!({"apiVersion": "v1", "kind": "Config"}));
     if !config.is_object() {
-        bail!("it is no kubeconfig");
+        bail!("not a kubeconfig");
     }
     for (list, key) in LISTS {
         let content = match key {

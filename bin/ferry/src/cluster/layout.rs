@@ -1,4 +1,4 @@
-//! Where a cluster keeps what on this host, and what its things are called.
+//! The paths and names that a cluster uses on this host.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Where the parts of one process serve their metrics: upstream's ports on this host's loopback, or others where another
-//! cluster has those. Which they are is kept in the state, for `ferry status`.
+//! The metrics ports of the parts in one process: upstream's ports on the loopback, or others if a second cluster uses
+//! those. The state file records them for `ferry status`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -40,7 +40,7 @@ impl MetricsPorts<'_> {
             Ok(address)
         });
         let port = served.as_ref().ok().map(SocketAddr::port);
-        self.tell(part, served.map(|address| format!("https://{address}/metrics")));
+        self.publish(part, served.map(|address| format!("https://{address}/metrics")));
         port
     }
 
@@ -51,7 +51,7 @@ impl MetricsPorts<'_> {
             self.tasks.spawn(async move { serving.wait().await });
             Ok(format!("http://{address}/metrics"))
         });
-        self.tell(part, served);
+        self.publish(part, served);
     }
 
     fn choose(&self, part: &str, wanted: u16) -> anyhow::Result<SocketAddr> {
@@ -60,8 +60,8 @@ impl MetricsPorts<'_> {
         Ok(SocketAddr::new(LOOPBACK, ports::choose(LOOPBACK, wanted, Protocols::Tcp, &seed)?))
     }
 
-    /// A cluster without a page of metrics is better than none.
-    fn tell(&self, part: &str, served: anyhow::Result<String>) {
+    /// A port that cannot be served does not stop the cluster.
+    fn publish(&self, part: &str, served: anyhow::Result<String>) {
         match served {
             Ok(url) => self.parts.update(|now| drop(now.metrics.insert(part.to_owned(), url))),
             Err(error) => tracing::warn!(part, %error, "metrics are not served"),

@@ -50,6 +50,16 @@ pub struct Node {
     pub clients: Clients,
 }
 
+/// Finds the host's container runtime, or starts Ferry's own containerd.
+pub async fn find_runtime(layout: &Layout, node: &NodeOptions, parts: &Parts) -> anyhow::Result<Runtime> {
+    parts.starting("runtime");
+    let endpoint = node.container_runtime_endpoint.as_deref();
+    let runtime =
+        ferry_containerd::find_or_start(&layout.containerd(), endpoint, &node.registry_config_dir).await?;
+    parts.running("runtime", runtime.description.clone());
+    Ok(runtime)
+}
+
 /// The kubelet's serving certificate, and the authority its callers are believed by.
 #[derive(Clone)]
 pub struct Keys {

@@ -1,4 +1,4 @@
-//! What can be set about a cluster and about a node of it.
+//! The options of a cluster and of its nodes.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,58 +14,60 @@ use crate::roles::apiserver;
 pub struct ServerOptions {
     #[command(flatten)]
     pub api: apiserver::Flags,
-    /// Addresses of pods; 10.244.0.0/16, or the next range that is free on this host
+    /// Address range of pods [default: 10.244.0.0/16, or the next range that is free on this host]
     #[arg(long)]
     pub cluster_cidr: Option<IpNet>,
-    /// How pods reach other hosts; none leaves the pods' network to somebody else
+    /// Network between the pods of different hosts; none for a network plugin of your own
     #[arg(long, value_enum, default_value = "vxlan")]
     pub network: Network,
-    /// The StorageClass that a new cluster starts with; none makes none, and claims wait for a class of yours
+    /// StorageClass of a new cluster; with none, claims stay pending until you create a class
     #[arg(long, value_enum, default_value = "local")]
     pub default_storage_class: DefaultStorageClass,
-    /// For a further server of a cluster in etcd: what the file server-token of the first one's data directory holds
+    /// For additional servers on the same etcd: the content of the file server-token in the first server's data directory
     #[arg(long)]
     pub server_token: Option<String>,
     #[command(flatten)]
     pub node: NodeOptions,
-    /// Where the context of this cluster is added
+    /// Kubeconfig file to which the context of this cluster is added [default: $KUBECONFIG or ~/.kube/config]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// How many seconds `ferry up` waits for all parts to run. Then it ends with what is wrong; the rest of the cluster
-    /// goes on, and the part is tried again
+    /// Seconds that `ferry up` waits for all parts. After that it reports the problem and exits; the cluster keeps
+    /// running and retries the failed part
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Tell the progress of the start as lines of JSON, for the program that waits for it
+    /// Print the progress of the start as lines of JSON
     #[arg(long, hide = true)]
     pub progress: bool,
 }
 
-/// What a node needs, be it the server's own or a further one.
+/// The options of a node, with or without a server on its host.
 #[derive(Args, Clone)]
 pub struct NodeOptions {
-    /// The node's name; the host's when not given
+    /// Name of the node [default: the host's name]
     #[arg(long, visible_alias = "hostname-override")]
     pub node_name: Option<String>,
-    /// The node's address; that of the default route when not given
+    /// Address of the node [default: the address of the default route]
     #[arg(long)]
     pub node_ip: Option<IpAddr>,
-    /// A YAML file with options, named like the flags
+    /// YAML file with options, named like the flags
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// A container runtime's socket; without it a running one is looked for, then containerd is started
+    /// Socket of the container runtime [default: a running runtime, or else containerd, started by Ferry]
     #[arg(long)]
     pub container_runtime_endpoint: Option<String>,
-    /// Where containerd, when started by Ferry, looks up mirrors of registries
+    /// Directory of registry mirrors for the containerd that Ferry starts
     #[arg(long, default_value = "/etc/containerd/certs.d")]
     pub registry_config_dir: PathBuf,
+    /// Kernel interface for the rules of Services
     #[arg(long, value_enum, default_value = "nftables")]
     pub proxy_mode: ProxyMode,
+    /// Maximum number of pods on the node
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
-    /// A KubeletConfiguration file, for what no flag sets
+    /// KubeletConfiguration file, for settings without a flag
     #[arg(long)]
     pub kubelet_config: Option<PathBuf>,
-    /// Labels the node registers with: key=value,…
+    /// Labels that the node registers with: key=value,…
     #[arg(long, value_delimiter = ',')]
     pub node_labels: Vec<String>,
 }
@@ -99,7 +101,7 @@ impl Network {
     }
 }
 
-/// All nodes of a cluster must take the same, and two clusters of one host different ones.
+/// The same on all nodes of a cluster, and different for two clusters on one host.
 fn vxlan_id(cluster: &str) -> u32 {
     if cluster == "ferry" {
         return 1;

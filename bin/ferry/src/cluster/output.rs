@@ -1,4 +1,4 @@
-//! What a command prints. A reader that has seen enough (`ferry status | head -1`) is no failure.
+//! Output of commands. A closed pipe (`ferry status | head -1`) is not an error.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

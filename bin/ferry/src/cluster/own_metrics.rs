@@ -1,4 +1,4 @@
-//! What `ferry status` reads off the API server's page of metrics.
+//! The API server's metrics that `ferry status` shows.
 
 /// Numbers of the server that answered.
 #[derive(Debug, Default, PartialEq)]

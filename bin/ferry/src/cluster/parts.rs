@@ -1,5 +1,5 @@
-//! What each part of the cluster is doing: told to whoever waits for the start, and kept in a file that
-//! `ferry status` reads even when the API does not answer.
+//! The state of each part of the cluster: reported while the cluster starts, and kept in a file that `ferry status` reads
+//! even if the API server does not respond.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -155,7 +155,7 @@ impl Parts {
                 return;
             }
             let why = ended.err().map_or_else(|| "ended by itself".to_owned(), |error| format!("{error:#}"));
-            tracing::error!(part = name, why, "a part of the cluster ended and is started again");
+            tracing::error!(part = name, why, "a part of the cluster failed and is restarted");
             self.failed(name, &why);
             if began.elapsed() > BACKOFF.1 {
                 wait = BACKOFF.0;

@@ -1,5 +1,5 @@
-//! The addresses of a cluster: chosen once, so that no other cluster or network of this host has them,
-//! and kept from then on.
+//! The address ranges of a cluster. They are chosen once, free of overlaps with other clusters and networks of this host,
+//! and then kept.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -97,7 +97,7 @@ fn read(path: &Path) -> anyhow::Result<Option<Ranges>> {
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
-            .with_context(|| format!("{} does not hold what it should", path.display())),
+            .with_context(|| format!("{} is malformed", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
     }

@@ -1,5 +1,4 @@
-//! The certificates of a node, which end long before the node does: they are made anew when two thirds of their life
-//! are over, while containers go on.
+//! Renewal of a node's certificates after two thirds of their lifetime. Containers keep running meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -23,7 +22,7 @@ pub async fn due(directory: PathBuf) {
     loop {
         tokio::time::sleep(ROUND).await;
         if Identity::below(&directory, &[]).is_due() || is_due(&Keys::below(&directory).certificate) {
-            return tracing::info!("the node's certificates are due");
+            return tracing::info!("the node's certificates have to be renewed");
         }
     }
 }

@@ -21,8 +21,8 @@ use super::address::{self, End};
 use super::control_plane::Instance;
 use super::facts::Facts;
 use super::layout::Layout;
-use super::node::{Clients, Keys, Node};
-use super::options::ServerOptions;
+use super::node::{self, Clients, Keys, Node};
+use super::options::{NodeOptions, ServerOptions};
 use super::parts::{Part, Parts, Snapshot, State};
 use super::ranges::Ranges;
 use super::{control_plane, founding, host_images, kubeconfig, programs, ranges, rotation};
@@ -66,7 +66,7 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
             node_name: name.clone(),
             ..Snapshot::default()
         },
-        if options.progress { tell_as_json } else { tell_as_text },
+        if options.progress { print_json } else { print_text },
     );
     let progress = options.progress;
     let address = options.node.node_ip.map_or_else(|| address::of_host(&layout), Ok)?;
@@ -76,12 +76,12 @@ async fn serve(options: ServerOptions, layout: Layout, shutdown: CancellationTok
     drop(span);
     parts.ready();
     if progress {
-        hang_up()?;
+        close_stdout()?;
     }
     running.warm_documents();
     tracing::info!(url = %running.url, "the cluster is ready");
     shutdown.cancelled().await;
-    tracing::info!("stopping; containers go on");
+    tracing::info!("stopping; containers keep running");
     // Parts end before the API they are clients of.
     tasks.close();
     tasks.wait().await;
@@ -109,17 +109,7 @@ async fn start(
         shares_store: options.api.shares_store(),
         default_storage_class: options.default_storage_class,
     };
-    let flags = apiserver::Flags {
-        service_cluster_ip_range: Some(ranges.service_cidr),
-        cluster_domain: facts.domain.clone(),
-        // Where the node is, the API server is too.
-        advertise_address: options
-            .api
-            .advertise_address
-            .or(node_options.node_ip)
-            .or_else(|| address::alone(address)),
-        ..options.api
-    };
+    let flags = apiserver_flags(options.api, &node_options, &facts, address);
     let tasks = TaskTracker::new();
     let control_plane = async {
         parts.starting("apiserver");
@@ -129,21 +119,10 @@ async fn start(
         control_plane::start(&running, &facts, &instance, parts, &tasks, shutdown).await?;
         anyhow::Ok(running)
     };
-    let runtime = async {
-        parts.starting("runtime");
-        let endpoint = node_options.container_runtime_endpoint.as_deref();
-        let found = ferry_containerd::find_or_start(
-            &layout.containerd(),
-            endpoint,
-            &node_options.registry_config_dir,
-        )
-        .await?;
-        parts.running("runtime", found.description.clone());
-        anyhow::Ok(found)
-    };
+    let runtime = node::find_runtime(&layout, &node_options, parts);
     let (running, runtime) = tokio::try_join!(control_plane, runtime)?;
-    host_images::give_out(&running.api, &runtime.endpoint)?;
-    // The API can be asked from here on, also what a node lacks that does not become Ready.
+    host_images::serve(&running.api, &runtime.endpoint)?;
+    // From here on kubectl works, so that a node that does not become Ready can be examined.
     let file = kubeconfig::path(options.kubeconfig)?;
     kubeconfig::add(&file, &layout.cluster, &layout.admin_kubeconfig())?;
     let keys_of_kubelet = {
@@ -165,6 +144,22 @@ async fn start(
     };
     start_node(&node, &running, keys_of_kubelet, parts, &tasks, shutdown).await?;
     Ok((running, tasks))
+}
+
+/// The API server's flags, with what was agreed and where its node is.
+fn apiserver_flags(
+    flags: apiserver::Flags,
+    node: &NodeOptions,
+    facts: &Facts,
+    address: IpAddr,
+) -> apiserver::Flags {
+    let advertised = flags.advertise_address.or(node.node_ip).or_else(|| address::alone(address));
+    apiserver::Flags {
+        service_cluster_ip_range: Some(facts.ranges.service_cidr),
+        cluster_domain: facts.domain.clone(),
+        advertise_address: advertised,
+        ..flags
+    }
 }
 
 /// Starts the parts of this host's node, and waits until it is Ready and names are answered.
@@ -205,7 +200,7 @@ fn kubelet_metrics(informers: &Informers, name: &str) -> Option<String> {
     Some(format!("https://{host}:{port}/metrics"))
 }
 
-/// What the cluster is like: as it was founded, or as this server would have it.
+/// The cluster's facts: those it was founded with, or, for the first server, those that its flags ask for.
 async fn agree(options: &ServerOptions, layout: &Layout, store: &dyn Store) -> anyhow::Result<Facts> {
     let (cluster_cidr, service_cidr) = (options.cluster_cidr, options.api.service_cluster_ip_range);
     let proposed = Facts {
@@ -225,7 +220,7 @@ async fn agree(options: &ServerOptions, layout: &Layout, store: &dyn Store) -> a
             bail!("{flag} {wanted} is not what the cluster in this etcd was founded with: {agreed}");
         }
     }
-    // Kept for whoever takes the node down.
+    // `ferry down` reads them.
     ranges::choose(layout, Some(*pods), Some(*services))?;
     Ok(facts)
 }
@@ -265,7 +260,7 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 /// A line for the program that waits.
-fn tell_as_json(part: &Part) -> std::io::Result<()> {
+fn print_json(part: &Part) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, part)?;
     out.write_all(b"\n")?;
@@ -273,13 +268,13 @@ fn tell_as_json(part: &Part) -> std::io::Result<()> {
 }
 
 /// Lets the program that waited go: it reads until we close our end.
-fn hang_up() -> anyhow::Result<()> {
+fn close_stdout() -> anyhow::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null").context("open /dev/null")?;
     nix::unistd::dup2_stdout(nowhere).context("close standard output")
 }
 
 /// A line for a person.
-pub fn tell_as_text(part: &Part) -> std::io::Result<()> {
+pub fn print_text(part: &Part) -> std::io::Result<()> {
     if part.state == State::Starting {
         return Ok(());
     }

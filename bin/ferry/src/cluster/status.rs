@@ -45,7 +45,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let usage = usage::of(snapshot.pid)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cluster = runtime.block_on(ask(&layout));
+    let cluster = runtime.block_on(read_api(&layout));
     let report = report(&layout, &snapshot, &usage, cluster);
     match flags.output {
         Some(Output::Json) => output::print_json(&report),
@@ -59,7 +59,7 @@ pub fn snapshot(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
     match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
-            .with_context(|| format!("{} does not hold what it should", path.display())),
+            .with_context(|| format!("{} is malformed", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
     }
@@ -73,8 +73,8 @@ pub fn running(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
             return Ok(None);
         }
         let found = snapshot(layout)?;
-        // One that was killed keeps the lock for the moment that the kernel needs to bury it.
-        let is_dying = found.as_ref().is_some_and(|server| !lives(server.pid));
+        // A killed process holds the lock until the kernel has reaped it.
+        let is_dying = found.as_ref().is_some_and(|server| !is_running(server.pid));
         if !is_dying || Instant::now() > give_up {
             return Ok(found);
         }
@@ -82,7 +82,7 @@ pub fn running(layout: &Layout) -> anyhow::Result<Option<Snapshot>> {
     }
 }
 
-fn lives(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty())
 }
 
@@ -94,7 +94,7 @@ struct Cluster {
     services: Vec<Service>,
 }
 
-async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
+async fn read_api(layout: &Layout) -> anyhow::Result<Cluster> {
     let kubeconfig = Kubeconfig { path: Some(layout.admin_kubeconfig()), ..Kubeconfig::default() };
     let client: Client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
     let everything = kube::api::ListParams::default();
@@ -108,61 +108,20 @@ async fn ask(layout: &Layout) -> anyhow::Result<Cluster> {
 }
 
 fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::Result<Cluster>) -> Value {
-    let (mut store, mut requests) = (Value::Null, Value::Null);
-    let mut problems: Vec<String> = snapshot
-        .parts
-        .iter()
-        .filter(|part| part.state == State::Failed)
+    let failed = snapshot.parts.iter().filter(|part| part.state == State::Failed);
+    let mut problems: Vec<String> = failed
         .map(|part| format!("{}: {}; see {}", part.name, part.detail, layout.log().display()))
         .collect();
-    let (mut nodes, mut pods) = (Vec::new(), Value::Null);
-    match cluster {
-        Err(error) => problems.push(format!("the API server does not answer: {error:#}")),
+    let contents = match cluster {
         Ok(cluster) => {
-            for node in &cluster.nodes {
-                let condition = ready_condition(node);
-                let ready = condition.is_some_and(|condition| condition.status == "True");
-                let name = node.metadata.name.clone();
-                if !ready {
-                    let why = condition.and_then(|condition| condition.message.clone());
-                    problems.push(format!(
-                        "node {} is not Ready: {}",
-                        name.as_deref().unwrap_or("?"),
-                        why.as_deref().unwrap_or("it has not said how it is")
-                    ));
-                }
-                let dropping = Report::of(node).dropping_chains;
-                if !dropping.is_empty() {
-                    let why = host_firewall::explain(&dropping);
-                    problems.push(format!("node {}: {why}", name.as_deref().unwrap_or("?")));
-                }
-                if let Some(why) = overlap::told(node) {
-                    problems.push(format!("node {}: {why}", name.as_deref().unwrap_or("?")));
-                }
-                nodes.push(json!({"name": name, "ready": ready}));
-            }
-            problems.extend(cluster.services.iter().flat_map(ports_kept_by_hosts));
-            if let Some(metrics) = &cluster.metrics {
-                problems.extend(metrics.problems());
-                store = json!({"bytes": metrics.store_bytes, "quotaBytes": metrics.store_quota});
-                requests = json!({"total": metrics.requests, "errors": metrics.server_errors});
-            }
-            let phase = |wanted: &str| {
-                let of = |pod: &&Pod| {
-                    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(wanted)
-                };
-                cluster.pods.iter().filter(of).count()
-            };
-            let pending = phase("Pending");
-            if pending > 0 {
-                problems.push(format!("{pending} pods are Pending; `ferry trace pod/NAME` tells why"));
-            }
-            pods = json!({
-                "total": cluster.pods.len(), "running": phase("Running"),
-                "pending": pending, "failed": phase("Failed"),
-            });
+            problems.extend(cluster.problems());
+            cluster.contents()
         }
-    }
+        Err(error) => {
+            problems.push(format!("the API server does not answer: {error:#}"));
+            Contents::default()
+        }
+    };
     json!({
         "running": true,
         "ready": snapshot.ready,
@@ -178,12 +137,77 @@ fn report(layout: &Layout, snapshot: &Snapshot, usage: &Usage, cluster: anyhow::
         "upSeconds": usage.up_seconds,
         "parts": snapshot.parts,
         "metrics": snapshot.metrics,
-        "store": store,
-        "requests": requests,
-        "nodes": nodes,
-        "pods": pods,
+        "store": contents.store,
+        "requests": contents.requests,
+        "nodes": contents.nodes,
+        "pods": contents.pods,
         "problems": problems,
     })
+}
+
+/// The members of the report that the API server's answers fill; null without them.
+#[derive(Default)]
+struct Contents {
+    store: Value,
+    requests: Value,
+    nodes: Vec<Value>,
+    pods: Value,
+}
+
+impl Cluster {
+    fn contents(&self) -> Contents {
+        let metrics = self.metrics.as_ref();
+        let store = |it: &Metrics| json!({"bytes": it.store_bytes, "quotaBytes": it.store_quota});
+        let requests = |it: &Metrics| json!({"total": it.requests, "errors": it.server_errors});
+        let node = |node: &Node| json!({"name": node.metadata.name, "ready": is_ready(node)});
+        Contents {
+            store: metrics.map_or(Value::Null, store),
+            requests: metrics.map_or(Value::Null, requests),
+            nodes: self.nodes.iter().map(node).collect(),
+            pods: json!({
+                "total": self.pods.len(), "running": self.pods_in("Running"),
+                "pending": self.pods_in("Pending"), "failed": self.pods_in("Failed"),
+            }),
+        }
+    }
+
+    fn pods_in(&self, phase: &str) -> usize {
+        let phases = self.pods.iter().filter_map(|pod| pod.status.as_ref()?.phase.as_deref());
+        phases.filter(|it| *it == phase).count()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.nodes.iter().flat_map(node_problems).collect();
+        problems.extend(self.services.iter().flat_map(ports_kept_by_hosts));
+        problems.extend(self.metrics.iter().flat_map(Metrics::problems));
+        let pending = self.pods_in("Pending");
+        if pending > 0 {
+            problems.push(format!("{pending} pods are Pending; `ferry trace pod/NAME` tells why"));
+        }
+        problems
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    ready_condition(node).is_some_and(|condition| condition.status == "True")
+}
+
+fn node_problems(node: &Node) -> Vec<String> {
+    let mut problems = Vec::new();
+    let name = node.metadata.name.as_deref().unwrap_or("?");
+    if !is_ready(node) {
+        let why = ready_condition(node).and_then(|condition| condition.message.as_deref());
+        problems
+            .push(format!("node {name} is not Ready: {}", why.unwrap_or("it has not reported its status")));
+    }
+    let dropping = Report::of(node).dropping_chains;
+    if !dropping.is_empty() {
+        problems.push(format!("node {name}: {}", host_firewall::explain(&dropping)));
+    }
+    if let Some(why) = overlap::told(node) {
+        problems.push(format!("node {name}: {why}"));
+    }
+    problems
 }
 
 /// The load balancer's addresses are the nodes' own, where others may listen already.

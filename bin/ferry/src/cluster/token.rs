@@ -1,5 +1,5 @@
-//! `ferry token`: what lets a new node join. A token names the cluster's authority too, so that the node
-//! knows whom it talks to before it shows the secret.
+//! `ferry token`: tokens with which new nodes join. A token contains the certificate of the cluster's authority, so
+//! that the node can verify the server before it sends the secret.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 pub struct Flags {
     #[arg(long, default_value = DEFAULT_DATA_DIR, global = true)]
     data_dir: PathBuf,
-    /// Instead of the data directory's administrator
+    /// Kubeconfig to use instead of the data directory's administrator
     #[arg(long, global = true)]
     kubeconfig: Option<PathBuf>,
     #[command(subcommand)]
@@ -38,21 +38,21 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make a token and print it
+    /// Create a token and print it
     Create {
-        /// Hours until it ends
+        /// Lifetime in hours
         #[arg(long, default_value_t = 24)]
         hours: u32,
         #[arg(short, long, value_enum)]
         output: Option<Output>,
     },
-    /// List the tokens there are, without their secrets
+    /// List the tokens without their secrets
     #[command(alias = "ls")]
     List {
         #[arg(short, long, value_enum)]
         output: Option<Output>,
     },
-    /// Make a token worthless
+    /// Revoke a token
     Delete { id: String },
 }
 

@@ -1,4 +1,4 @@
-//! `ferry up`: a cluster in the background, its start shown part by part.
+//! `ferry up`: starts a cluster in the background and shows each part as it starts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Upstream's flags of who may come in, beyond files and certificates: OpenID Connect and webhooks.
+//! Upstream's flags for authentication and authorization beyond files and certificates: OpenID Connect and webhooks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl AccessFlags {
 
 /// As upstream writes durations: `1h30m`, `45s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is no duration like 5m or 30s");
+    let bad = || format!("{text:?} is not a duration like 5m or 30s");
     let (mut total, mut rest) = (Duration::ZERO, text);
     if rest.is_empty() {
         return Err(bad());

@@ -1,4 +1,4 @@
-//! What every component that is a client of the API has in common: a kubeconfig, a runtime, an orderly end.
+//! Shared by all components that are API clients: the connection, the runtime, the shutdown.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use ferry_client::{CancellationToken, Client, Kubeconfig};
 
 #[derive(Args)]
 pub struct Connection {
-    /// A kubeconfig of the API server; $KUBECONFIG, then ~/.kube/config, when not given
+    /// Kubeconfig for the API server [default: $KUBECONFIG, then ~/.kube/config]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -24,22 +24,25 @@ impl Connection {
             ..Kubeconfig::default()
         };
         let client = ferry_client::connect(&kubeconfig).await.context("reach the API server")?;
-        // Ends with the process: there is nothing in it that a stop could tear.
+        // Not joined at shutdown: it owns nothing that an abrupt end could damage.
         tokio::spawn(ferry_client::spans::hand_in(client.clone()));
         Ok(client)
     }
 }
 
-/// Of several instances one works at a time.
+/// Leader election: one of several instances is active.
 #[derive(Args)]
 pub struct LeaderFlags {
+    /// Work only while this instance holds the Lease
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
     pub leader_elect: bool,
-    /// How long other instances wait before they take over from a leader that does not renew its lease
+    /// Time after the last renewal of the Lease until another instance takes over
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub leader_elect_lease_duration: Duration,
+    /// Time that a leader tries to renew the Lease before it gives up
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub leader_elect_renew_deadline: Duration,
+    /// Time between two attempts to acquire or renew the Lease
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub leader_elect_retry_period: Duration,
 }
@@ -61,15 +64,15 @@ impl LeaderFlags {
 pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Option<jiff::SignedDuration> = text.parse().ok();
     let parsed = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-    parsed.ok_or_else(|| format!("{text:?} is no duration like 15s"))
+    parsed.ok_or_else(|| format!("{text:?} is not a duration like 15s"))
 }
 
-/// How long a component that has ended waits for work on threads of its own. What must not be lost was written before; the
-/// rest, an OpenAPI document for a client that is gone, may take tens of seconds.
+/// A component that has ended waits this long for blocking threads. Everything that must not be lost is written before; the
+/// rest, such as an OpenAPI document for a client that is gone, may take tens of seconds.
 const ABANDON_AFTER: Duration = Duration::from_secs(1);
 
-/// Of a thread that runs tasks. Where all parts are one process, a kubelet's call goes through client, filters, verbs and decoders
-/// on one stack: without optimisation that takes 2 MB, which is what tokio gives. Pages that nobody touched cost nothing.
+/// Stack size of the runtime's threads. With all parts in one process, a kubelet's call passes client, filters, verbs and
+/// decoders on one stack, which exceeds tokio's default of 2 MB in unoptimised builds. Untouched pages use no memory.
 const STACK: usize = 8 << 20;
 
 /// Runs a component until it ends or a signal tells it to.
@@ -80,15 +83,15 @@ where
     run_on(&mut tokio::runtime::Builder::new_multi_thread(), component)
 }
 
-/// The same for one that mostly waits for answers: its tasks take turns on one thread, which saves the wake-ups between
-/// several (an eighth of the controllers' CPU) and the memory that each keeps.
+/// Like [`run`], with one worker thread, for components that mostly wait for responses. It saves the memory of further
+/// threads and the wake-ups between them (an eighth of the controllers' CPU).
 pub fn run_on_one_thread<F, T>(component: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>> + Send + 'static,
     T: Send + 'static,
 {
     run_on(tokio::runtime::Builder::new_multi_thread().worker_threads(1), |shutdown| async {
-        // the thread that waits for the runtime would be another
+        // `block_on` would run the component on a second thread.
         tokio::spawn(component(shutdown)).await.context("the component ended in a panic")?
     })
 }
@@ -107,7 +110,7 @@ where
         tokio::spawn(async move {
             match signalled().await {
                 Ok(()) => stop.cancel(),
-                Err(error) => tracing::warn!(%error, "signals cannot be heard"),
+                Err(error) => tracing::warn!(%error, "cannot listen for signals"),
             }
         });
         component(shutdown).await

@@ -10,51 +10,57 @@ use ferry_controllers::config::{HorizontalPodAutoscaling, SigningCa};
 
 use super::component::{self, Connection, LeaderFlags};
 use super::feature_gates::FeatureGateFlags;
-use super::no_effect::{CONTENT_TYPES, NoEffect, Row, Table};
+use super::no_effect::{self, NoEffect, Row, Table};
 use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
-    /// Names, * for all that are on by default, -name to leave one out
+    /// Controllers to run: their names, * for all that are on by default, -NAME for all but one, e.g. *,-ttl
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     controllers: Vec<String>,
+    /// Address ranges of the pods, one per IP family, e.g. 10.244.0.0/16
     #[arg(long, value_delimiter = ',')]
     cluster_cidr: Vec<String>,
+    /// Address ranges of the Services, one per IP family, e.g. 10.96.0.0/12
     #[arg(long, value_delimiter = ',')]
     service_cluster_ip_range: Vec<String>,
+    /// Give each node a range of --cluster-cidr for its pods
     #[arg(long, default_value_t = false, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     allocate_node_cidrs: bool,
+    /// PEM file of the authority that every namespace's ConfigMap kube-root-ca.crt publishes
     #[arg(long)]
     root_ca_file: Option<PathBuf>,
+    /// PEM certificate of the authority that signs approved CertificateSigningRequests
     #[arg(long, requires = "cluster_signing_key_file")]
     cluster_signing_cert_file: Option<PathBuf>,
+    /// PEM key of that authority
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
-    /// How long after its last heartbeat a node counts as unreachable
+    /// Time after a node's last heartbeat until it is marked unreachable, e.g. 40s
     #[arg(long, default_value = "50s", value_parser = component::duration)]
     node_monitor_grace_period: Duration,
-    /// How long a token that an account got by itself must be unused before it is marked invalid, and marked before it is
-    /// removed, e.g. 720h
+    /// Time without use after which an auto-generated service account token is marked invalid, and again that time until
+    /// it is deleted, e.g. 720h
     #[arg(long, default_value = "8760h", value_parser = component::duration)]
     legacy_service_account_token_clean_up_period: Duration,
-    /// How often each HorizontalPodAutoscaler looks at its metrics, e.g. 30s
+    /// Period in which each HorizontalPodAutoscaler reads its metrics, e.g. 30s
     #[arg(long, default_value = "15s", value_parser = component::duration)]
     horizontal_pod_autoscaler_sync_period: Duration,
-    /// How long a target is held at the highest size that was recommended for it, e.g. 1m
+    /// Autoscaling down uses the highest recommendation of this period, e.g. 1m
     #[arg(long, default_value = "5m", value_parser = component::duration)]
     horizontal_pod_autoscaler_downscale_stabilization: Duration,
-    /// How far a metric's ratio to its target must be from 1 to change the size; 0.1 is ten percent
+    /// Minimum deviation from 1 of a metric's ratio to its target for scaling; 0.1 is ten percent
     #[arg(long, default_value_t = 0.1)]
     horizontal_pod_autoscaler_tolerance: f64,
-    /// How long after a pod's start samples of its CPU may be left out
+    /// Time after a pod's start in which its CPU samples may be skipped
     #[arg(long, default_value = "5m", value_parser = component::duration)]
     horizontal_pod_autoscaler_cpu_initialization_period: Duration,
-    /// How long after a pod's start a change of its readiness counts as the first
+    /// Time after a pod's start in which a readiness change counts as its initial readiness
     #[arg(long, default_value = "30s", value_parser = component::duration)]
     horizontal_pod_autoscaler_initial_readiness_delay: Duration,
-    /// How many HorizontalPodAutoscalers are worked on at a time
+    /// Number of HorizontalPodAutoscalers that are reconciled concurrently
     #[arg(long, default_value_t = 5)]
     concurrent_horizontal_pod_autoscaler_syncs: usize,
     #[command(flatten)]
@@ -70,23 +76,12 @@ pub struct Flags {
 struct Upstream;
 
 impl Table for Upstream {
-    /// Of how its port asks the API server, which its own kubeconfig tells; of its identity, which is one for all controllers;
-    /// of its log.
+    const SHARED: &'static [Row] = no_effect::COMPONENT;
+    /// All controllers have one identity, which the kubeconfig gives.
     const ROWS: &'static [Row] = &[
-        Row::Value("authentication-kubeconfig"),
-        Row::Value("authorization-kubeconfig"),
-        Row::Value("cert-dir"),
         Row::Value("cluster-name"),
-        Row::Value("kube-api-burst"),
-        Row::Only("kube-api-content-type", CONTENT_TYPES),
-        Row::Value("kube-api-qps"),
-        Row::Value("requestheader-client-ca-file"),
         Row::Value("service-account-private-key-file"),
-        Row::Switch("profiling"),
         Row::Switch("use-service-account-credentials"),
-        Row::Value("v"),
-        Row::Value("vmodule"),
-        Row::Value("logging-format"),
     ];
 }
 

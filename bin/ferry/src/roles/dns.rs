@@ -20,11 +20,11 @@ pub struct Flags {
     cluster_domain: String,
     #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:5353")]
     listen: Vec<SocketAddr>,
-    /// DNS servers that answer names outside the cluster
+    /// DNS servers for names outside the cluster
     #[arg(long, default_value = "/etc/resolv.conf")]
     resolv_conf: PathBuf,
-    /// Where metrics are served, without TLS and to everybody; port 0 turns it off. Without it 127.0.0.1:9153, if nobody
-    /// has that
+    /// Address of the metrics page, without TLS and authentication; port 0 turns it off [default: 127.0.0.1:9153 if it is
+    /// free]
     #[arg(long)]
     metrics_bind_address: Option<SocketAddr>,
 }

@@ -50,9 +50,9 @@ async fn follow(path: PathBuf, mut known: String, store: Weak<Encrypted>) {
             Ok((text, encryption)) => {
                 store.replace(encryption);
                 known = text;
-                tracing::info!(file = %path.display(), "the encryption configuration was taken over");
+                tracing::info!(file = %path.display(), "the encryption configuration was reloaded");
             }
-            Err(error) => tracing::error!("{error:#}; values are encrypted as before"),
+            Err(error) => tracing::error!("{error:#}; the previous encryption configuration stays in effect"),
         }
     }
 }

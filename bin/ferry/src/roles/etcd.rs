@@ -1,5 +1,5 @@
-//! `ferry etcd`, also when called as etcd: etcd's v3 API over the embedded store, with etcd's flag names. One member;
-//! whoever needs several runs etcd itself.
+//! `ferry etcd`, or a link to the binary called `etcd`: etcd's v3 API over the embedded store, with etcd's flag names. It
+//! has one member; clusters with several members need etcd itself.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -23,43 +23,43 @@ pub struct Flags {
     /// Human-readable name for this member
     #[arg(long, default_value = "default")]
     name: String,
-    /// Where the data is; NAME.etcd when not given
+    /// Data directory [default: NAME.etcd]
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Keep the data in memory: it ends with the process
+    /// Keep all data in memory; it is lost when the process exits
     #[arg(long, conflicts_with = "data_dir")]
     in_memory: bool,
-    /// URLs to serve clients on: http://127.0.0.1:2379, or https:// with a certificate
+    /// URLs that serve clients: http://127.0.0.1:2379, or https:// with a certificate
     #[arg(long, value_delimiter = ',', default_value = "http://localhost:2379")]
     listen_client_urls: Vec<String>,
-    /// URLs of this member that clients are told; those it listens on when not given
+    /// URLs that are advertised to clients [default: the URLs that serve clients]
     #[arg(long, value_delimiter = ',')]
     advertise_client_urls: Vec<String>,
-    /// URLs for health and metrics alone, without client certificates
+    /// URLs that serve health and metrics only, without client certificates
     #[arg(long, value_delimiter = ',')]
     listen_metrics_urls: Vec<String>,
-    /// Peer URLs reported in the member list; nothing listens on them
+    /// Peer URLs in the member list; nothing listens on them
     #[arg(long, value_delimiter = ',', default_value = "http://localhost:2380")]
     initial_advertise_peer_urls: Vec<String>,
-    /// Do not wait for the disk: what was acknowledged may be lost with the machine, not with the process
+    /// Do not sync to disk: a crash of the machine may lose acknowledged writes, a crash of the process does not
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     unsafe_no_fsync: bool,
-    /// Bytes past which puts are refused; 0 for 2 GB
+    /// Size in bytes above which puts are refused; 0 for 2 GB
     #[arg(long, default_value_t = 0)]
     quota_backend_bytes: u64,
-    /// Bytes of a request that writes, at most
+    /// Maximum size in bytes of a write request
     #[arg(long, default_value_t = 3 << 19)]
     max_request_bytes: usize,
-    /// Operations of a transaction, at most
+    /// Maximum number of operations in a transaction
     #[arg(long, default_value_t = 128)]
     max_txn_ops: usize,
-    /// What --auto-compaction-retention counts: periodic (time) or revision (changes)
+    /// Unit of --auto-compaction-retention: periodic (time) or revision (changes)
     #[arg(long, default_value = "periodic", value_parser = ["periodic", "revision"])]
     auto_compaction_mode: String,
-    /// How much history is kept: hours, a duration like 5m, or with mode revision a number; 0 for all
+    /// History to keep: hours, a duration like 5m, or a number of revisions with mode revision; 0 for all
     #[arg(long, default_value = "0")]
     auto_compaction_retention: String,
-    /// How often a quiet watch is told how far the store is
+    /// Period of progress notifications for watches without events
     #[arg(
         long,
         alias = "experimental-watch-progress-notify-interval",
@@ -67,7 +67,7 @@ pub struct Flags {
         value_parser = component::duration
     )]
     watch_progress_notify_interval: Duration,
-    /// The serving certificate
+    /// PEM file of the serving certificate
     #[arg(long, requires = "key_file")]
     cert_file: Option<PathBuf>,
     #[arg(long, requires = "cert_file")]
@@ -85,7 +85,7 @@ pub struct Flags {
 struct Upstream;
 
 impl Table for Upstream {
-    /// Of clusters with several members, of etcd's own files, and of its log.
+    /// Flags for clusters with several members, for etcd's own files, and for its log.
     const ROWS: &'static [Row] = &[
         Row::Value("listen-peer-urls"),
         Row::Value("initial-cluster"),

@@ -12,8 +12,8 @@ const KUBE: &str = "kube";
 
 #[derive(Args, Clone)]
 pub struct FeatureGateFlags {
-    /// Feature gates as NAME=true|false or kube:NAME=true|false, separated by commas. Names are checked; every feature stays as it is by
-    /// default, and a gate that asks for something else is named in the log
+    /// Feature gates as NAME=true|false or kube:NAME=true|false, separated by commas. Unknown names are refused. Gates have no
+    /// effect: every feature keeps its default, and the log names each gate that differs from it
     #[arg(long, value_parser = parse, allow_hyphen_values = true)]
     feature_gates: Vec<Gates>,
 }

@@ -13,7 +13,7 @@ use super::component::{self, Connection};
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
-    /// The node's name; the host's when not given
+    /// Name of the node [default: the host's name]
     #[arg(long)]
     hostname_override: Option<String>,
     #[arg(long, value_delimiter = ',')]
@@ -24,7 +24,7 @@ pub struct Flags {
     pod_logs_dir: PathBuf,
     #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
     container_runtime_endpoint: String,
-    /// A directory of static pod manifests
+    /// Directory of static pod manifests
     #[arg(long)]
     pod_manifest_path: Option<PathBuf>,
     #[arg(long, value_delimiter = ',')]
@@ -41,7 +41,7 @@ pub struct Flags {
     client_ca_file: Option<PathBuf>,
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
-    /// A KubeletConfiguration file; what it says comes before the flags
+    /// KubeletConfiguration file; it overrides the flags
     #[arg(long)]
     config: Option<PathBuf>,
 }

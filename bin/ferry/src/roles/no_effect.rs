@@ -1,14 +1,14 @@
-//! Flags that upstream's programs take and that change nothing here. They are accepted, so that whoever starts the
-//! program need not know which one it is, and named in the log.
+//! Flags of upstream's programs that have no effect in Ferry. Ferry accepts them, so that existing command lines work,
+//! and logs each one that was given.
 
 use std::marker::PhantomData;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-const HEADING: &str = "Taken for the sake of those who pass them; without effect here";
+const HEADING: &str = "Accepted for compatibility; no effect";
 
-/// Values of `--kube-api-content-type`. Ferry's components speak JSON with every API server, and every one speaks that.
+/// Values of `--kube-api-content-type`. Ferry's components always send and accept JSON, which every API server supports.
 pub const CONTENT_TYPES: &[&str] =
     &["", "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"];
 
@@ -17,13 +17,35 @@ pub enum Row {
     Switch(&'static str),
     /// `--name=value` or `--name value`.
     Value(&'static str),
-    /// One that would have an effect with any other value than these: such a one is refused.
+    /// `--name=value` with one of these values; any other value would have an effect and is refused.
     Only(&'static str, &'static [&'static str]),
 }
 
 /// The flags of one program.
 pub trait Table {
     const ROWS: &'static [Row];
+    /// Those it has in common with other programs.
+    const SHARED: &'static [Row] = &[];
+}
+
+/// Flags of every component of upstream's that is a client of the API server: for its client, for the delegated
+/// authentication of its port (Ferry takes both from the kubeconfig), and for its log.
+pub const COMPONENT: &[Row] = &[
+    Row::Value("authentication-kubeconfig"),
+    Row::Value("authorization-kubeconfig"),
+    Row::Value("cert-dir"),
+    Row::Value("kube-api-burst"),
+    Row::Only("kube-api-content-type", CONTENT_TYPES),
+    Row::Value("kube-api-qps"),
+    Row::Value("requestheader-client-ca-file"),
+    Row::Switch("profiling"),
+    Row::Value("v"),
+    Row::Value("vmodule"),
+    Row::Value("logging-format"),
+];
+
+fn rows<T: Table>() -> impl Iterator<Item = &'static Row> {
+    T::SHARED.iter().chain(T::ROWS)
 }
 
 /// Which of a table's flags were given.
@@ -78,7 +100,7 @@ impl Row {
 
 impl<T: Table> Args for NoEffect<T> {
     fn augment_args(command: Command) -> Command {
-        command.args(T::ROWS.iter().map(Row::argument))
+        command.args(rows::<T>().map(Row::argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -89,7 +111,7 @@ impl<T: Table> Args for NoEffect<T> {
 impl<T: Table> FromArgMatches for NoEffect<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |name: &&'static str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        Ok(NoEffect { given: T::ROWS.iter().map(Row::name).filter(given).collect(), table: PhantomData })
+        Ok(NoEffect { given: rows::<T>().map(Row::name).filter(given).collect(), table: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -17,23 +17,24 @@ pub struct Flags {
     connection: Connection,
     #[arg(long)]
     hostname_override: Option<String>,
-    /// Names of tables and chains derive from it
+    /// Cluster name, from which the names of tables and chains derive
     #[arg(long, default_value = "ferry")]
     cluster_name: String,
     #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16")]
     cluster_cidr: Vec<String>,
     #[arg(long, value_enum, default_value = "nftables")]
     proxy_mode: Mode,
-    /// Networks of the addresses that node ports are open on, or primary; with nftables primary, else all
+    /// Networks whose addresses serve node ports, or "primary" for the node's own [default: primary with nftables, all with
+    /// iptables]
     #[arg(long, value_delimiter = ',')]
     nodeport_addresses: Vec<String>,
-    /// Open them on 127.0.0.1 too, in iptables mode
+    /// Serve node ports on 127.0.0.1 too (iptables mode)
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
     iptables_localhost_nodeports: bool,
     #[arg(long)]
     healthz_bind_address: Option<SocketAddr>,
-    /// Where metrics are served, without TLS and to everybody; port 0 turns it off. Without it 127.0.0.1:10249, if nobody
-    /// has that
+    /// Address of the metrics page, without TLS and authentication; port 0 turns it off [default: 127.0.0.1:10249 if it is
+    /// free]
     #[arg(long)]
     metrics_bind_address: Option<SocketAddr>,
 }

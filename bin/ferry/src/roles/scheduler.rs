@@ -8,17 +8,17 @@ use ferry_scheduler::{Config, configuration_file, policy_file};
 
 use super::component::{self, Connection, LeaderFlags};
 use super::feature_gates::FeatureGateFlags;
-use super::no_effect::{CONTENT_TYPES, NoEffect, Row, Table};
+use super::no_effect::{self, NoEffect, Row, Table};
 use super::serving::{self, ServingFlags};
 
 #[derive(Args)]
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
-    /// A KubeSchedulerConfiguration
+    /// KubeSchedulerConfiguration file; it overrides the flags
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The older form: predicates and priorities by name
+    /// Policy file, the older format: predicates and priorities by name
     #[arg(long, conflicts_with = "config")]
     policy_config_file: Option<PathBuf>,
     #[command(flatten)]
@@ -34,20 +34,8 @@ pub struct Flags {
 struct Upstream;
 
 impl Table for Upstream {
-    /// Of how its port asks the API server, which its own kubeconfig tells, and of its log.
-    const ROWS: &'static [Row] = &[
-        Row::Value("authentication-kubeconfig"),
-        Row::Value("authorization-kubeconfig"),
-        Row::Value("cert-dir"),
-        Row::Value("kube-api-burst"),
-        Row::Only("kube-api-content-type", CONTENT_TYPES),
-        Row::Value("kube-api-qps"),
-        Row::Value("requestheader-client-ca-file"),
-        Row::Switch("profiling"),
-        Row::Value("v"),
-        Row::Value("vmodule"),
-        Row::Value("logging-format"),
-    ];
+    const SHARED: &'static [Row] = no_effect::COMPONENT;
+    const ROWS: &'static [Row] = &[];
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -68,7 +56,7 @@ impl Flags {
     fn config(&self) -> anyhow::Result<Config> {
         let host = component::host_name()?;
         let mut config = Config { instance: host.clone(), ..Config::default() };
-        // The file has the last word, as upstream's has.
+        // The configuration file overrides the flags, as in upstream.
         config.leader_election = self.leader.election("kube-scheduler", &host);
         let read =
             |path: &Path| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()));

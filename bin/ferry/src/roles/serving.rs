@@ -1,5 +1,5 @@
-//! The ports on which components other than the API server and the kubelet serve their metrics and health: upstream's,
-//! with TLS and the API server's word for who may read where upstream has it.
+//! The metrics and health ports of all components except the API server and the kubelet. As in upstream they use TLS and
+//! delegate authentication and authorization to the API server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -56,16 +56,16 @@ pub fn dns() -> Shown {
 /// Flags of a component's own port, by upstream's names.
 #[derive(Args)]
 pub struct ServingFlags<const PORT: u16> {
-    /// Where metrics and health are served
+    /// Address that serves metrics and health
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     bind_address: IpAddr,
-    /// The port of metrics and health; 0 turns it off. Without it upstream's, if nobody has that
+    /// Port of metrics and health; 0 turns it off [default: upstream's port if it is free]
     #[arg(long)]
     secure_port: Option<u16>,
-    /// CA certificates that client certificates are verified with; the API server's own when not given
+    /// CA certificates that verify client certificates [default: those of the API server]
     #[arg(long)]
     client_ca_file: Option<PathBuf>,
-    /// A self-signed certificate is made at each start when not given
+    /// PEM file of the serving certificate [default: a self-signed one, new at each start]
     #[arg(long, requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     #[arg(long, requires = "tls_cert_file")]
@@ -115,7 +115,7 @@ async fn client_ca(client: &Client) -> Option<ClientCa> {
     match maps.get("extension-apiserver-authentication").await {
         Ok(map) => map.data?.remove("client-ca-file").map(ClientCa::Pem),
         Err(error) => {
-            tracing::warn!(%error, "client certificates are not known at the port for metrics, only tokens are");
+            tracing::warn!(%error, "the metrics port accepts tokens only, no client certificates");
             None
         }
     }

@@ -22,12 +22,12 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Save the store to FILE, also while the server runs
+    /// Save the store to FILE; works while the server runs
     Save { file: PathBuf },
-    /// Make a store out of FILE; the data directory must not hold one
+    /// Restore the store from FILE into a data directory without one
     Restore {
         file: PathBuf,
-        /// Lift the revision by so much, so that no client takes it for one it has seen
+        /// Raise the revision by this number, so that clients list again
         #[arg(long, default_value_t = 1_000_000)]
         revision_bump: u64,
     },

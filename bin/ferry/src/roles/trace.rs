@@ -1,4 +1,4 @@
-//! `ferry trace` and `ferry why`: what happened when, and because of what.
+//! `ferry trace` and `ferry why`: what happened in the cluster, when and why.
 
 use anyhow::Context;
 

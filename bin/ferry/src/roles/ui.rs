@@ -10,13 +10,13 @@ use serde::Deserialize;
 
 #[derive(Args)]
 pub struct Flags {
-    /// The cluster whose administrator signs in
+    /// Data directory of the cluster whose administrator signs in
     #[arg(long, conflicts_with = "kubeconfig")]
     data_dir: Option<PathBuf>,
-    /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
+    /// Kubeconfig with the credentials to sign in with [default: $KUBECONFIG, then ~/.kube/config]
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
-    /// Only print the link, also where there is a browser to open it with
+    /// Print the link without opening a browser
     #[arg(long)]
     no_open: bool,
 }
@@ -48,7 +48,9 @@ async fn link(flags: &Flags) -> anyhow::Result<(String, u64)> {
     let client = ferry_client::connect(&kubeconfig).await?;
     let request = http::Request::post("/ui/links").body(Vec::new()).context("make the request")?;
     let answer = match client.request_text(request).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => bail!("{server} has no page: it is no Ferry"),
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            bail!("{server} has no web page: it is not a Ferry server")
+        }
         answer => answer.context("ask for a link")?,
     };
     let link: Link = serde_json::from_str(&answer).context("read the answer")?;

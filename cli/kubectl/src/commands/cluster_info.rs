@@ -108,20 +108,7 @@ async fn dump(cli: &Cli) -> Result<()> {
         write(cli, &format!("{name}.{extension}"), format.print(list, &cli.args)?.as_bytes())
     };
     print("nodes", &client.get_json("/api/v1/nodes").await?)?;
-    let namespaces: Vec<String> = if cli.args.bool("all-namespaces") {
-        client
-            .get_json("/api/v1/namespaces")
-            .await?
-            .list("items")
-            .iter()
-            .map(|namespace| namespace.name().to_owned())
-            .collect()
-    } else if cli.args.list("namespaces").is_empty() {
-        vec!["kube-system".to_owned(), cli.namespace()?.name]
-    } else {
-        cli.args.list("namespaces").into_iter().map(str::to_owned).collect()
-    };
-    for namespace in &namespaces {
+    for namespace in &namespaces(cli).await? {
         for (root, names) in [
             ("/api/v1", &["events", "replicationcontrollers", "services"][..]),
             ("/apis/apps/v1", &["daemonsets", "deployments", "replicasets"][..]),
@@ -135,29 +122,43 @@ async fn dump(cli: &Cli) -> Result<()> {
         let pods = client.get_json(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
         print(&format!("{namespace}/pods"), &pods)?;
         for pod in pods.list("items") {
-            let mut text = Vec::new();
-            for container in pod.list("spec.initContainers").iter().chain(pod.list("spec.containers")) {
-                let (pod, container) = (pod.name(), container.text("name"));
-                let query = Query::new().with("container", container);
-                let log = match client
-                    .bytes(Request::get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}/log{query}")))
-                    .await
-                {
-                    Ok(log) => log.to_vec(),
-                    Err(error) => format!("Request log error: {error}\n").into_bytes(),
-                };
-                let title = format!("logs for container {container} of pod {namespace}/{pod} ====\n");
-                text.extend(format!("==== START {title}").into_bytes());
-                text.extend(log);
-                text.extend(format!("==== END {title}").into_bytes());
-            }
-            write(cli, &format!("{namespace}/{}/logs.txt", pod.name()), &text)?;
+            write(cli, &format!("{namespace}/{}/logs.txt", pod.name()), &logs(cli, namespace, pod).await?)?;
         }
     }
     match cli.args.text("output-directory") {
         "" | "-" => Ok(()),
         directory => cli.line(format!("Cluster info dumped to {directory}")),
     }
+}
+
+async fn namespaces(cli: &Cli) -> Result<Vec<String>> {
+    if cli.args.bool("all-namespaces") {
+        let list = cli.client()?.get_json("/api/v1/namespaces").await?;
+        return Ok(list.list("items").iter().map(|namespace| namespace.name().to_owned()).collect());
+    }
+    match cli.args.list("namespaces") {
+        names if names.is_empty() => Ok(vec!["kube-system".to_owned(), cli.namespace()?.name]),
+        names => Ok(names.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+/// The logs of all containers of a pod; one that cannot be read is replaced by the error.
+async fn logs(cli: &Cli, namespace: &str, pod: &Value) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for container in pod.list("spec.initContainers").iter().chain(pod.list("spec.containers")) {
+        let (pod, container) = (pod.name(), container.text("name"));
+        let query = Query::new().with("container", container);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log{query}");
+        let log = match cli.client()?.bytes(Request::get(&path)).await {
+            Ok(log) => log.to_vec(),
+            Err(error) => format!("Request log error: {error}\n").into_bytes(),
+        };
+        let title = format!("logs for container {container} of pod {namespace}/{pod} ====\n");
+        text.extend(format!("==== START {title}").into_bytes());
+        text.extend(log);
+        text.extend(format!("==== END {title}").into_bytes());
+    }
+    Ok(text)
 }
 
 fn write(cli: &Cli, name: &str, content: &[u8]) -> Result<()> {

@@ -144,18 +144,7 @@ async fn run(cli: &Cli) -> Result<()> {
         }
         return raw::send(cli, Method::DELETE, Default::default()).await;
     }
-    if !matches!(args.text("output"), "" | "name") {
-        return Err(Error::message(format!(
-            "unexpected -o output mode: {}. We only support '-o name'",
-            args.text("output")
-        )));
-    }
-    if args.bool("all") && !args.text("selector").is_empty() {
-        return Err(Error::message("setting 'all' parameter but found a non empty selector. "));
-    }
-    if args.bool("all") && !args.text("field-selector").is_empty() {
-        return Err(Error::message("cannot set --all and --field-selector at the same time"));
-    }
+    check_flags(args)?;
     let options = Options::from_args(args)?;
     let mut selection = Selection::from_args(cli, &args.positional);
     selection.chunk = 500;
@@ -164,21 +153,7 @@ async fn run(cli: &Cli) -> Result<()> {
         args.bool("all") || !args.text("selector").is_empty() || !args.text("field-selector").is_empty();
     let ignore_missing = args.bool("ignore-not-found") || by_selector;
 
-    // objects of lists are fetched; named ones and those of files are deleted unseen
-    let (mut infos, mut errors) = (Vec::new(), Vec::new());
-    for target in selection.targets(cli).await? {
-        match target {
-            Target::Object(info) => infos.push(info),
-            Target::Named { resource, namespace, name } => {
-                infos.push(Info { resource, namespace, name, object: Value::Null, source: String::new() })
-            }
-            Target::Broken(error) => errors.push(error),
-            list @ Target::List { .. } => match selection.fetch_one(cli, list).await {
-                Ok(found) => infos.extend(found),
-                Err(error) => errors.push(error),
-            },
-        }
-    }
+    let (infos, mut errors) = found(cli, &selection).await?;
     if args.bool("interactive") {
         if infos.is_empty() && errors.is_empty() {
             return cli.line("No resources found");
@@ -204,6 +179,41 @@ async fn run(cli: &Cli) -> Result<()> {
     }
     cli.flush()?;
     Error::collect(errors)
+}
+
+fn check_flags(args: &Args) -> Result<()> {
+    if !matches!(args.text("output"), "" | "name") {
+        return Err(Error::message(format!(
+            "unexpected -o output mode: {}. We only support '-o name'",
+            args.text("output")
+        )));
+    }
+    if args.bool("all") && !args.text("selector").is_empty() {
+        return Err(Error::message("setting 'all' parameter but found a non empty selector. "));
+    }
+    if args.bool("all") && !args.text("field-selector").is_empty() {
+        return Err(Error::message("cannot set --all and --field-selector at the same time"));
+    }
+    Ok(())
+}
+
+/// The objects to delete: those of lists are fetched, those that are named or in files are not.
+async fn found(cli: &Cli, selection: &Selection) -> Result<(Vec<Info>, Vec<Error>)> {
+    let (mut infos, mut errors) = (Vec::new(), Vec::new());
+    for target in selection.targets(cli).await? {
+        match target {
+            Target::Object(info) => infos.push(info),
+            Target::Named { resource, namespace, name } => {
+                infos.push(Info { resource, namespace, name, object: Value::Null, source: String::new() })
+            }
+            Target::Broken(error) => errors.push(error),
+            list @ Target::List { .. } => match selection.fetch_one(cli, list).await {
+                Ok(found) => infos.extend(found),
+                Err(error) => errors.push(error),
+            },
+        }
+    }
+    Ok((infos, errors))
 }
 
 /// Deletes, reports and waits. Returns how many there were.

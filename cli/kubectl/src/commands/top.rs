@@ -178,25 +178,8 @@ async fn pods(cli: &Cli) -> Result<()> {
     let path = if all { format!("{METRICS}/pods") } else { format!("{METRICS}/namespaces/{namespace}/pods") };
     let mut used = metrics(cli, &path).await?;
     if used.is_empty() {
-        let query = Query::new()
-            .with("fieldSelector", cli.args.text("field-selector"))
-            .with("labelSelector", cli.args.text("selector"));
-        let path = format!("/api/v1/namespaces/{namespace}/pods{query}");
-        let pods = cli.client()?.get_json(&path).await?;
-        why_unmeasured(pods.list("items"), jiff::Timestamp::now()).map_err(Error::message)?;
-        if all {
-            eprintln!("No resources found");
-        } else {
-            eprintln!("No resources found in {namespace} namespace.");
-        }
-        return Ok(());
+        return nothing_measured(cli, &namespace, all).await;
     }
-    let total = |pod: &Value, resource: &str| {
-        pod.list("containers")
-            .iter()
-            .map(|container| usage(container, resource))
-            .fold(Quantity::ZERO, |sum, quantity| sum + quantity)
-    };
     used.sort_by(|a, b| {
         let key = |pod: &Value| format!("{}/{}", pod.namespace(), pod.name());
         order(
@@ -212,35 +195,56 @@ async fn pods(cli: &Cli) -> Result<()> {
         text.push_str(if containers { "POD\tNAME\t" } else { "NAME\t" });
         text.push_str("CPU(cores)\tMEMORY(bytes)\t\n");
     }
-    let (mut cpu_sum, mut memory_sum) = (Quantity::ZERO, Quantity::ZERO);
     for pod in &used {
         let place = if all { format!("{}\t", pod.namespace()) } else { String::new() };
-        let (cpu, memory) = (total(pod, "cpu"), total(pod, "memory"));
-        cpu_sum += cpu;
-        memory_sum += memory;
-        if !containers {
-            text.push_str(&format!("{place}{}\t{}\t{}\t\n", pod.name(), cpu_text(cpu), memory_text(memory)));
-            continue;
-        }
-        for container in pod.list("containers") {
-            text.push_str(&format!(
-                "{place}{}\t{}\t{}\t{}\t\n",
-                pod.name(),
-                container.text("name"),
-                cpu_text(usage(container, "cpu")),
-                memory_text(usage(container, "memory"))
-            ));
-        }
+        text.push_str(&pod_rows(pod, &place, containers));
     }
     if cli.args.bool("sum") {
+        let sum = |resource: &str| used.iter().fold(Quantity::ZERO, |sum, pod| sum + total(pod, resource));
         let blank = format!("{}{}", if all { "\t" } else { "" }, if containers { "\t" } else { "" });
         text.push_str(&format!(
             "{blank}\t________\t________\t\n{blank}\t{}\t{}\t\n",
-            cpu_text(cpu_sum),
-            memory_text(memory_sum)
+            cpu_text(sum("cpu")),
+            memory_text(sum("memory"))
         ));
     }
     cli.print(&align(&text, TABLE))
+}
+
+/// The usage of all containers of a pod.
+fn total(pod: &Value, resource: &str) -> Quantity {
+    let containers = pod.list("containers").iter();
+    containers.fold(Quantity::ZERO, |sum, container| sum + usage(container, resource))
+}
+
+/// One row, or one for each container.
+fn pod_rows(pod: &Value, place: &str, containers: bool) -> String {
+    let name = pod.name();
+    if !containers {
+        let (cpu, memory) = (cpu_text(total(pod, "cpu")), memory_text(total(pod, "memory")));
+        return format!("{place}{name}\t{cpu}\t{memory}\t\n");
+    }
+    let rows = pod.list("containers").iter().map(|container| {
+        let (cpu, memory) = (cpu_text(usage(container, "cpu")), memory_text(usage(container, "memory")));
+        format!("{place}{name}\t{}\t{cpu}\t{memory}\t\n", container.text("name"))
+    });
+    rows.collect()
+}
+
+/// Fails where pods should have metrics by now; otherwise there are no pods.
+async fn nothing_measured(cli: &Cli, namespace: &str, all: bool) -> Result<()> {
+    let query = Query::new()
+        .with("fieldSelector", cli.args.text("field-selector"))
+        .with("labelSelector", cli.args.text("selector"));
+    let path = format!("/api/v1/namespaces/{namespace}/pods{query}");
+    let pods = cli.client()?.get_json(&path).await?;
+    why_unmeasured(pods.list("items"), jiff::Timestamp::now()).map_err(Error::message)?;
+    if all {
+        eprintln!("No resources found");
+    } else {
+        eprintln!("No resources found in {namespace} namespace.");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -139,6 +139,12 @@ pub fn title_bool(flag: bool) -> &'static str {
     if flag { "True" } else { "False" }
 }
 
+/// A line for each field that is set.
+fn given(object: &Value, fields: &[(&str, &str)]) -> String {
+    let set = fields.iter().filter(|(_, field)| !object.text(field).is_empty());
+    set.map(|(label, field)| format!("{label}:\t{}\n", object.text(field))).collect()
+}
+
 pub fn or_none(text: String) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text }
 }

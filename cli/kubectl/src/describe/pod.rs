@@ -4,25 +4,48 @@ use serde_json::Value;
 
 use super::container::containers;
 use super::metadata::{annotations, controller, labels, tolerations};
-use super::time;
 use super::volume::volumes;
+use super::{given, time};
 use crate::fields::Fields;
 use crate::printers::duration;
 
 pub fn page(pod: &Value) -> String {
+    let spec = pod.at("spec");
+    let own_containers =
+        |title: &str, field: &str, statuses: &str| containers(title, spec, field, pod, statuses, false);
+    [
+        identity(pod),
+        labels("Labels", pod, "metadata.labels", ""),
+        annotations(pod, ""),
+        status(pod),
+        addresses(pod),
+        controller(pod),
+        given(pod, &[("NominatedNodeName", "status.nominatedNodeName")]),
+        own_containers("Init Containers", "initContainers", "status.initContainerStatuses"),
+        own_containers("Containers", "containers", "status.containerStatuses"),
+        own_containers("Ephemeral Containers", "ephemeralContainers", "status.ephemeralContainerStatuses"),
+        gates_and_conditions(pod),
+        volumes(spec, ""),
+        format!("QoS Class:\t{}\n", pod.text("status.qosClass")),
+        labels("Node-Selectors", pod, "spec.nodeSelector", ""),
+        tolerations(pod.list("spec.tolerations"), ""),
+    ]
+    .concat()
+}
+
+fn identity(pod: &Value) -> String {
     let mut text = format!("Name:\t{}\nNamespace:\t{}\n", pod.name(), pod.namespace());
     if let Some(priority) = pod.int("spec.priority") {
         text.push_str(&format!("Priority:\t{priority}\n"));
     }
-    for (label, field) in [
-        ("Priority Class Name", "spec.priorityClassName"),
-        ("Runtime Class Name", "spec.runtimeClassName"),
-        ("Service Account", "spec.serviceAccountName"),
-    ] {
-        if !pod.text(field).is_empty() {
-            text.push_str(&format!("{label}:\t{}\n", pod.text(field)));
-        }
-    }
+    text.push_str(&given(
+        pod,
+        &[
+            ("Priority Class Name", "spec.priorityClassName"),
+            ("Runtime Class Name", "spec.runtimeClassName"),
+            ("Service Account", "spec.serviceAccountName"),
+        ],
+    ));
     text.push_str(&match pod.text("spec.nodeName") {
         "" => "Node:\t<none>\n".to_owned(),
         node => format!("Node:\t{node}/{}\n", pod.text("status.hostIP")),
@@ -30,27 +53,31 @@ pub fn page(pod: &Value) -> String {
     if !pod.text("status.startTime").is_empty() {
         text.push_str(&format!("Start Time:\t{}\n", time(pod.text("status.startTime"))));
     }
-    text.push_str(&labels("Labels", pod, "metadata.labels", ""));
-    text.push_str(&annotations(pod, ""));
-    if pod.has("metadata.deletionTimestamp") && !matches!(pod.text("status.phase"), "Failed" | "Succeeded") {
+    text
+}
+
+fn status(pod: &Value) -> String {
+    let has_ended = matches!(pod.text("status.phase"), "Failed" | "Succeeded");
+    let mut text = if pod.has("metadata.deletionTimestamp") && !has_ended {
         let age = duration::age(pod.text("metadata.deletionTimestamp"), jiff::Timestamp::now());
-        text.push_str(&format!(
-            "Status:\tTerminating (lasts {age})\nTermination Grace Period:\t{}s\n",
-            pod.int("metadata.deletionGracePeriodSeconds").unwrap_or(0)
-        ));
+        let grace = pod.int("metadata.deletionGracePeriodSeconds").unwrap_or(0);
+        format!("Status:\tTerminating (lasts {age})\nTermination Grace Period:\t{grace}s\n")
     } else {
-        text.push_str(&format!("Status:\t{}\n", pod.text("status.phase")));
-    }
-    for (label, field) in [
-        ("Reason", "status.reason"),
-        ("Message", "status.message"),
-        ("SeccompProfile", "spec.securityContext.seccompProfile.type"),
-    ] {
-        if !pod.text(field).is_empty() {
-            text.push_str(&format!("{label}:\t{}\n", pod.text(field)));
-        }
-    }
-    text.push_str(&format!("IP:\t{}\n", pod.text("status.podIP")));
+        format!("Status:\t{}\n", pod.text("status.phase"))
+    };
+    text.push_str(&given(
+        pod,
+        &[
+            ("Reason", "status.reason"),
+            ("Message", "status.message"),
+            ("SeccompProfile", "spec.securityContext.seccompProfile.type"),
+        ],
+    ));
+    text
+}
+
+fn addresses(pod: &Value) -> String {
+    let mut text = format!("IP:\t{}\n", pod.text("status.podIP"));
     let addresses = pod.list("status.podIPs");
     if addresses.is_empty() {
         text.push_str("IPs:\t<none>\n");
@@ -58,33 +85,6 @@ pub fn page(pod: &Value) -> String {
         text.push_str("IPs:\n");
         addresses.iter().for_each(|address| text.push_str(&format!("  IP:\t{}\n", address.text("ip"))));
     }
-    text.push_str(&controller(pod));
-    if !pod.text("status.nominatedNodeName").is_empty() {
-        text.push_str(&format!("NominatedNodeName:\t{}\n", pod.text("status.nominatedNodeName")));
-    }
-    let spec = pod.at("spec");
-    text.push_str(&containers(
-        "Init Containers",
-        spec,
-        "initContainers",
-        pod,
-        "status.initContainerStatuses",
-        false,
-    ));
-    text.push_str(&containers("Containers", spec, "containers", pod, "status.containerStatuses", false));
-    text.push_str(&containers(
-        "Ephemeral Containers",
-        spec,
-        "ephemeralContainers",
-        pod,
-        "status.ephemeralContainerStatuses",
-        false,
-    ));
-    text.push_str(&gates_and_conditions(pod));
-    text.push_str(&volumes(spec, ""));
-    text.push_str(&format!("QoS Class:\t{}\n", pod.text("status.qosClass")));
-    text.push_str(&labels("Node-Selectors", pod, "spec.nodeSelector", ""));
-    text.push_str(&tolerations(pod.list("spec.tolerations"), ""));
     text
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::metadata::{annotations, labels};
-use super::{or_none, or_unset};
+use super::{given, or_none, or_unset};
 use crate::cli::Cli;
 use crate::error::Result;
 use crate::fields::Fields;
@@ -13,6 +13,11 @@ use ferry_api::json_path::to_text;
 
 pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
     let slices = slices(cli, service).await?;
+    let ports = service.list("spec.ports").iter().map(|port| port_lines(port, &slices));
+    Ok([identity(service), addresses(service), ports.collect(), traffic(service)].concat())
+}
+
+fn identity(service: &Value) -> String {
     let mut text = format!("Name:\t{}\nNamespace:\t{}\n", service.name(), service.namespace());
     text.push_str(&labels("Labels", service, "metadata.labels", ""));
     text.push_str(&annotations(service, ""));
@@ -26,62 +31,57 @@ pub async fn page(cli: &Cli, service: &Value) -> Result<String> {
         or_none(selector.join(",")),
         service.text("spec.type")
     ));
+    text
+}
+
+fn addresses(service: &Value) -> String {
+    let mut text = String::new();
     if service.has("spec.ipFamilyPolicy") {
         text.push_str(&format!("IP Family Policy:\t{}\n", service.text("spec.ipFamilyPolicy")));
     }
-    let texts =
-        |path: &str| service.list(path).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
-    if !service.list("spec.ipFamilies").is_empty() {
-        text.push_str(&format!("IP Families:\t{}\n", texts("spec.ipFamilies")));
-    }
+    text.push_str(&given_list(service, "IP Families", "spec.ipFamilies"));
     text.push_str(&format!("IP:\t{}\n", service.text("spec.clusterIP")));
-    if !service.list("spec.clusterIPs").is_empty() {
-        text.push_str(&format!("IPs:\t{}\n", texts("spec.clusterIPs")));
-    }
-    if !service.list("spec.externalIPs").is_empty() {
-        text.push_str(&format!("External IPs:\t{}\n", texts("spec.externalIPs")));
-    }
-    for (label, field) in
-        [("Desired LoadBalancer IP", "spec.loadBalancerIP"), ("External Name", "spec.externalName")]
-    {
-        if !service.text(field).is_empty() {
-            text.push_str(&format!("{label}:\t{}\n", service.text(field)));
-        }
-    }
-    let ingress: Vec<String> = service
-        .list("status.loadBalancer.ingress")
-        .iter()
-        .map(|ingress| {
-            if ingress.text("ip").is_empty() {
-                ingress.text("hostname").to_owned()
-            } else {
-                ingress.text("ip").to_owned()
-            }
-        })
-        .collect();
+    text.push_str(&given_list(service, "IPs", "spec.clusterIPs"));
+    text.push_str(&given_list(service, "External IPs", "spec.externalIPs"));
+    text.push_str(&given(
+        service,
+        &[("Desired LoadBalancer IP", "spec.loadBalancerIP"), ("External Name", "spec.externalName")],
+    ));
+    let ingress =
+        service.list("status.loadBalancer.ingress").iter().map(|ingress| match ingress.text("ip") {
+            "" => ingress.text("hostname"),
+            address => address,
+        });
+    let ingress: Vec<&str> = ingress.collect();
     if !ingress.is_empty() {
         text.push_str(&format!("LoadBalancer Ingress:\t{}\n", ingress.join(", ")));
     }
-    for port in service.list("spec.ports") {
-        text.push_str(&port_lines(port, &slices));
-    }
-    text.push_str(&format!("Session Affinity:\t{}\n", service.text("spec.sessionAffinity")));
-    for (label, field) in [
-        ("External Traffic Policy", "spec.externalTrafficPolicy"),
-        ("Internal Traffic Policy", "spec.internalTrafficPolicy"),
-        ("Traffic Distribution", "spec.trafficDistribution"),
-    ] {
-        if !service.text(field).is_empty() {
-            text.push_str(&format!("{label}:\t{}\n", service.text(field)));
-        }
-    }
+    text
+}
+
+fn traffic(service: &Value) -> String {
+    let mut text = format!("Session Affinity:\t{}\n", service.text("spec.sessionAffinity"));
+    text.push_str(&given(
+        service,
+        &[
+            ("External Traffic Policy", "spec.externalTrafficPolicy"),
+            ("Internal Traffic Policy", "spec.internalTrafficPolicy"),
+            ("Traffic Distribution", "spec.trafficDistribution"),
+        ],
+    ));
     if let Some(port) = service.int("spec.healthCheckNodePort").filter(|port| *port != 0) {
         text.push_str(&format!("HealthCheck NodePort:\t{port}\n"));
     }
-    if !service.list("spec.loadBalancerSourceRanges").is_empty() {
-        text.push_str(&format!("LoadBalancer Source Ranges:\t{}\n", texts("spec.loadBalancerSourceRanges")));
+    text.push_str(&given_list(service, "LoadBalancer Source Ranges", "spec.loadBalancerSourceRanges"));
+    text
+}
+
+fn given_list(service: &Value, label: &str, path: &str) -> String {
+    let texts: Vec<&str> = service.list(path).iter().filter_map(Value::as_str).collect();
+    match service.list(path) {
+        [] => String::new(),
+        _ => format!("{label}:\t{}\n", texts.join(",")),
     }
-    Ok(text)
 }
 
 pub async fn slices(cli: &Cli, service: &Value) -> Result<Vec<Value>> {

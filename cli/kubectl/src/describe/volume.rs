@@ -19,99 +19,95 @@ pub fn volumes(spec: &Value, indent: &str) -> String {
     text
 }
 
-/// The lines of a volume's source; a source without a page of its own shows its fields.
+/// How a field of a source is shown.
+enum Shown {
+    Text,
+    Flag,
+    /// A quantity; `<unset>` without one.
+    Limit,
+}
+
+use Shown::{Flag, Limit, Text};
+
+/// Sources by their field: the type that is shown, and label and path of each line.
+const SOURCES: &[(&str, &str, &[(&str, &str, Shown)])] = &[
+    (
+        "hostPath",
+        "HostPath (bare host directory volume)",
+        &[("Path", "hostPath.path", Text), ("HostPathType", "hostPath.type", Text)],
+    ),
+    (
+        "emptyDir",
+        "EmptyDir (a temporary directory that shares a pod's lifetime)",
+        &[("Medium", "emptyDir.medium", Text), ("SizeLimit", "emptyDir.sizeLimit", Limit)],
+    ),
+    (
+        "configMap",
+        "ConfigMap (a volume populated by a ConfigMap)",
+        &[("Name", "configMap.name", Text), ("Optional", "configMap.optional", Flag)],
+    ),
+    (
+        "secret",
+        "Secret (a volume populated by a Secret)",
+        &[("SecretName", "secret.secretName", Text), ("Optional", "secret.optional", Flag)],
+    ),
+    (
+        "persistentVolumeClaim",
+        "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)",
+        &[
+            ("ClaimName", "persistentVolumeClaim.claimName", Text),
+            ("ReadOnly", "persistentVolumeClaim.readOnly", Flag),
+        ],
+    ),
+    (
+        "nfs",
+        "NFS (an NFS mount that lasts the lifetime of a pod)",
+        &[("Server", "nfs.server", Text), ("Path", "nfs.path", Text), ("ReadOnly", "nfs.readOnly", Flag)],
+    ),
+    (
+        "csi",
+        "CSI (a Container Storage Interface (CSI) volume source)",
+        &[("Driver", "csi.driver", Text), ("FSType", "csi.fsType", Text), ("ReadOnly", "csi.readOnly", Flag)],
+    ),
+];
+
+/// The lines of a volume's source. Of a source that is not in the table only the type is shown.
 pub fn source(volume: &Value) -> String {
-    let lines = |kind: &str, entries: &[(&str, String)]| {
-        let rest: String = entries.iter().map(|(label, value)| format!("    {label}:\t{value}\n")).collect();
-        format!("    Type:\t{kind}\n{rest}")
-    };
-    let field = |path: &str| volume.text(path).to_owned();
-    let flag = |path: &str| volume.flag(path).to_string();
-    if volume.has("hostPath") {
-        return lines(
-            "HostPath (bare host directory volume)",
-            &[("Path", field("hostPath.path")), ("HostPathType", field("hostPath.type"))],
-        );
-    }
-    if volume.has("emptyDir") {
-        let limit = match volume.at("emptyDir.sizeLimit") {
-            Value::Null => "<unset>".to_owned(),
-            limit => to_text(limit),
-        };
-        return lines(
-            "EmptyDir (a temporary directory that shares a pod's lifetime)",
-            &[("Medium", field("emptyDir.medium")), ("SizeLimit", limit)],
-        );
-    }
-    if volume.has("configMap") {
-        return lines(
-            "ConfigMap (a volume populated by a ConfigMap)",
-            &[("Name", field("configMap.name")), ("Optional", flag("configMap.optional"))],
-        );
-    }
-    if volume.has("secret") {
-        return lines(
-            "Secret (a volume populated by a Secret)",
-            &[("SecretName", field("secret.secretName")), ("Optional", flag("secret.optional"))],
-        );
-    }
-    if volume.has("persistentVolumeClaim") {
-        return lines(
-            "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)",
-            &[
-                ("ClaimName", field("persistentVolumeClaim.claimName")),
-                ("ReadOnly", flag("persistentVolumeClaim.readOnly")),
-            ],
-        );
-    }
     if volume.has("downwardAPI") {
-        let items: String = volume
-            .list("downwardAPI.items")
-            .iter()
-            .map(|item| {
-                let from = if item.has("fieldRef") {
-                    item.text("fieldRef.fieldPath")
-                } else {
-                    item.text("resourceFieldRef.resource")
-                };
-                format!("      {from} -> {}\n", item.text("path"))
-            })
-            .collect();
-        return format!(
-            "    Type:\tDownwardAPI (a volume populated by information about the pod)\n    Items:\n{items}"
-        );
+        return downward_api(volume);
     }
     if volume.has("projected") {
         return projected(volume);
     }
-    if volume.has("nfs") {
-        return lines(
-            "NFS (an NFS mount that lasts the lifetime of a pod)",
-            &[
-                ("Server", field("nfs.server")),
-                ("Path", field("nfs.path")),
-                ("ReadOnly", flag("nfs.readOnly")),
-            ],
-        );
-    }
-    if volume.has("csi") {
-        return lines(
-            "CSI (a Container Storage Interface (CSI) volume source)",
-            &[
-                ("Driver", field("csi.driver")),
-                ("FSType", field("csi.fsType")),
-                ("ReadOnly", flag("csi.readOnly")),
-            ],
-        );
-    }
-    let kind = volume
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, _)| key.as_str())
-        .find(|key| *key != "name")
-        .unwrap_or("<unknown>");
-    lines(kind, &[])
+    let Some((_, kind, lines)) = SOURCES.iter().find(|(field, ..)| volume.has(field)) else {
+        let mut fields = volume.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+        let kind = fields.find(|key| *key != "name").unwrap_or("<unknown>");
+        return format!("    Type:\t{kind}\n");
+    };
+    let lines = lines.iter().map(|(label, path, shown)| {
+        let value = match shown {
+            Text => volume.text(path).to_owned(),
+            Flag => volume.flag(path).to_string(),
+            Limit if volume.at(path).is_null() => "<unset>".to_owned(),
+            Limit => to_text(volume.at(path)),
+        };
+        format!("    {label}:\t{value}\n")
+    });
+    format!("    Type:\t{kind}\n{}", lines.collect::<String>())
+}
+
+fn downward_api(volume: &Value) -> String {
+    let items = volume.list("downwardAPI.items").iter().map(|item| {
+        let from = match item.has("fieldRef") {
+            true => item.text("fieldRef.fieldPath"),
+            false => item.text("resourceFieldRef.resource"),
+        };
+        format!("      {from} -> {}\n", item.text("path"))
+    });
+    format!(
+        "    Type:\tDownwardAPI (a volume populated by information about the pod)\n    Items:\n{}",
+        items.collect::<String>()
+    )
 }
 
 fn projected(volume: &Value) -> String {

@@ -51,42 +51,22 @@ pub async fn deployment(cli: &Cli, info: &Info) -> Result<String> {
         ));
     }
     text.push_str(&pod_template(object.at("spec.template"), ""));
-    let conditions = object.list("status.conditions");
-    if !conditions.is_empty() {
-        text.push_str("Conditions:\n  Type\tStatus\tReason\n  ----\t------\t------\n");
-        conditions.iter().for_each(|condition| {
-            text.push_str(&format!(
-                "  {} \t{}\t{}\n",
-                condition.text("type"),
-                condition.text("status"),
-                condition.text("reason")
-            ))
-        });
-    }
+    text.push_str(&short_conditions(object));
     let sets = revisions(cli, info).await?;
-    if let Some((_, newest)) = sets.last() {
-        let list = |sets: Vec<&Value>| {
-            or_none(
-                sets.iter()
-                    .map(|set| {
-                        format!(
-                            "{} ({}/{} replicas created)",
-                            set.name(),
-                            count(set, "replicas"),
-                            set.int("spec.replicas").unwrap_or(0)
-                        )
-                    })
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            )
-        };
-        let old: Vec<&Value> = sets[..sets.len() - 1].iter().map(|(_, set)| set).collect();
-        text.push_str(&format!("OldReplicaSets:\t{}\nNewReplicaSet:\t{}\n", list(old), list(vec![newest])));
+    if let Some(((_, newest), old)) = sets.split_last() {
+        let old = old.iter().map(|(_, set)| replica_set_summary(set)).collect::<Vec<_>>().join(", ");
+        let newest = replica_set_summary(newest);
+        text.push_str(&format!("OldReplicaSets:\t{}\nNewReplicaSet:\t{newest}\n", or_none(old)));
     }
     Ok(text)
 }
 
-/// How many pods are in which phase.
+fn replica_set_summary(set: &Value) -> String {
+    let (created, desired) = (count(set, "replicas"), set.int("spec.replicas").unwrap_or(0));
+    format!("{} ({created}/{desired} replicas created)", set.name())
+}
+
+/// The number of pods in each phase.
 async fn pods_status(cli: &Cli, object: &Value) -> Result<String> {
     let mut counts = [0; 4];
     let pods = match pods::selector_of(object) {

@@ -125,6 +125,37 @@ impl Kubeconfig {
         {
             return Ok(config);
         }
+        let (cluster, user) = self.cluster_and_user(args)?;
+        let user_name = user.name;
+        let server = match first_set(args.text("server"), cluster.entry.content.text("server")) {
+            "" => "http://localhost:8080".to_owned(),
+            server if server.contains("://") => server.to_owned(),
+            server => format!("http://{server}"),
+        };
+        let insecure = args.bool("insecure-skip-tls-verify")
+            || (!args.changed("insecure-skip-tls-verify")
+                && cluster.entry.content.flag("insecure-skip-tls-verify"));
+        let tls = TlsFiles::read(args, &cluster, &user, insecure)?;
+        Ok(ClientConfig {
+            server: server.trim_end_matches('/').to_owned(),
+            certificate_authority: tls.certificate_authority,
+            insecure,
+            server_name: first_set(
+                args.text("tls-server-name"),
+                cluster.entry.content.text("tls-server-name"),
+            )
+            .to_owned(),
+            client_certificate: tls.client_certificate,
+            client_key: tls.client_key,
+            credentials: credentials(args, user.entry, user_name)?,
+            impersonate: impersonate(args, user.entry.content).checked(user_name)?,
+            timeout: request_timeout(args)?,
+            proxy: cluster.entry.content.text("proxy-url").to_owned(),
+        })
+    }
+
+    /// The entries that flags or the context name; empty ones where there are none.
+    fn cluster_and_user<'a>(&'a self, args: &'a Args) -> Result<(Named<'a>, Named<'a>)> {
         let context = self.context(args).map_err(|error| match error {
             Error::Message(_) => Error::Configuration(format!(
                 "context was not found for specified context: {}",
@@ -143,55 +174,52 @@ impl Kubeconfig {
             return Err(Error::message(format!("no server found for cluster {cluster_name:?}")));
         }
         let nothing = Entry { content: &NOTHING, path: Path::new("") };
-        let cluster = cluster.unwrap_or(nothing);
-        let user = user.unwrap_or(nothing);
+        Ok((
+            Named { name: cluster_name, entry: cluster.unwrap_or(nothing) },
+            Named { name: user_name, entry: user.unwrap_or(nothing) },
+        ))
+    }
+}
 
-        let server = match first_set(args.text("server"), cluster.content.text("server")) {
-            "" => "http://localhost:8080".to_owned(),
-            server if server.contains("://") => server.to_owned(),
-            server => format!("http://{server}"),
-        };
-        let insecure = args.bool("insecure-skip-tls-verify")
-            || (!args.changed("insecure-skip-tls-verify")
-                && cluster.content.flag("insecure-skip-tls-verify"));
+/// An entry of a kubeconfig and its name.
+struct Named<'a> {
+    name: &'a str,
+    entry: Entry<'a>,
+}
+
+struct TlsFiles {
+    certificate_authority: Vec<u8>,
+    client_certificate: Vec<u8>,
+    client_key: Vec<u8>,
+}
+
+impl TlsFiles {
+    /// Fails with all files that cannot be read, not only with the first.
+    fn read(args: &Args, cluster: &Named<'_>, user: &Named<'_>, insecure: bool) -> Result<TlsFiles> {
         let mut missing = Vec::new();
-        let mut file = |outcome: Result<Vec<u8>>| match outcome {
+        let mut read = |key: &str, of: &Named<'_>| match pem(args.text(key), of.entry, key, of.name) {
             Err(Error::Configuration(reason)) => {
                 missing.push(reason);
                 Ok(Vec::new())
             }
             other => other,
         };
-        let client_certificate =
-            file(pem(args.text("client-certificate"), user, "client-certificate", user_name))?;
-        let client_key = file(pem(args.text("client-key"), user, "client-key", user_name))?;
-        let certificate_authority = match insecure {
-            true => Vec::new(),
-            false => {
-                file(pem(args.text("certificate-authority"), cluster, "certificate-authority", cluster_name))?
-            }
+        let files = TlsFiles {
+            client_certificate: read("client-certificate", user)?,
+            client_key: read("client-key", user)?,
+            certificate_authority: match insecure {
+                true => Vec::new(),
+                false => read("certificate-authority", cluster)?,
+            },
         };
         match missing.as_slice() {
-            [] => {}
-            [only] => return Err(Error::message(only)),
+            [] => Ok(files),
+            [only] => Err(Error::message(only)),
             many => {
                 let lines: String = many.iter().map(|reason| format!("\n* {reason}")).collect();
-                return Err(Error::Configuration(lines));
+                Err(Error::Configuration(lines))
             }
         }
-        Ok(ClientConfig {
-            server: server.trim_end_matches('/').to_owned(),
-            certificate_authority,
-            insecure,
-            server_name: first_set(args.text("tls-server-name"), cluster.content.text("tls-server-name"))
-                .to_owned(),
-            client_certificate,
-            client_key,
-            credentials: credentials(args, user, user_name)?,
-            impersonate: impersonate(args, user.content).checked(user_name)?,
-            timeout: request_timeout(args)?,
-            proxy: cluster.content.text("proxy-url").to_owned(),
-        })
     }
 }
 

@@ -64,9 +64,8 @@ impl Format {
             return unknown();
         }
         let template = inline.unwrap_or(args.text("template"));
-        // a template alone says what to print
+        // --template alone implies -o go-template.
         let format = if format.is_empty() && !template.is_empty() { "go-template" } else { format };
-        let missing = || Err(Error::message("template format specified but no template given"));
         match format {
             "" => Ok(Format::Human),
             "wide" => Ok(Format::Wide),
@@ -74,57 +73,24 @@ impl Format {
             "json" => Ok(Format::Json),
             "yaml" => Ok(Format::Yaml),
             "kyaml" => Ok(Format::Kyaml),
-            "jsonpath" | "jsonpath-as-json" | "jsonpath-file" => {
-                if template.is_empty() {
-                    return missing();
-                }
-                let text = if format == "jsonpath-file" {
-                    std::fs::read_to_string(template).map_err(|error| {
-                        Error::message(format!("error reading --template {template}, {error}\n"))
-                    })?
-                } else {
-                    template.to_owned()
-                };
-                let parsed = json_path::Template::parse(&text)
-                    .map_err(|reason| Error::message(format!("error parsing jsonpath {text}, {reason}")))?;
-                Ok(Format::JsonPath { template: parsed, as_json: format == "jsonpath-as-json" })
-            }
-            "go-template" | "go-template-file" | "template" | "templatefile" => {
-                if template.is_empty() {
-                    return missing();
-                }
-                let text = if format.ends_with("file") {
-                    std::fs::read_to_string(template).map_err(|error| {
-                        let reason = crate::kubeconfig::describe(&error);
-                        Error::message(format!(
-                            "error reading --template {template}, open {template}: {reason}"
-                        ))
-                    })?
-                } else {
-                    template.to_owned()
-                };
-                let parsed = go_template::Template::parse(&text)
-                    .map_err(|reason| Error::message(format!("error parsing template {text}, {reason}")))?;
-                Ok(Format::GoTemplate(parsed))
-            }
             "custom-columns" | "custom-columns-file" => {
                 if inline.is_none_or(str::is_empty) {
                     return Err(Error::message(
                         "custom-columns format specified but no custom columns given",
                     ));
                 }
-                let columns = if format == "custom-columns-file" {
-                    let text = std::fs::read_to_string(template).map_err(|error| {
-                        let reason = system_words(&error);
-                        Error::message(format!(
-                            "error reading template {template}, open {template}: {reason}\n"
-                        ))
-                    })?;
-                    custom_columns::Columns::parse_file(&text)?
-                } else {
-                    custom_columns::Columns::parse(template)?
-                };
+                let columns = columns(format, template)?;
                 Ok(Format::CustomColumns(columns.no_headers(args.bool("no-headers"))))
+            }
+            _ if template.is_empty() => {
+                Err(Error::message("template format specified but no template given"))
+            }
+            "jsonpath" | "jsonpath-as-json" | "jsonpath-file" => Ok(Format::JsonPath {
+                template: json_path_template(format, template)?,
+                as_json: format == "jsonpath-as-json",
+            }),
+            "go-template" | "go-template-file" | "template" | "templatefile" => {
+                Ok(Format::GoTemplate(go_template(format, template)?))
             }
             _ => unknown(),
         }
@@ -156,6 +122,40 @@ impl Format {
             Format::CustomColumns(columns) => columns.print(object),
         }
     }
+}
+
+/// `template` is the template, or the name of its file.
+fn json_path_template(format: &str, template: &str) -> Result<json_path::Template> {
+    let text = match format {
+        "jsonpath-file" => std::fs::read_to_string(template)
+            .map_err(|error| Error::message(format!("error reading --template {template}, {error}\n")))?,
+        _ => template.to_owned(),
+    };
+    json_path::Template::parse(&text)
+        .map_err(|reason| Error::message(format!("error parsing jsonpath {text}, {reason}")))
+}
+
+fn go_template(format: &str, template: &str) -> Result<go_template::Template> {
+    let text = match format {
+        "go-template-file" | "templatefile" => std::fs::read_to_string(template).map_err(|error| {
+            let reason = crate::kubeconfig::describe(&error);
+            Error::message(format!("error reading --template {template}, open {template}: {reason}"))
+        })?,
+        _ => template.to_owned(),
+    };
+    go_template::Template::parse(&text)
+        .map_err(|reason| Error::message(format!("error parsing template {text}, {reason}")))
+}
+
+fn columns(format: &str, template: &str) -> Result<custom_columns::Columns> {
+    if format != "custom-columns-file" {
+        return custom_columns::Columns::parse(template);
+    }
+    let text = std::fs::read_to_string(template).map_err(|error| {
+        let reason = system_words(&error);
+        Error::message(format!("error reading template {template}, open {template}: {reason}\n"))
+    })?;
+    custom_columns::Columns::parse_file(&text)
 }
 
 /// What was printed until then stays, and what helps to mend the template follows it.

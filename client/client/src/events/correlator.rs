@@ -1,4 +1,4 @@
-//! Decides what becomes of an event: written, counted, combined, or dropped. No I/O.
+//! Decides for each event whether it is written, counted, combined with others, or dropped. No I/O.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -28,14 +28,14 @@ impl Decision {
 /// Remembers what was said of late, of at most some thousand objects.
 #[derive(Default)]
 pub(super) struct Correlator {
-    told: Recent<Told>,
+    told: Recent<RecordedEvent>,
     /// Different notes of otherwise equal events, and since when they are counted.
     similar: Recent<(u32, Timestamp)>,
     allowances: Recent<Allowance>,
     hasher: RandomState,
 }
 
-struct Told {
+struct RecordedEvent {
     namespace: String,
     name: String,
     count: i32,
@@ -82,13 +82,14 @@ impl Correlator {
             return Decision::Count { namespace, name, count: told.count, at: entry.at };
         }
         let (namespace, name) = (entry.namespace(), entry.event_name());
-        let told = Told { namespace: namespace.clone(), name: name.clone(), count: 1, last: entry.at };
+        let told =
+            RecordedEvent { namespace: namespace.clone(), name: name.clone(), count: 1, last: entry.at };
         self.told.insert(identity, told);
         Decision::Create { namespace, name, note: format!("{prefix}{}", entry.note) }
     }
 
     /// The series that an entry of now would go on with.
-    fn series(&mut self, identity: u64, now: Timestamp) -> Option<&mut Told> {
+    fn series(&mut self, identity: u64, now: Timestamp) -> Option<&mut RecordedEvent> {
         self.told.get_mut(identity).filter(|told| age(told.last, now) <= Self::SERIES_ENDS)
     }
 
@@ -232,7 +233,7 @@ pub(super) mod tests {
         for number in 0..20_000 {
             correlator.decide(&entry(&format!("object-{number}"), "hello", 0));
         }
-        let bound = 2 * Recent::<Told>::GENERATION;
+        let bound = 2 * Recent::<RecordedEvent>::GENERATION;
         let held = |young: usize, old: usize| assert!(young + old <= bound, "{young} + {old}");
         held(correlator.told.young.len(), correlator.told.old.len());
         held(correlator.similar.young.len(), correlator.similar.old.len());

@@ -1,4 +1,4 @@
-//! Lists and watch events as loops want them: without what [`Projection`] leaves out.
+//! Decodes lists and watch events without the fields that [`Projection`] removes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,7 +51,7 @@ fn list_one_by_one<K: DeserializeOwned>(text: &str) -> Result<(ListMeta, Vec<K>)
         let read = object.view();
         if let Err(error) = &read {
             let kind = std::any::type_name::<K>();
-            tracing::error!(kind, name = object.name(), %error, "object cannot be read; passed over");
+            tracing::error!(kind, name = object.name(), %error, "cannot decode an object; skipping it");
         }
         read.ok()
     });

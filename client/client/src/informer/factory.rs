@@ -1,4 +1,4 @@
-//! One informer per kind and selection in a process, however many ask.
+//! The shared informers of a process: one per kind and selection.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -30,16 +30,16 @@ struct Shared {
     client: Client,
     shutdown: CancellationToken,
     tasks: TaskTracker,
-    known: Mutex<HashMap<Wanted, Known>>,
+    known: Mutex<HashMap<InformerKey, Started>>,
     transforms: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
     projections: Mutex<HashMap<TypeId, &'static Projection>>,
 }
 
 /// Kind, namespace if not all, and selection.
-type Wanted = (TypeId, Option<String>, Selection);
+type InformerKey = (TypeId, Option<String>, Selection);
 
 /// An informer, as its kind and as any kind.
-struct Known {
+struct Started {
     typed: Box<dyn Any + Send + Sync>,
     any: Arc<dyn AnyInformer>,
     group: String,
@@ -117,7 +117,7 @@ impl Informers {
                     .unwrap_or(&Projection::OBJECT),
                 self.shared.shutdown.child_token(),
             );
-            Known {
+            Started {
                 typed: Box::new(informer.clone()),
                 any: Arc::new(informer),
                 group: K::group(&()).into_owned(),

@@ -101,9 +101,9 @@ async fn follow(source: &Source, informer: &dyn Keeps) {
         informer.mark_synced();
         loop {
             match watch(source, informer, &mut failures).await {
-                Ok(Heard::Something) => {}
+                Ok(WatchEnd::AfterEvents) => {}
                 // A server that closes at once and says nothing must not be asked in a tight loop.
-                Ok(Heard::Nothing) => failures.pause().await,
+                Ok(WatchEnd::WithoutEvents) => failures.pause().await,
                 Err(error) if error::is_gone(&error) => {
                     tracing::debug!(url = source.url, "revision expired; listing again");
                     break;
@@ -140,13 +140,17 @@ fn revision_of(list: &kube::core::ListMeta) -> Result<String, kube::Error> {
     revision.ok_or_else(|| kube::Error::Service("the server's list names no revision".into()))
 }
 
-enum Heard {
-    Something,
-    Nothing,
+enum WatchEnd {
+    AfterEvents,
+    WithoutEvents,
 }
 
 /// One watch, until its regular end.
-async fn watch(source: &Source, informer: &dyn Keeps, failures: &mut Failures) -> Result<Heard, kube::Error> {
+async fn watch(
+    source: &Source,
+    informer: &dyn Keeps,
+    failures: &mut Failures,
+) -> Result<WatchEnd, kube::Error> {
     // The server ends a watch after a while, so that load spreads over servers; a random part
     // keeps all watches of a process from ending together.
     let params = WatchParams {
@@ -160,7 +164,7 @@ async fn watch(source: &Source, informer: &dyn Keeps, failures: &mut Failures) -
     let request = Request::new(&source.url).watch(&params, &from).map_err(kube::Error::BuildRequest)?;
     let lines = source.client.request_stream(request).await?;
     pin_mut!(lines);
-    let mut heard = Heard::Nothing;
+    let mut heard = WatchEnd::WithoutEvents;
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -170,7 +174,7 @@ async fn watch(source: &Source, informer: &dyn Keeps, failures: &mut Failures) -
             return Ok(heard);
         }
         informer.hear(&mut line)?;
-        heard = Heard::Something;
+        heard = WatchEnd::AfterEvents;
         failures.reset();
     }
 }

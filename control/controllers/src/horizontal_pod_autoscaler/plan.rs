@@ -92,8 +92,7 @@ pub fn plan(
         ),
         Need::Bound(replicas, reason) => plan.rescale = Some((replicas, reason.into())),
         Need::Metrics => {
-            let count = measured.len();
-            // kubectl finds a metric's status by its place in the spec
+            // kubectl matches a metric's status with the spec by position.
             plan.metrics = measured
                 .iter()
                 .map(|one| one.as_ref().map_or_else(|_| MetricStatus::default(), |one| one.status.clone()))
@@ -102,31 +101,19 @@ pub fn plan(
             let failed: Vec<&MetricError> = measured.iter().filter_map(|one| one.as_ref().err()).collect();
             let largest = largest(&found);
             plan.failures = failed.iter().map(|one| (one.reason, one.cause.clone())).collect();
-            // A metric that failed might have asked for more: what others say is enough to grow, not to shrink.
+            // A failed metric might have asked for more replicas, so the others suffice to scale up but not down.
             match (failed.first(), largest) {
                 (Some(first), proposal) if proposal.is_none_or(|largest| largest.replicas < current) => {
-                    conditions.set(
-                        "ScalingActive",
-                        false,
-                        first.reason,
-                        format!("the HPA was unable to compute the replica count: {}", first.cause),
-                    );
-                    let failed = failed.len();
+                    conditions.scaling_inactive(first);
                     plan.failure = Some(format!(
-                        "invalid metrics ({failed} invalid out of {count}), first error is: {}",
+                        "invalid metrics ({} invalid out of {}), first error is: {}",
+                        failed.len(),
+                        measured.len(),
                         first.error
                     ));
                 }
                 (_, Some(largest)) => {
-                    conditions.set(
-                        "ScalingActive",
-                        true,
-                        "ValidMetricFound",
-                        format!(
-                            "the HPA was able to successfully calculate a replica count from {}",
-                            largest.name
-                        ),
-                    );
+                    conditions.scaling_active(largest);
                     plan.rescale = decide(spec, current, largest, history, down_window, &mut conditions);
                 }
                 (_, None) => {}
@@ -210,6 +197,16 @@ impl Conditions {
         condition.status = status.into();
         condition.reason = Some(reason.into());
         condition.message = Some(message.into());
+    }
+
+    fn scaling_active(&mut self, by: &MetricProposal) {
+        let message = format!("the HPA was able to successfully calculate a replica count from {}", by.name);
+        self.set("ScalingActive", true, "ValidMetricFound", message);
+    }
+
+    fn scaling_inactive(&mut self, error: &MetricError) {
+        let message = format!("the HPA was unable to compute the replica count: {}", error.cause);
+        self.set("ScalingActive", false, error.reason, message);
     }
 }
 

@@ -1,10 +1,11 @@
-//! One metric of an autoscaler's spec: asked for, judged, and written as the status shows it.
+//! One metric of an autoscaler's spec: reads it, computes the proposed replicas, and encodes its status.
 
 use ferry_api::quantity::{Format, Quantity};
 use k8s_openapi::api::autoscaling::v2::{
-    ContainerResourceMetricStatus, CrossVersionObjectReference, ExternalMetricStatus, MetricIdentifier,
-    MetricSpec, MetricStatus, MetricTarget, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus,
-    ResourceMetricStatus,
+    ContainerResourceMetricSource, ContainerResourceMetricStatus, CrossVersionObjectReference,
+    ExternalMetricSource, ExternalMetricStatus, MetricIdentifier, MetricSpec, MetricStatus, MetricTarget,
+    MetricValueStatus, ObjectMetricSource, ObjectMetricStatus, PodsMetricSource, PodsMetricStatus,
+    ResourceMetricSource, ResourceMetricStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -22,82 +23,15 @@ impl Controller {
         namespace: &str,
         selector: &str,
     ) -> Result<MetricProposal, MetricError> {
-        let asked = Asked { controller: self, target, namespace, selector };
+        let query = MetricQuery { controller: self, target, namespace, selector };
         match spec {
-            MetricSpec { resource: Some(source), .. } => {
-                let name = source.name.as_str();
-                let failed =
-                    failure("FailedGetResourceMetric", format!("failed to get {name} resource metric value"));
-                let (proposal, what) =
-                    asked.resource(name, None, &source.target).await.map_err(|cause| failed(cause, None))?;
-                let status = ResourceMetricStatus { name: name.into(), current: usage(name, &proposal) };
-                Ok(measured(proposal, what, "Resource", |all| all.resource = Some(status)))
-            }
+            MetricSpec { resource: Some(source), .. } => query.resource_source(source).await,
             MetricSpec { container_resource: Some(source), .. } => {
-                let (name, container) = (source.name.as_str(), source.container.as_str());
-                let failed = failure(
-                    "FailedGetContainerResourceMetric",
-                    format!("failed to get {container} container metric value"),
-                );
-                let (proposal, what) = asked
-                    .resource(name, Some(container), &source.target)
-                    .await
-                    .map_err(|cause| failed(cause, None))?;
-                let status = ContainerResourceMetricStatus {
-                    name: name.into(),
-                    container: container.into(),
-                    current: usage(name, &proposal),
-                };
-                Ok(measured(proposal, what, "ContainerResource", |all| all.container_resource = Some(status)))
+                query.container_resource_source(source).await
             }
-            MetricSpec { pods: Some(source), .. } => {
-                let failed = failure("FailedGetPodsMetric", "failed to get pods metric value".into());
-                let proposal =
-                    asked.pods(&source.metric, &source.target).await.map_err(|cause| failed(cause, None))?;
-                let what = format!("pods metric {}", source.metric.name);
-                let status = PodsMetricStatus { metric: source.metric.clone(), current: average(&proposal) };
-                Ok(measured(proposal, what, "Pods", |all| all.pods = Some(status)))
-            }
-            MetricSpec { object: Some(source), .. } => {
-                let metric = &source.metric;
-                let failed = failure("FailedGetObjectMetric", "failed to get object metric value".into());
-                let (value, is_average) =
-                    value_target(&source.target, "object").map_err(|cause| failed(cause, None))?;
-                let within = is_average.then(|| format!("failed to get {} object metric", metric.name));
-                let proposal = asked.object(&source.described_object, metric, value, is_average).await;
-                let proposal = proposal.map_err(|cause| failed(cause, within))?;
-                let what = match is_average {
-                    true => external_name(metric),
-                    false => format!("{} metric {}", source.described_object.kind, metric.name),
-                };
-                let status = ObjectMetricStatus {
-                    described_object: source.described_object.clone(),
-                    metric: metric.clone(),
-                    current: if is_average { average(&proposal) } else { whole(&proposal) },
-                };
-                Ok(measured(proposal, what, "Object", |all| all.object = Some(status)))
-            }
-            MetricSpec { external: Some(source), .. } => {
-                let metric = &source.metric;
-                let failed = failure(
-                    "FailedGetExternalMetric",
-                    format!("failed to get {} external metric value", metric.name),
-                );
-                let (value, is_average) =
-                    value_target(&source.target, "external").map_err(|cause| failed(cause, None))?;
-                let within = match is_average {
-                    true => format!("failed to get {} external metric", metric.name),
-                    false => format!("failed to get external metric {}", metric.name),
-                };
-                let proposal = asked.external(metric, value, is_average).await;
-                let proposal = proposal.map_err(|cause| failed(cause, Some(within)))?;
-                let status = ExternalMetricStatus {
-                    metric: metric.clone(),
-                    current: if is_average { average(&proposal) } else { whole(&proposal) },
-                };
-                let what = external_name(metric);
-                Ok(measured(proposal, what, "External", |all| all.external = Some(status)))
-            }
+            MetricSpec { pods: Some(source), .. } => query.pods_source(source).await,
+            MetricSpec { object: Some(source), .. } => query.object_source(source).await,
+            MetricSpec { external: Some(source), .. } => query.external_source(source).await,
             MetricSpec { type_, .. } => {
                 let error = format!("unknown metric source type {type_:?}");
                 Err(MetricError { reason: "InvalidMetricSourceType", cause: error.clone(), error })
@@ -106,15 +40,94 @@ impl Controller {
     }
 }
 
-/// Whom a metric is asked of, and for whom.
-struct Asked<'a> {
+/// A query for the metric of one target.
+struct MetricQuery<'a> {
     controller: &'a Controller,
     target: Target<'a>,
     namespace: &'a str,
     selector: &'a str,
 }
 
-impl Asked<'_> {
+impl MetricQuery<'_> {
+    async fn resource_source(&self, source: &ResourceMetricSource) -> Result<MetricProposal, MetricError> {
+        let name = source.name.as_str();
+        let failed =
+            failure("FailedGetResourceMetric", format!("failed to get {name} resource metric value"));
+        let measuring = self.resource(name, None, &source.target).await;
+        let (proposal, what) = measuring.map_err(|cause| failed(cause, None))?;
+        let status = ResourceMetricStatus { name: name.into(), current: usage(name, &proposal) };
+        Ok(measured(proposal, what, "Resource", |all| all.resource = Some(status)))
+    }
+
+    async fn container_resource_source(
+        &self,
+        source: &ContainerResourceMetricSource,
+    ) -> Result<MetricProposal, MetricError> {
+        let (name, container) = (source.name.as_str(), source.container.as_str());
+        let failed = failure(
+            "FailedGetContainerResourceMetric",
+            format!("failed to get {container} container metric value"),
+        );
+        let measuring = self.resource(name, Some(container), &source.target).await;
+        let (proposal, what) = measuring.map_err(|cause| failed(cause, None))?;
+        let status = ContainerResourceMetricStatus {
+            name: name.into(),
+            container: container.into(),
+            current: usage(name, &proposal),
+        };
+        Ok(measured(proposal, what, "ContainerResource", |all| all.container_resource = Some(status)))
+    }
+
+    async fn pods_source(&self, source: &PodsMetricSource) -> Result<MetricProposal, MetricError> {
+        let failed = failure("FailedGetPodsMetric", "failed to get pods metric value".into());
+        let measuring = self.pods(&source.metric, &source.target).await;
+        let proposal = measuring.map_err(|cause| failed(cause, None))?;
+        let what = format!("pods metric {}", source.metric.name);
+        let status = PodsMetricStatus { metric: source.metric.clone(), current: average(&proposal) };
+        Ok(measured(proposal, what, "Pods", |all| all.pods = Some(status)))
+    }
+
+    async fn object_source(&self, source: &ObjectMetricSource) -> Result<MetricProposal, MetricError> {
+        let metric = &source.metric;
+        let failed = failure("FailedGetObjectMetric", "failed to get object metric value".into());
+        let (value, is_average) =
+            value_target(&source.target, "object").map_err(|cause| failed(cause, None))?;
+        let within = is_average.then(|| format!("failed to get {} object metric", metric.name));
+        let proposal = self.object(&source.described_object, metric, value, is_average).await;
+        let proposal = proposal.map_err(|cause| failed(cause, within))?;
+        let what = match is_average {
+            true => external_name(metric),
+            false => format!("{} metric {}", source.described_object.kind, metric.name),
+        };
+        let status = ObjectMetricStatus {
+            described_object: source.described_object.clone(),
+            metric: metric.clone(),
+            current: if is_average { average(&proposal) } else { whole(&proposal) },
+        };
+        Ok(measured(proposal, what, "Object", |all| all.object = Some(status)))
+    }
+
+    async fn external_source(&self, source: &ExternalMetricSource) -> Result<MetricProposal, MetricError> {
+        let metric = &source.metric;
+        let failed = failure(
+            "FailedGetExternalMetric",
+            format!("failed to get {} external metric value", metric.name),
+        );
+        let (value, is_average) =
+            value_target(&source.target, "external").map_err(|cause| failed(cause, None))?;
+        let within = match is_average {
+            true => format!("failed to get {} external metric", metric.name),
+            false => format!("failed to get external metric {}", metric.name),
+        };
+        let proposal = self.external(metric, value, is_average).await;
+        let proposal = proposal.map_err(|cause| failed(cause, Some(within)))?;
+        let status = ExternalMetricStatus {
+            metric: metric.clone(),
+            current: if is_average { average(&proposal) } else { whole(&proposal) },
+        };
+        Ok(measured(proposal, external_name(metric), "External", |all| all.external = Some(status)))
+    }
+
     async fn resource(
         &self,
         resource: &str,

@@ -334,12 +334,12 @@ impl<'a> Decision<'a> {
         match (self.spec.suspend == Some(true), suspended) {
             (true, false) => {
                 self.set("Suspended", "True", "JobSuspended", "Job suspended");
-                self.tell(true, "Suspended", "Job suspended");
+                self.event(true, "Suspended", "Job suspended");
                 self.status.start_time = None;
             }
             (false, true) => {
                 self.set("Suspended", "False", "JobResumed", "Job resumed");
-                self.tell(true, "Resumed", "Job resumed");
+                self.event(true, "Resumed", "Job resumed");
                 self.status.start_time = Some(Time(self.now));
             }
             _ => {}
@@ -447,10 +447,10 @@ impl<'a> Decision<'a> {
         if end.success {
             self.status.completion_time = Some(Time(self.now));
             self.set("Complete", "True", &end.reason, &end.message);
-            self.tell(true, "Completed", "Job completed");
+            self.event(true, "Completed", "Job completed");
         } else {
             self.set("Failed", "True", &end.reason, &end.message);
-            self.tell(false, &end.reason.clone(), &end.message.clone());
+            self.event(false, &end.reason.clone(), &end.message.clone());
         }
     }
 
@@ -458,7 +458,7 @@ impl<'a> Decision<'a> {
         self.plan.again = Some(self.plan.again.map_or(time, |known| known.min(time)));
     }
 
-    fn tell(&mut self, normal: bool, reason: &str, message: &str) {
+    fn event(&mut self, normal: bool, reason: &str, message: &str) {
         self.plan.events.push((normal, reason.into(), message.into()));
     }
 

@@ -152,7 +152,7 @@ impl Controller {
                     &DeleteParams::default().preconditions(only_this),
                 )
                 .await;
-                self.tell("delete", set, &pod.name_any(), deleted.as_ref().err());
+                self.record_event("delete", set, &pod.name_any(), deleted.as_ref().err());
                 error::ignore_not_found(deleted).attempting(format!("delete pod {}", pod.name_any()))?;
                 Ok(())
             }
@@ -178,7 +178,7 @@ impl Controller {
                 // The informer has not shown it yet, or someone took the name; it will tell.
                 Err(refused) if error::is_already_exists(&refused) => Ok(()),
                 created => {
-                    self.tell("create", set, &pod.name_any(), created.as_ref().err());
+                    self.record_event("create", set, &pod.name_any(), created.as_ref().err());
                     created.attempting(format!("create pod {}", pod.name_any())).map(|_| ())
                 }
             }
@@ -239,7 +239,7 @@ impl Controller {
         Ok(())
     }
 
-    fn tell(&self, verb: &str, set: &StatefulSet, pod: &str, failed: Option<&kube::Error>) {
+    fn record_event(&self, verb: &str, set: &StatefulSet, pod: &str, failed: Option<&kube::Error>) {
         let title = if verb == "create" { "Create" } else { "Delete" };
         let subject = format!("{verb} Pod {pod} in StatefulSet {}", set.name_any());
         match failed {

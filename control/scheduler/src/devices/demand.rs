@@ -15,12 +15,12 @@ use super::slice::{DeviceInfo, SliceInfo};
 /// One claim that has no devices yet.
 pub struct Demand {
     pub claim: Arc<ResourceClaim>,
-    pub requests: Vec<Wanted>,
+    pub requests: Vec<RequestAlternatives>,
     pub constraints: Vec<Constraint>,
 }
 
 /// One request of it: the alternatives in the order they are tried, mostly one.
-pub struct Wanted {
+pub struct RequestAlternatives {
     pub name: String,
     pub alternatives: Vec<Request>,
 }
@@ -69,7 +69,7 @@ impl Demand {
                 alternatives.push(Request::new(
                     &name,
                     request.name.clone(),
-                    Asked {
+                    RequestFields {
                         class: &exact.device_class_name,
                         mode: exact.allocation_mode.as_deref(),
                         count: exact.count,
@@ -85,7 +85,7 @@ impl Demand {
                 alternatives.push(Request::new(
                     &name,
                     format!("{}/{}", request.name, sub.name),
-                    Asked {
+                    RequestFields {
                         class: &sub.device_class_name,
                         mode: sub.allocation_mode.as_deref(),
                         count: sub.count,
@@ -100,7 +100,7 @@ impl Demand {
             if alternatives.is_empty() {
                 return Err(format!("resource claim {name}, request {}: unknown request type", request.name));
             }
-            requests.push(Wanted { name: request.name.clone(), alternatives });
+            requests.push(RequestAlternatives { name: request.name.clone(), alternatives });
         }
         let constraints = devices.constraints.iter().flatten().enumerate();
         let constraints = constraints.map(|(number, constraint)| {
@@ -119,8 +119,8 @@ impl Demand {
     }
 }
 
-/// A request's fields, whichever sort of request it is.
-struct Asked<'a> {
+/// The fields of a request, of either kind.
+struct RequestFields<'a> {
     class: &'a str,
     mode: Option<&'a str>,
     count: Option<i64>,
@@ -131,7 +131,12 @@ struct Asked<'a> {
 }
 
 impl Request {
-    fn new(claim: &str, name: String, asked: Asked<'_>, classes: &Classes<'_>) -> Result<Request, String> {
+    fn new(
+        claim: &str,
+        name: String,
+        asked: RequestFields<'_>,
+        classes: &Classes<'_>,
+    ) -> Result<Request, String> {
         if asked.class.is_empty() {
             return Err(format!("request {name}: unsupported request type"));
         }

@@ -75,7 +75,7 @@ pub fn search(
         steps: 0,
     };
     search.check()?;
-    match search.next(At::default(), false, Place::default()) {
+    match search.next(At::default(), false, Position::default()) {
         Ok(true) => Ok(Some(search.choices)),
         Ok(false) | Err(Stop::TooManyDevices) => {
             match pools.iter().any(|pool| matches!(pool.state, State::Invalid(_))) {
@@ -96,9 +96,9 @@ struct At {
     device: usize,
 }
 
-/// Where among the devices.
+/// The position of a device.
 #[derive(Clone, Copy, Default, PartialEq)]
-struct Place {
+struct Position {
     pool: usize,
     slice: usize,
     device: usize,
@@ -116,7 +116,7 @@ struct Search<'s> {
     taken: &'s Taken,
     node: &'s Node<'s>,
     /// The devices of requests for all of them, by claim, request and alternative.
-    all: HashMap<(usize, usize, usize), Vec<Place>>,
+    all: HashMap<(usize, usize, usize), Vec<Position>>,
     /// Whether a request selects a device; selectors are not asked twice.
     selected: HashMap<(usize, usize, usize, Place2), bool>,
     constraints: Vec<Vec<Constraint>>,
@@ -166,7 +166,7 @@ impl<'s> Search<'s> {
         Ok(())
     }
 
-    fn all_devices(&mut self, at: At, request: &Request, demand: &Demand) -> Result<Vec<Place>, Failure> {
+    fn all_devices(&mut self, at: At, request: &Request, demand: &Demand) -> Result<Vec<Position>, Failure> {
         let mut all = Vec::new();
         for (number, pool) in self.pools.iter().enumerate() {
             let what = match pool.state {
@@ -185,7 +185,7 @@ impl<'s> Search<'s> {
             }
             for (slice_number, slice) in pool.slices.iter().enumerate() {
                 for (device_number, device) in slice.devices.iter().enumerate() {
-                    let place = Place { pool: number, slice: slice_number, device: device_number };
+                    let place = Position { pool: number, slice: slice_number, device: device_number };
                     if self.is_selected(at, request, place)? && self.has_capacity(request, device) {
                         all.push(place);
                     }
@@ -195,17 +195,17 @@ impl<'s> Search<'s> {
         Ok(all)
     }
 
-    fn device(&self, place: Place) -> (&'s Arc<SliceInfo>, &'s DeviceInfo) {
+    fn device(&self, place: Position) -> (&'s Arc<SliceInfo>, &'s DeviceInfo) {
         let slice = &self.pools[place.pool].slices[place.slice];
         (slice, &slice.devices[place.device])
     }
 
     /// Looks for the device at `at` and all that come after it. `chosen` says that the alternative of the request is settled.
-    fn next(&mut self, at: At, chosen: bool, start: Place) -> Result<bool, Stop> {
+    fn next(&mut self, at: At, chosen: bool, start: Position) -> Result<bool, Stop> {
         let demands = self.demands;
         let Some(demand) = demands.get(at.claim) else { return Ok(true) };
         let Some(wanted) = demand.requests.get(at.request) else {
-            return match self.next(At { claim: at.claim + 1, ..At::default() }, false, Place::default()) {
+            return match self.next(At { claim: at.claim + 1, ..At::default() }, false, Position::default()) {
                 // other devices for this claim may lead the next to another alternative
                 Err(Stop::TooManyDevices) => Ok(false),
                 other => other,
@@ -214,7 +214,7 @@ impl<'s> Search<'s> {
         if !chosen && wanted.alternatives.len() > 1 {
             let mut all_too_many = true;
             for alternative in 0..wanted.alternatives.len() {
-                match self.next(At { alternative, ..at }, true, Place::default()) {
+                match self.next(At { alternative, ..at }, true, Position::default()) {
                     Ok(true) => return Ok(true),
                     Ok(false) => all_too_many = false,
                     Err(Stop::TooManyDevices) => {}
@@ -234,7 +234,7 @@ impl<'s> Search<'s> {
         }
         if at.device >= count {
             let next = At { claim: at.claim, request: at.request + 1, ..At::default() };
-            return self.next(next, false, Place::default());
+            return self.next(next, false, Position::default());
         }
         if self.choices[at.claim].len() + count - at.device > MAX_RESULTS {
             return Err(Stop::TooManyDevices);
@@ -242,7 +242,7 @@ impl<'s> Search<'s> {
         let following = At { device: at.device + 1, ..at };
         if let Some(place) = all.and_then(|all| all.get(at.device)).copied() {
             let Some(undo) = self.take(at, request, place, true)? else { return Ok(false) };
-            return match self.next(following, chosen, Place::default()) {
+            return match self.next(following, chosen, Position::default()) {
                 Ok(true) => Ok(true),
                 other => {
                     self.give_back(at, request, place, undo);
@@ -257,7 +257,7 @@ impl<'s> Search<'s> {
                 let is_start = pool_number == start.pool && slice_number == start.slice;
                 let first_device = if is_start { start.device } else { 0 };
                 for device_number in first_device..slice.devices.len() {
-                    let place = Place { pool: pool_number, slice: slice_number, device: device_number };
+                    let place = Position { pool: pool_number, slice: slice_number, device: device_number };
                     self.steps += 1;
                     if self.steps > MAX_STEPS {
                         return Err(Stop::Failed(Failure::TooManySteps));
@@ -270,7 +270,7 @@ impl<'s> Search<'s> {
                         continue;
                     }
                     let Some(undo) = self.take(at, request, place, false)? else { continue };
-                    match self.next(following, chosen, Place { device: device_number + 1, ..place }) {
+                    match self.next(following, chosen, Position { device: device_number + 1, ..place }) {
                         Ok(true) => return Ok(true),
                         Ok(false) => self.give_back(at, request, place, undo),
                         Err(stop) => {
@@ -294,7 +294,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn is_selected(&mut self, at: At, request: &Request, place: Place) -> Result<bool, Failure> {
+    fn is_selected(&mut self, at: At, request: &Request, place: Position) -> Result<bool, Failure> {
         let key = (at.claim, at.request, at.alternative, (place.pool, place.slice, place.device));
         if let Some(selected) = self.selected.get(&key) {
             return Ok(*selected);
@@ -318,7 +318,7 @@ impl<'s> Search<'s> {
     }
 
     /// Takes a device, if nothing speaks against it; `must` where the request wants this one and no other.
-    fn take(&mut self, at: At, request: &Request, place: Place, must: bool) -> Result<Option<Undo>, Stop> {
+    fn take(&mut self, at: At, request: &Request, place: Position, must: bool) -> Result<Option<Undo>, Stop> {
         let (slice, device) = self.device(place);
         if self.is_in_use(at, request, device) {
             return Ok(None);
@@ -373,7 +373,7 @@ impl<'s> Search<'s> {
         Ok(Some(undo))
     }
 
-    fn give_back(&mut self, at: At, request: &Request, place: Place, undo: Undo) {
+    fn give_back(&mut self, at: At, request: &Request, place: Position, undo: Undo) {
         let (_, device) = self.device(place);
         self.choices[at.claim].pop();
         let id = device.id.as_str();
@@ -390,7 +390,7 @@ impl<'s> Search<'s> {
         self.undo_reservation(at, &names, place, &undo);
     }
 
-    fn undo_reservation(&mut self, at: At, names: &Names<'_>, place: Place, undo: &Undo) {
+    fn undo_reservation(&mut self, at: At, names: &Names<'_>, place: Position, undo: &Undo) {
         for constraint in self.constraints[at.claim][..undo.constraints].iter_mut().rev() {
             constraint.remove(names);
         }

@@ -1,4 +1,4 @@
-//! NodeDeclaredFeatures: a pod that needs something new of a kubelet runs where one declares it.
+//! NodeDeclaredFeatures: a pod that needs a feature of the kubelet fits only nodes that declare it.
 
 use super::{Cycle, Refusal, Relevance};
 use crate::snapshot::{NodeIndex, Snapshot};

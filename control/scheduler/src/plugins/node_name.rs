@@ -1,4 +1,4 @@
-//! NodeName: a pod that names its node runs there or nowhere.
+//! NodeName: a pod with spec.nodeName fits that node only.
 
 use super::{Cycle, Refusal, Relevance};
 use crate::pod_info::node_name;

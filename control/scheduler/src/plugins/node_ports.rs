@@ -1,4 +1,4 @@
-//! NodePorts: two pods cannot take one port of a node.
+//! NodePorts: refuses nodes on which a requested host port is taken.
 
 use super::{Cycle, Refusal, Relevance};
 use crate::snapshot::{NodeIndex, Snapshot};

@@ -1,4 +1,4 @@
-//! NodeUnschedulable: a cordoned node takes no new pods, but for those that tolerate it.
+//! NodeUnschedulable: a cordoned node accepts only pods that tolerate it.
 
 use k8s_openapi::api::core::v1::Taint;
 

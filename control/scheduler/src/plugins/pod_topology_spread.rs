@@ -184,21 +184,19 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         return Relevance::Skips;
     }
     let affinity = node_affinity::required_of(cycle.pod, snapshot);
-    // a cluster without zones still spreads over its nodes
+    // With the system's defaults a cluster without zones still spreads over its nodes.
     let all_labels = says_how(cycle.pod) || cycle.profile.default_spread != DefaultSpread::System;
     let counts_in = |node: NodeIndex| !all_labels || has_all_labels(&constraints, snapshot, node);
     let candidates: Vec<bool> = nodes.iter().map(|node| counts_in(*node)).collect();
+    let counts: Vec<Vec<i64>> =
+        constraints.iter().map(|constraint| constraint.count_on_nodes(cycle.pod, snapshot)).collect();
     let mut domains: Vec<ByNumber<Symbol, i64>> = vec![ByNumber::default(); constraints.len()];
-    for (node, _) in nodes.iter().zip(&candidates).filter(|(_, candidate)| **candidate) {
-        for (constraint, domains) in constraints.iter().zip(&mut domains) {
+    for ((constraint, domains), counts) in constraints.iter().zip(&mut domains).zip(&counts) {
+        for (node, _) in nodes.iter().zip(&candidates).filter(|(_, candidate)| **candidate) {
             if let Some(value) = constraint.value(snapshot, *node) {
                 domains.entry(value).or_default();
             }
         }
-    }
-    let counts: Vec<Vec<i64>> =
-        constraints.iter().map(|constraint| constraint.count_on_nodes(cycle.pod, snapshot)).collect();
-    for ((constraint, domains), counts) in constraints.iter().zip(&mut domains).zip(&counts) {
         if constraint.is_hostname {
             continue;
         }
@@ -212,7 +210,7 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
             }
         }
     }
-    // the more domains, the smaller the differences between them: weigh those up
+    // With more domains the differences between them are smaller; the weight compensates for that.
     let weights: Vec<f64> = domains.iter().map(|domains| ((domains.len() + 2) as f64).ln()).collect();
     for ((score, node), _) in scores.iter_mut().zip(nodes).zip(&candidates).filter(|(_, c)| **c) {
         let mut sum = 0.0;
@@ -227,19 +225,24 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         }
         *score = sum.round() as i64;
     }
-    let counted = || scores.iter().zip(&candidates).filter(|(_, candidate)| **candidate);
+    normalize(scores, &candidates);
+    Relevance::Judges
+}
+
+/// The fewest matching pods get the highest score; nodes that are no candidates get 0.
+fn normalize(scores: &mut [i64], candidates: &[bool]) {
+    let counted = || scores.iter().zip(candidates).filter(|(_, candidate)| **candidate);
     let (min, max) = (
         counted().map(|(score, _)| *score).min().unwrap_or(0),
         counted().map(|(score, _)| *score).max().unwrap_or(0),
     );
-    for (score, candidate) in scores.iter_mut().zip(&candidates) {
+    for (score, candidate) in scores.iter_mut().zip(candidates) {
         *score = match (candidate, max) {
             (false, _) => 0,
             (true, 0) => MAX_SCORE,
             (true, max) => MAX_SCORE * (max + min - *score) / max,
         };
     }
-    Relevance::Judges
 }
 
 pub fn hint(cycle: &Cycle, change: &Change) -> bool {

@@ -1,4 +1,4 @@
-//! VolumeZone: a volume that says in its labels where it is can only be used there.
+//! VolumeZone: a volume with zone labels can only be used in that zone.
 
 use super::volume_binding::{claims, uses};
 use super::{Change, Cycle, Refusal, Relevance};

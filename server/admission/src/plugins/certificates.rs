@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning and ClusterTrustBundleAttest: who acts for a signer needs the right
-//! to. CertificateSubjectRestriction: nobody becomes an administrator by a certificate.
+//! CertificateApproval, CertificateSigning and ClusterTrustBundleAttest: a user who acts for a signer needs the right to do
+//! so. CertificateSubjectRestriction: refuses certificates for the group system:masters.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! DefaultStorageClass and DefaultIngressClass: who names no class gets the one that is marked as default.
+//! DefaultStorageClass and DefaultIngressClass: an object without a class gets the default class.
 
 use std::sync::Arc;
 

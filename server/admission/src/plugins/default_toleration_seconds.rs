@@ -1,5 +1,4 @@
-//! DefaultTolerationSeconds: a pod stays five minutes on a node that is gone or not ready, unless it says
-//! otherwise.
+//! DefaultTolerationSeconds: by default a pod tolerates an unreachable or not ready node for five minutes.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! DenyServiceExternalIPs: who may set external addresses may take traffic that is meant for others; what a
-//! Service has it keeps.
+//! DenyServiceExternalIPs: refuses new external IPs of Services, since they can intercept other traffic. Existing ones
+//! stay.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

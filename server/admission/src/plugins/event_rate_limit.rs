@@ -1,4 +1,4 @@
-//! EventRateLimit: events of a server, a namespace, a user or about one object come no faster than told.
+//! EventRateLimit: limits the rate of events of the server, a namespace, a user, or a source and object.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

@@ -1,5 +1,5 @@
-//! ExtendedResourceToleration: nodes with rare devices are tainted with the devices' names; who asks for one
-//! tolerates its taint.
+//! ExtendedResourceToleration: nodes with special devices have taints with the names of the resources; a pod that requests
+//! such a resource tolerates its taint.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! LimitPodHardAntiAffinityTopology: a pod must not keep others out of a whole zone.
+//! LimitPodHardAntiAffinityTopology: refuses required anti-affinity with a topology key other than the hostname.
 
 use std::sync::Arc;
 

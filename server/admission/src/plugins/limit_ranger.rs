@@ -1,5 +1,5 @@
-//! LimitRanger: gives containers the requests and limits that the namespace's LimitRanges have for those who
-//! name none, and refuses pods and claims outside of their bounds.
+//! LimitRanger: sets the default requests and limits of the namespace's LimitRanges, and refuses pods and claims outside
+//! their bounds.
 
 use std::sync::Arc;
 

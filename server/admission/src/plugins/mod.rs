@@ -1,4 +1,4 @@
-//! The table of plugins, in the order they run.
+//! The table of plugins, in the order in which they run.
 
 mod always;
 mod certificates;

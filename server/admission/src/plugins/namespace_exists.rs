@@ -1,4 +1,4 @@
-//! NamespaceExists: nothing is written in a namespace that is not there. NamespaceLifecycle does this and more.
+//! NamespaceExists: refuses writes in namespaces that do not exist. NamespaceLifecycle includes this check.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! NamespaceLifecycle: objects are created only in namespaces that exist and are not terminating, and the
-//! namespaces that the cluster stands on are never deleted.
+//! NamespaceLifecycle: refuses new objects in namespaces that do not exist or are terminating, and the deletion of the
+//! system namespaces.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! NodeDeclaredFeatureValidator: a pod that runs is not changed in a way that its node's kubelet does not know.
+//! NodeDeclaredFeatureValidator: refuses updates of a running pod that need a feature its node does not declare.
 
 use std::sync::Arc;
 

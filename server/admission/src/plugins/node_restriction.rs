@@ -1,5 +1,5 @@
-//! NodeRestriction: a kubelet touches its own Node, its own pods and what belongs to them, and nothing else.
-//! The Node authorizer decides by names; this decides by content, which only admission sees.
+//! NodeRestriction: a kubelet may only change its own Node, its own pods and their dependents. The Node authorizer decides
+//! by name; this plugin decides by content.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! OwnerReferencesPermissionEnforcement: who names an owner decides about the life of the object, and with
-//! `blockOwnerDeletion` about that of the owner; so they need the right to both.
+//! OwnerReferencesPermissionEnforcement: changing owner references needs the right to delete the object, since they control
+//! its garbage collection. Setting `blockOwnerDeletion` also needs the right to update the owner's finalizers.
 
 use std::sync::Arc;
 

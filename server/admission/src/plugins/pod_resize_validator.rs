@@ -1,4 +1,4 @@
-//! PodResizeValidator: a pod on a node is not resized past what that node could ever give.
+//! PodResizeValidator: refuses a resize beyond the allocatable resources of the pod's node.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! PodTopologyLabels: a pod carries the zone and the region of the node it is put on.
+//! PodTopologyLabels: copies the zone and region labels of the node to a pod when it is bound.
 
 use std::sync::Arc;
 

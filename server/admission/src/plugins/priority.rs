@@ -1,4 +1,4 @@
-//! Priority: a pod's priority follows from its PriorityClass; nobody sets the number.
+//! Priority: sets a pod's priority from its PriorityClass, and refuses other values.
 
 use std::sync::Arc;
 

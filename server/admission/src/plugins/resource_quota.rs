@@ -1,4 +1,4 @@
-//! ResourceQuota: what a write adds to the use of its namespace has to fit into every quota that counts it.
+//! ResourceQuota: refuses a write whose additional usage exceeds a quota of its namespace.
 //!
 //! The new count is written in the same transaction as the object itself, compared against the count it was
 //! made from: a quota's status and the objects it counts are never apart, whatever fails or runs beside it.

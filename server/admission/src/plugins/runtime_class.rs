@@ -1,4 +1,4 @@
-//! RuntimeClass: a pod of a runtime class gets the class' overhead and goes where the class' runtime is.
+//! RuntimeClass: sets the overhead and the scheduling constraints of a pod's RuntimeClass.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! ServiceAccount: every pod runs as an account that exists, carries its token and may pull with its secrets.
+//! ServiceAccount: sets a pod's service account, which must exist, mounts its token and adds its pull secrets.
 
 use std::sync::Arc;
 use std::time::Duration;

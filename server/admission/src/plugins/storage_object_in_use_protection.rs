@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: claims, volumes and their attribute classes get a finalizer, which a controller takes off when nobody
-//! uses them any more.
+//! StorageObjectInUseProtection: adds a finalizer to claims, volumes and VolumeAttributesClasses. A controller
+//! removes it when they are no longer in use.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! TaintNodesByCondition: a new node takes no pods before it has said that it is ready.
+//! TaintNodesByCondition: taints a new node as not ready until its kubelet reports that it is.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which bindings of a policy a request concerns, and with which parameters.
+//! The bindings of a policy that match a request, and their parameters.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Admission by expression: policies say what must hold of a request, or what is made of it; bindings say where and
-//! with which parameters, and what happens when it does not hold.
+//! Admission policies in CEL: policies contain the validations or mutations, bindings select the requests, the parameters
+//! and the actions on failure.
 //!
 //! Start reading at [`validating`] or [`mutating`].
 

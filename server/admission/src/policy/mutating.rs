@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicy: expressions that change an object, without anyone outside being asked.
+//! MutatingAdmissionPolicy: CEL expressions that change an object.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The objects that a binding gives its policy as parameters.
+//! The objects that a binding passes to its policy as parameters.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The policies there are, each with its bindings: read from the caches, compiled once, and again when one
-//! of them changes.
+//! The compiled policies with their bindings, from the caches. They are compiled again after a change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: expressions that say yes or no, without anyone outside being asked.
+//! ValidatingAdmissionPolicy: CEL expressions that accept or refuse a request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One call of one webhook: find it, speak TLS with it, wait no longer than it may take.
+//! One call of a webhook: resolves its address, connects with TLS, and applies its timeout.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The webhook that converts the objects of a custom resource between its versions (`spec.conversion.webhook`).
+//! Conversion webhooks of custom resources (`spec.conversion.webhook`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The webhooks there are: read from the caches, compiled once, and again when a configuration changes.
+//! The compiled webhooks, from the caches. They are compiled again after a change of a configuration.
 
 use std::sync::Arc;
 use std::time::Duration;

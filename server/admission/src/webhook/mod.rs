@@ -1,4 +1,4 @@
-//! Admission by others: programs outside that are asked about a write, may change it, and may refuse it.
+//! Admission webhooks: external programs that can change or refuse a write.
 //!
 //! ```text
 //!   configurations ──► hooks ──► which of them want this request? ──► review ──► call ──► verdict

@@ -101,7 +101,7 @@ impl Plugin for MutatingWebhooks {
         for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
             let Some(invocation) = hook.wants(&context, request, object, old).await? else { continue };
             let versioned = Versioned::new(&self.registry, request, object, old, &invocation.kind).await?;
-            let outcome = ask(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
+            let outcome = call_webhook(&self.registry, hook, request, &versioned, true).await.and_then(|answered| {
                 match answered.patch.is_empty() {
                     true => Ok(false),
                     false => Err(refused(Status::internal(format!(
@@ -137,7 +137,7 @@ impl MutatingWebhooks {
         let versioned = Versioned::new(&self.registry, request, Some(object), old, &invocation.kind)
             .await
             .map_err(refused)?;
-        let answered = ask(&self.registry, hook, request, &versioned, true).await?;
+        let answered = call_webhook(&self.registry, hook, request, &versioned, true).await?;
         let changed = match answered.patch.is_empty() {
             true => None,
             false => apply(&self.registry, &versioned, &answered.patch).await.map_err(refused)?,
@@ -172,8 +172,8 @@ async fn apply(registry: &Registry, versioned: &Versioned, patch: &[u8]) -> Resu
     versioned.take_back(registry, patched).await.map(Some)
 }
 
-/// Sends the review; an answer that is none, or no answer in time, is a failure to call.
-pub async fn ask(
+/// Sends the review. An invalid response or a timeout is a failure to call the webhook.
+pub async fn call_webhook(
     registry: &Registry,
     hook: &Hook,
     request: &Request<'_>,
@@ -192,7 +192,7 @@ pub async fn ask(
     let asked = async {
         let version = ReviewVersion::choose(&hook.spec.admission_review_versions)
             .map_err(|why| format!("could not create admission objects: {why}"))?;
-        let body = review::ask(version, &uid, request, versioned).to_string().into_bytes();
+        let body = review::encode(version, &uid, request, versioned).to_string().into_bytes();
         let body = call::post(registry, hook, body).await?;
         review::read(&body, version, &uid, may_patch)
             .map_err(|why| format!("received invalid webhook response: {why}"))

@@ -1,4 +1,4 @@
-//! The AdmissionReview that a webhook is sent, and what it may answer. Pure.
+//! Encodes the AdmissionReview for a webhook, and decodes its response. Pure.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl ReviewVersion {
     }
 }
 
-pub fn ask(version: ReviewVersion, uid: &str, request: &Request<'_>, versioned: &Versioned) -> Value {
+pub fn encode(version: ReviewVersion, uid: &str, request: &Request<'_>, versioned: &Versioned) -> Value {
     let mut about = request_value(request, versioned);
     about["uid"] = uid.into();
     about["object"] = versioned.object.clone();

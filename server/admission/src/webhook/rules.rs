@@ -1,4 +1,4 @@
-//! Does a rule speak of this request? Pure.
+//! Matches a request with a rule. Pure.
 
 use ferry_api::Kind;
 use ferry_registry::verbs::Operation;
@@ -17,9 +17,9 @@ pub struct Rule {
     pub resource_names: Vec<String>,
 }
 
-/// What rules are asked about.
+/// The attributes of a request that rules match.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RequestAttributes<'a> {
     pub operation: Operation,
     pub kind: &'a Kind,
     pub subresource: &'a str,
@@ -27,13 +27,14 @@ pub struct Asked<'a> {
 }
 
 impl Rule {
-    pub fn matches(&self, asked: Asked<'_>) -> bool {
-        self.has_scope(asked.kind)
-            && one_of(&self.operations, operation_word(asked.operation))
-            && one_of(&self.api_groups, &asked.kind.group)
-            && one_of(&self.api_versions, &asked.kind.version)
-            && self.has_resource(&asked.kind.plural, asked.subresource)
-            && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == asked.name))
+    pub fn matches(&self, attributes: RequestAttributes<'_>) -> bool {
+        self.has_scope(attributes.kind)
+            && one_of(&self.operations, operation_word(attributes.operation))
+            && one_of(&self.api_groups, &attributes.kind.group)
+            && one_of(&self.api_versions, &attributes.kind.version)
+            && self.has_resource(&attributes.kind.plural, attributes.subresource)
+            && (self.resource_names.is_empty()
+                || self.resource_names.iter().any(|name| name == attributes.name))
     }
 
     /// Namespaces themselves are objects of the cluster.
@@ -85,8 +86,9 @@ mod tests {
                     kind.to_string(),
                 ))
                 .expect("a row");
-                let asked = Asked { operation: Operation::Create, kind, subresource, name: "x" };
-                assert_eq!(rule.matches(asked), expected, "{rule:?} {kind:?}");
+                let attributes =
+                    RequestAttributes { operation: Operation::Create, kind, subresource, name: "x" };
+                assert_eq!(rule.matches(attributes), expected, "{rule:?} {kind:?}");
             };
         let rule = |resources: &[&str]| json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": resources});
         let pods = ("", "v1", "Pod");

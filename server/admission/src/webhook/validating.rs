@@ -1,5 +1,5 @@
-//! ValidatingAdmissionWebhook: webhooks that say yes or no, all at once. Every one is waited for; the
-//! first refusal in their order is the answer.
+//! ValidatingAdmissionWebhook: calls all webhooks concurrently and waits for all of them. The first refusal in their order
+//! is the response.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ferry_registry::Registry;
 use futures::future::join_all;
 
 use super::hooks::Hooks;
-use super::mutating::{Round, apply_failure_policy, ask, is_exempt};
+use super::mutating::{Round, apply_failure_policy, call_webhook, is_exempt};
 use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::Context;
 use crate::plugins;
@@ -55,7 +55,7 @@ impl Plugin for ValidatingWebhooks {
         }
         let calls = wanted.iter().enumerate().map(|(index, (invocation, versioned))| async move {
             let hook = &invocation.hook;
-            let outcome = ask(&self.registry, hook, request, versioned, false).await.map(|_| ());
+            let outcome = call_webhook(&self.registry, hook, request, versioned, false).await.map(|_| ());
             apply_failure_policy(hook, request, outcome, "validating", Round { number: 0, index })
         });
         join_all(calls).await.into_iter().collect()

@@ -1,5 +1,5 @@
-//! Whether an aggregated API server can be asked, in upstream's words. [`before_asking`] decides by the objects that lead
-//! to it, [`check`] asks it too.
+//! The availability of an aggregated API server, with upstream's messages. [`before_asking`] checks its Service and
+//! endpoints, [`check`] also calls it.
 
 use std::time::Duration;
 
@@ -72,9 +72,9 @@ pub async fn check(registry: &Registry, backend: &Backend) -> Condition {
     if let Some(condition) = before_asking(reference, service, slices) {
         return condition;
     }
-    let answer = match ask(backend).await {
+    let answer = match probe(backend).await {
         Ok(()) => Ok(()),
-        Err(_) => futures::future::select_ok((0..MORE).map(|_| ask(backend).boxed())).await.map(|_| ()),
+        Err(_) => futures::future::select_ok((0..MORE).map(|_| probe(backend).boxed())).await.map(|_| ()),
     };
     match answer {
         Ok(()) => Condition::new("True", "Passed", "all checks passed"),
@@ -126,8 +126,8 @@ fn before_asking(
     }
 }
 
-/// Asks for the path that every API server has to answer, as somebody who may see everything.
-async fn ask(backend: &Backend) -> Result<(), String> {
+/// Requests the discovery path that every API server must serve, as a user with all rights.
+async fn probe(backend: &Backend) -> Result<(), String> {
     let url = backend.url(&backend.path());
     let request = identity::as_aggregator(&url).body(nothing()).map_err(|error| error.to_string())?;
     let failed = |why: String| format!("failing or missing response from {url}: {why}");

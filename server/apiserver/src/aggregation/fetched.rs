@@ -1,4 +1,4 @@
-//! What an aggregated API server says of itself, as it was last heard: its resources for discovery, its part of OpenAPI.
+//! The last fetched documents of an aggregated API server: its discovery and its OpenAPI.
 
 use std::sync::Arc;
 use std::time::Duration;

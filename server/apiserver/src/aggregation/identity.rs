@@ -1,4 +1,4 @@
-//! Who asks, as a backend is told: in headers that only this server's front-proxy certificate makes believable.
+//! The headers that pass the user to a backend, which trusts them because of this server's front-proxy certificate.
 
 use ferry_auth::User;
 use ferry_auth::user::MASTERS;
@@ -14,9 +14,9 @@ const RESERVED: &str = "x-remote-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unspeakable {
-    #[error("the user cannot be told to the API server behind: {0}")]
+    #[error("cannot pass the user to the aggregated API server: {0}")]
     Value(#[from] InvalidHeaderValue),
-    #[error("the user cannot be told to the API server behind: {0}")]
+    #[error("cannot pass the user to the aggregated API server: {0}")]
     Name(#[from] http::header::InvalidHeaderName),
 }
 

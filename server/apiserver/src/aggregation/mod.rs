@@ -1,5 +1,5 @@
-//! API servers besides this one (`apiregistration.k8s.io`): an APIService says which Service answers for a version of a
-//! group, and requests for it are passed on there.
+//! Aggregated API servers (`apiregistration.k8s.io`): an APIService names the Service that serves a version of a group, and
+//! this server proxies requests for that version.
 //!
 //! ```text
 //!   APIServices ──► Aggregation ──► the picture of what is served ──► filters ──► proxy ──► backend
@@ -42,7 +42,7 @@ use self::availability::Condition;
 use self::backend::Backend;
 pub use self::backend::FrontProxy;
 use self::fetched::Fetched;
-use self::registration::{Action, GROUP, Known, PLURAL, Registration};
+use self::registration::{Action, GROUP, KnownApiService, PLURAL, Registration};
 use crate::api::Api;
 use crate::request_info::RequestInfo;
 use crate::served::Served;
@@ -127,7 +127,7 @@ pub struct Aggregation {
     client: Client,
     cache: Arc<Cache>,
     front_proxy: Arc<FrontProxy>,
-    known: BTreeMap<Arc<str>, Known>,
+    known: BTreeMap<Arc<str>, KnownApiService>,
     /// What this server should have registered, and the picture that this was read off.
     wanted: (Arc<Served>, BTreeMap<String, Registration>),
     backends: BTreeMap<Arc<str>, RunningBackend>,
@@ -213,7 +213,8 @@ impl Aggregation {
             }
             match Registration::read(entry) {
                 Ok(registration) => {
-                    self.known.insert(name.clone(), Known { revision: entry.revision, registration });
+                    self.known
+                        .insert(name.clone(), KnownApiService { revision: entry.revision, registration });
                 }
                 Err(error) => tracing::error!(%name, %error, "an APIService cannot be read"),
             }
@@ -265,7 +266,7 @@ impl Aggregation {
                 services.delete(name, &params).await.map(drop)
             }
             Action::TellLocal(name) => {
-                return tell(&self.client, &self.cache, name, &Condition::local()).await;
+                return write_condition(&self.client, &self.cache, name, &Condition::local()).await;
             }
         };
         unless_changed(written)
@@ -281,7 +282,7 @@ impl Aggregation {
         self.backends.retain(|name, followed| {
             known.get(name).is_some_and(|now| now.registration.has_same_backend(&followed.registration))
         });
-        for (name, Known { registration, .. }) in &self.known {
+        for (name, KnownApiService { registration, .. }) in &self.known {
             // Registrations are always this server's own, or one that leads astray could not be taken back.
             let Some(service) = registration.service.as_ref().filter(|_| registration.group != GROUP) else {
                 continue;
@@ -356,7 +357,7 @@ impl Follower {
         loop {
             let started = Instant::now();
             let condition = availability::check(&self.registry, &self.backend).await;
-            let told = tell(&self.client, &self.cache, &self.name, &condition).await;
+            let told = write_condition(&self.client, &self.cache, &self.name, &condition).await;
             if let Err(error) = &told {
                 tracing::warn!(name = %self.name, %error, "the condition of an APIService cannot be written");
             }
@@ -437,8 +438,13 @@ fn dynamic(object: Value) -> Result<DynamicObject, Status> {
         .map_err(|error| Status::internal(format!("an APIService is no object: {error}")))
 }
 
-/// Writes the condition where the APIService does not have it.
-async fn tell(client: &Client, cache: &Cache, name: &str, condition: &Condition) -> Result<(), Status> {
+/// Writes the condition if the APIService does not have it yet.
+async fn write_condition(
+    client: &Client,
+    cache: &Cache,
+    name: &str,
+    condition: &Condition,
+) -> Result<(), Status> {
     let Some(entry) = cache.get(name) else { return Ok(()) };
     let mut object = entry.read_object()?;
     let Some(status) = condition.put(&object, Timestamp::now()) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! A request's way to the API server that answers for it. Everything passes through as it comes: bodies and answers as
-//! streams, upgraded connections byte for byte.
+//! Proxies a request to an aggregated API server: streams bodies and responses, and copies upgraded connections byte for
+//! byte.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,4 @@
-//! APIServices as this server reads them, and those that it makes itself: one for each version of a group that it answers
-//! for. Pure.
+//! APIServices: parses them, and computes those that this server creates, one for each group version that it serves. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub struct Registration {
     pub is_local: bool,
 }
 
-/// An APIService that there is.
-pub struct Known {
+/// An existing APIService.
+pub struct KnownApiService {
     pub revision: Revision,
     pub registration: Registration,
 }
@@ -173,7 +172,7 @@ pub enum Action {
 /// What is to be done about the APIServices that there are. `first`: the server has just started.
 pub fn plan(
     wanted: &BTreeMap<String, Registration>,
-    current: &BTreeMap<Arc<str>, Known>,
+    current: &BTreeMap<Arc<str>, KnownApiService>,
     first: bool,
 ) -> Vec<Action> {
     let is_kept = |managed: Managed| match managed {
@@ -184,7 +183,7 @@ pub fn plan(
     let missing = wanted.iter().filter(|(name, _)| !current.contains_key(name.as_str()));
     let missing = missing.filter(|(_, wanted)| is_kept(wanted.managed));
     let mut actions: Vec<Action> = missing.map(|(name, _)| Action::Create(name.clone())).collect();
-    for (name, Known { registration: current, .. }) in current {
+    for (name, KnownApiService { registration: current, .. }) in current {
         match wanted.get(&**name) {
             None if is_kept(current.managed) => actions.push(Action::Delete(name.to_string())),
             Some(wanted) if is_kept(current.managed) && !current.has_same_spec(wanted) => {
@@ -223,7 +222,7 @@ mod tests {
         let wanted = wanted.map(|managed| ("v1.g".to_string(), registration(managed, false)));
         let current = current.map(|(managed, service)| {
             let registration = registration(managed, service);
-            (Arc::from("v1.g"), Known { revision: Revision::default(), registration })
+            (Arc::from("v1.g"), KnownApiService { revision: Revision::default(), registration })
         });
         let found = plan(&wanted.into_iter().collect(), &current.into_iter().collect(), first);
         assert_eq!(found, expected);

@@ -1,5 +1,5 @@
-//! A definition that is deleted takes its objects with it: they are deleted first, and the finalizer is removed when
-//! none is left. Objects that others hold by finalizers are waited for.
+//! Deletes the objects of a deleted definition, waits for those with finalizers, and then removes the definition's
+//! finalizer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Cleanup {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(definition = %self.definition.name, %error, "a definition cannot be emptied, trying again");
+                    tracing::warn!(definition = %self.definition.name, %error, "cannot delete the objects of a definition, trying again");
                 }
             }
             tokio::select! {

@@ -1,5 +1,5 @@
 //! CustomResourceDefinitions become served resources. One task follows the definitions: it accepts their names,
-//! makes their rows and caches, and swaps the picture of what is served. What it decides about a definition's
+//! creates their rows and caches, and replaces the snapshot of served resources. What it decides about a definition's
 //! status is pure ([`names`]); the deletion of a definition empties it first ([`cleanup`]).
 
 mod cleanup;
@@ -42,23 +42,23 @@ pub struct Definitions {
     cache: Arc<Cache>,
     /// What is served whatever definitions there are.
     builtin: Vec<Place>,
-    known: BTreeMap<Arc<str>, Known>,
-    /// Definitions, by uid, that are being emptied.
+    known: BTreeMap<Arc<str>, KnownDefinition>,
+    /// Uids of the definitions whose objects are being deleted.
     emptying: HashSet<String>,
     stop: CancellationToken,
 }
 
-/// A definition as it was last seen.
-struct Known {
+/// The last seen state of a definition.
+struct KnownDefinition {
     revision: Revision,
     definition: Definition,
     served: Option<Serving>,
-    /// What is to be said of it is written, or was found to be.
-    is_told: bool,
+    /// Whether its status is up to date.
+    status_written: bool,
 }
 
 struct Serving {
-    /// What the rows were made of.
+    /// The definition that the rows were made from.
     made_of: Definition,
     source: Arc<Source>,
     resource: Arc<Resource>,
@@ -151,12 +151,12 @@ impl Definitions {
         let untold = self
             .known
             .iter()
-            .filter(|(_, known)| !known.is_told || (changed && known.definition.is_in_conflict()));
+            .filter(|(_, known)| !known.status_written || (changed && known.definition.is_in_conflict()));
         let untold: Vec<Arc<str>> = untold.map(|(name, _)| name.clone()).collect();
         for entry in untold.iter().filter_map(|name| snapshot.get(name)) {
-            let told = self.tell(entry).await;
+            let told = self.update_status(entry).await;
             if let Some(known) = self.known.get_mut(&entry.key) {
-                known.is_told = told.is_ok();
+                known.status_written = told.is_ok();
             }
             if let Err(error) = told {
                 is_done = false;
@@ -188,7 +188,7 @@ impl Definitions {
         self.empty(&object, &definition, served.as_ref());
         self.known.insert(
             entry.key.clone(),
-            Known { revision: entry.revision, definition, served, is_told: false },
+            KnownDefinition { revision: entry.revision, definition, served, status_written: false },
         );
         Ok(changed)
     }
@@ -259,8 +259,8 @@ impl Definitions {
         self.api.change_served(|served| served.with_places(places));
     }
 
-    /// Writes what is to be said of a definition: whether its names are accepted, and that it is served.
-    async fn tell(&mut self, entry: &Entry) -> Result<(), Status> {
+    /// Writes the conditions of a definition: NamesAccepted and Established.
+    async fn update_status(&mut self, entry: &Entry) -> Result<(), Status> {
         let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
         let definitions = self.known.iter().filter(|(name, _)| **name != entry.key);
         let others = names::Others {

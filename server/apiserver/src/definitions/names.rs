@@ -1,4 +1,4 @@
-//! What a definition's status says: the names it got, and whether it is served. Pure.
+//! The status of a definition: its accepted names, and whether it is served. Pure.
 
 use ferry_api::{Kind, Object};
 use ferry_registry::custom_resources::approval::{self, Approval};

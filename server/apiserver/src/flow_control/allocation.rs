@@ -6,22 +6,22 @@ const LEAST_TARGET: f64 = 0.001;
 const STEPS: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Wanted {
+pub struct AllocationItem {
     pub lower: f64,
     pub upper: f64,
     pub target: f64,
 }
 
-impl Wanted {
+impl AllocationItem {
     fn at(&self, fraction: f64) -> f64 {
         (self.target.max(LEAST_TARGET) * fraction).clamp(self.lower, self.upper)
     }
 }
 
 /// The allocations, which sum to `total`, and the fraction. `None` where the bounds allow no such sum.
-pub fn allocate(total: f64, wanted: &[Wanted]) -> Option<(Vec<f64>, f64)> {
+pub fn allocate(total: f64, wanted: &[AllocationItem]) -> Option<(Vec<f64>, f64)> {
     let sum = |fraction: f64| wanted.iter().map(|wanted| wanted.at(fraction)).sum::<f64>();
-    let is_sound = |wanted: &Wanted| wanted.lower >= 0.0 && wanted.upper >= wanted.lower;
+    let is_sound = |wanted: &AllocationItem| wanted.lower >= 0.0 && wanted.upper >= wanted.lower;
     let highest =
         wanted.iter().map(|wanted| wanted.upper / wanted.target.max(LEAST_TARGET)).fold(0.0, f64::max);
     if !wanted.iter().all(is_sound) || sum(0.0) > total + 1e-6 || sum(highest) < total - 1e-6 {
@@ -44,9 +44,9 @@ mod tests {
     use super::*;
 
     fn check(total: f64, wanted: &[(f64, f64, f64)], expected: Option<&[f64]>) {
-        let wanted: Vec<Wanted> = wanted
+        let wanted: Vec<AllocationItem> = wanted
             .iter()
-            .map(|(lower, target, upper)| Wanted { lower: *lower, target: *target, upper: *upper })
+            .map(|(lower, target, upper)| AllocationItem { lower: *lower, target: *target, upper: *upper })
             .collect();
         let found = allocate(total, &wanted).map(|(found, _)| found);
         match (&found, expected) {

@@ -159,73 +159,74 @@ fn level(
 
 pub fn flow_schemas() -> Vec<Boot<FlowSchema>> {
     let everybody = || groups(&["system:unauthenticated", "system:authenticated"]);
-    let nodes = || groups(&["system:nodes"]);
-    let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
     let manager = || user("system:kube-controller-manager");
     let scheduler = || user("system:kube-scheduler");
-    let lead = resources(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false);
-    let node_objects = resources(&["*"], "", &["nodes", "nodes/status"], true);
-    let node_leases = resources(&["*"], "coordination.k8s.io", &["leases"], false);
-    let everything = |subjects: Vec<Value>| {
-        json!({
-            "subjects": subjects,
-            "resourceRules": [resources(&["*"], "*", &["*"], true)],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-        })
-    };
-    let probes = json!({
-        "subjects": everybody(),
-        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}],
-    });
-    let leaders = vec![manager(), scheduler(), kube_system_accounts()];
+    let masters = everything(groups(&["system:masters"]));
+    let nodes = everything(groups(&["system:nodes"]));
+    let accounts = everything(groups(&["system:serviceaccounts"]));
+    let system_accounts = everything(vec![kube_system_accounts()]);
+    let leaders = leases_of(vec![manager(), scheduler(), kube_system_accounts()]);
+    let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
+    let (manager, scheduler) = (everything(vec![manager()]), everything(vec![scheduler()]));
     vec![
-        schema(EXEMPT, true, EXEMPT, 1, None, everything(groups(&["system:masters"]))),
-        schema(CATCH_ALL, true, CATCH_ALL, 10_000, by_user, everything(everybody())),
-        schema("system-nodes", false, "system", 500, by_user, everything(nodes())),
-        schema(
-            "system-node-high",
-            false,
-            "node-high",
-            400,
-            by_user,
-            json!({"subjects": nodes(), "resourceRules": [node_objects, node_leases]}),
-        ),
-        schema("probes", false, EXEMPT, 2, None, probes),
-        schema(
-            "system-leader-election",
-            false,
-            "leader-election",
-            100,
-            by_user,
-            json!({"subjects": leaders, "resourceRules": [lead]}),
-        ),
-        schema(
-            "kube-controller-manager",
-            false,
-            "workload-high",
-            800,
-            by_namespace,
-            everything(vec![manager()]),
-        ),
-        schema("kube-scheduler", false, "workload-high", 800, by_namespace, everything(vec![scheduler()])),
-        schema(
-            "kube-system-service-accounts",
-            false,
-            "workload-high",
-            900,
-            by_namespace,
-            everything(vec![kube_system_accounts()]),
-        ),
-        schema(
-            "service-accounts",
-            false,
-            "workload-low",
-            9000,
-            by_user,
-            everything(groups(&["system:serviceaccounts"])),
-        ),
-        schema("global-default", false, "global-default", 9900, by_user, everything(everybody())),
+        mandatory(EXEMPT, EXEMPT, 1, None, masters),
+        mandatory(CATCH_ALL, CATCH_ALL, 10_000, by_user, everything(everybody())),
+        suggested("system-nodes", "system", 500, by_user, nodes),
+        suggested("system-node-high", "node-high", 400, by_user, node_heartbeats()),
+        suggested("probes", EXEMPT, 2, None, probes(everybody())),
+        suggested("system-leader-election", "leader-election", 100, by_user, leaders),
+        suggested("kube-controller-manager", "workload-high", 800, by_namespace, manager),
+        suggested("kube-scheduler", "workload-high", 800, by_namespace, scheduler),
+        suggested("kube-system-service-accounts", "workload-high", 900, by_namespace, system_accounts),
+        suggested("service-accounts", "workload-low", 9000, by_user, accounts),
+        suggested("global-default", "global-default", 9900, by_user, everything(everybody())),
     ]
+}
+
+fn mandatory(
+    name: &str,
+    level: &str,
+    precedence: i32,
+    distinguisher: Option<&str>,
+    rule: Value,
+) -> Boot<FlowSchema> {
+    schema(name, true, level, precedence, distinguisher, rule)
+}
+
+fn suggested(
+    name: &str,
+    level: &str,
+    precedence: i32,
+    distinguisher: Option<&str>,
+    rule: Value,
+) -> Boot<FlowSchema> {
+    schema(name, false, level, precedence, distinguisher, rule)
+}
+
+fn everything(subjects: Vec<Value>) -> Value {
+    json!({
+        "subjects": subjects,
+        "resourceRules": [resources(&["*"], "*", &["*"], true)],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    })
+}
+
+fn probes(subjects: Vec<Value>) -> Value {
+    json!({
+        "subjects": subjects,
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}],
+    })
+}
+
+fn leases_of(leaders: Vec<Value>) -> Value {
+    let leases = resources(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false);
+    json!({"subjects": leaders, "resourceRules": [leases]})
+}
+
+fn node_heartbeats() -> Value {
+    let nodes = resources(&["*"], "", &["nodes", "nodes/status"], true);
+    let leases = resources(&["*"], "coordination.k8s.io", &["leases"], false);
+    json!({"subjects": groups(&["system:nodes"]), "resourceRules": [nodes, leases]})
 }
 
 fn schema(

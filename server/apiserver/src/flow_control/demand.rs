@@ -1,5 +1,4 @@
-//! How many seats a priority level could use, over one adjustment period: average, deviation and highest value, weighted by
-//! time.
+//! The demand for seats of a priority level in an adjustment period: average, deviation and maximum, weighted by time.
 
 use std::time::Instant;
 

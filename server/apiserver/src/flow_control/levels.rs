@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::flowcontrol::v1::PriorityLevelConfiguration;
 
-use super::allocation::{Wanted, allocate};
+use super::allocation::{AllocationItem, allocate};
 use super::classify::EXEMPT;
 use super::demand::Observed;
 use super::queue_set::{Mode, QueueSet, Queuing};
@@ -202,9 +202,13 @@ impl Levels {
         let least: usize = limited.iter().map(|level| level.least()).sum();
         let wanted = |level: &&Level| {
             let lower = level.least() as f64;
-            Wanted { lower, upper: (level.upper as f64).max(lower), target: level.smoothed.max(lower) }
+            AllocationItem {
+                lower,
+                upper: (level.upper as f64).max(lower),
+                target: level.smoothed.max(lower),
+            }
         };
-        let wanted: Vec<Wanted> = limited.iter().map(wanted).collect();
+        let wanted: Vec<AllocationItem> = limited.iter().map(wanted).collect();
         let allocated: Vec<f64> = if remaining <= lower {
             self.fair_fraction = 0.0;
             limited.iter().map(|level| level.lower as f64).collect()

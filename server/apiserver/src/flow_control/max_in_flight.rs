@@ -1,4 +1,4 @@
-//! Without priority and fairness: so many requests at once that read, and so many that write.
+//! Limits without priority and fairness: concurrent reading and mutating requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -42,7 +42,7 @@ use self::levels::{LevelSpec, Levels};
 use self::max_in_flight::{InFlight, MaxInFlight};
 use self::metrics::Metrics;
 use self::queue_set::{Description, Start, Ticket};
-pub use self::watch_count::Counted;
+pub use self::watch_count::CountedWatch;
 use self::watch_count::WatchCount;
 pub use self::work_estimate::Stored;
 use self::work_estimate::{WorkEstimate, estimate};
@@ -148,7 +148,7 @@ impl FlowControl {
     }
 
     /// Counts a watch, for the width of the writes that it hears of.
-    pub fn count_watch(&self, info: &RequestInfo) -> Option<Counted> {
+    pub fn count_watch(&self, info: &RequestInfo) -> Option<CountedWatch> {
         match self {
             FlowControl::Fairness(fairness) => Some(fairness.watches.add(info)),
             FlowControl::MaxInFlight(_) => None,
@@ -263,7 +263,7 @@ impl Fairness {
         for (name, level) in &objects.levels {
             match LevelSpec::read(level) {
                 Some(spec) => _ = specs.insert(name.as_str().into(), spec),
-                None => tracing::warn!(name, "a PriorityLevelConfiguration is broken and has no effect"),
+                None => tracing::warn!(name, "a PriorityLevelConfiguration is invalid and has no effect"),
             }
         }
         for boot in bootstrap::priority_levels().iter().filter(|boot| boot.mandatory) {

@@ -1,4 +1,4 @@
-//! What `Retry-After` says: it doubles while a priority level goes on refusing requests, and falls by one when it does not.
+//! The value of `Retry-After`: it doubles while a priority level keeps refusing requests, and decreases by one otherwise.
 
 use std::collections::VecDeque;
 

@@ -18,18 +18,18 @@ pub struct WatchCount {
 }
 
 /// A watch, until it is dropped.
-pub struct Counted {
+pub struct CountedWatch {
     all: Arc<WatchCount>,
     resource: Resource,
     scope: Scope,
 }
 
 impl WatchCount {
-    pub fn add(self: &Arc<Self>, info: &RequestInfo) -> Counted {
+    pub fn add(self: &Arc<Self>, info: &RequestInfo) -> CountedWatch {
         let resource = (info.group.clone(), info.resource.clone());
         let scope = (info.namespace.clone(), info.authorized_name().to_string());
         *self.counts.lock().entry(resource.clone()).or_default().entry(scope.clone()).or_default() += 1;
-        Counted { all: self.clone(), resource, scope }
+        CountedWatch { all: self.clone(), resource, scope }
     }
 
     pub fn reached_by(&self, info: &RequestInfo) -> usize {
@@ -47,7 +47,7 @@ impl WatchCount {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedWatch {
     fn drop(&mut self) {
         let mut counts = self.all.counts.lock();
         let Some(scopes) = counts.get_mut(&self.resource) else { return };

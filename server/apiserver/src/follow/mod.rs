@@ -1,5 +1,5 @@
-//! Keeps deciders up to date from the registry's caches: what RBAC, the Node authorizer and bootstrap tokens
-//! know comes from here. The caches hold every object already, so nothing is kept a second time.
+//! Feeds RBAC, the Node authorizer and bootstrap tokens from the registry's caches, which hold all objects already, so no
+//! object is in memory twice.
 
 mod pod_references;
 

@@ -1,5 +1,5 @@
-//! What a pod lets its node read, found in the pod's text: that is asked for each of a pod's many changes, and most of
-//! them change nothing of it.
+//! The objects that a pod lets its node read, extracted from the pod's JSON text without decoding it, since most changes of
+//! a pod do not affect them.
 
 use std::sync::LazyLock;
 

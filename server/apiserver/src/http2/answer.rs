@@ -1,4 +1,4 @@
-//! An answer on its way into HTTP/2: its head, and the body that follows.
+//! Sends a response over HTTP/2: its head, and the body that follows.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

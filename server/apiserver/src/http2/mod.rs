@@ -1,6 +1,6 @@
-//! One HTTP/2 connection. Each request has a task of its own until it has no more to say for now; a body that goes on from
-//! there (a watch, a log) is sent by the connection's own task. An event that concerns hundreds of watches then wakes one task
-//! for each connection, not one for each watch, and what they all have to say leaves together.
+//! One HTTP/2 connection. Each request has its own task until its response is idle. The connection's task sends the rest of
+//! long bodies (watches, logs). An event for hundreds of watches therefore wakes one task per connection instead of one per
+//! watch, and their frames leave in one write.
 //!
 //! ```text
 //!   requests ─▶ a task each ─▶ head, what is there ─────▶ h2 ─▶ gathered ─▶ TLS ─▶ socket
@@ -11,7 +11,7 @@
 //! wake-ups, since h2 wakes whoever it gives capacity to.
 
 mod answer;
-mod gathered;
+mod coalesced_writes;
 mod received;
 
 use std::pin::Pin;
@@ -35,7 +35,7 @@ use crate::body::Response;
 use crate::poll_when_woken::PollWhenWoken;
 use crate::server::{Failure, HANDSHAKE};
 use answer::Sending;
-use gathered::Gathered;
+use coalesced_writes::CoalescedWrites;
 use received::Received;
 
 /// Upstream's limit: what a client wants beyond it waits on its side.
@@ -61,7 +61,7 @@ where
     H: Fn(http::Request<Received>) -> F + Unpin,
     F: Future<Output = Response> + Send + 'static,
 {
-    let io = Gathered::new(io);
+    let io = CoalescedWrites::new(io);
     let (writer, heard, expecting) = (io.writer(), io.heard(), io.expecting());
     let mut builder = Builder::new();
     builder
@@ -90,7 +90,7 @@ where
 }
 
 struct Serving<IO, H> {
-    connection: Connection<Gathered<IO>, Bytes>,
+    connection: Connection<CoalescedWrites<IO>, Bytes>,
     handle: H,
     /// Bodies that go on.
     sending: FuturesUnordered<Sending>,
@@ -177,7 +177,7 @@ async fn answer<F: Future<Output = Response>>(
             }
         }
         Err(error) => {
-            tracing::debug!(%error, "an answer could not be sent");
+            tracing::debug!(%error, "cannot send a response");
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
         }
     }

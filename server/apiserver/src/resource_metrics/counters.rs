@@ -1,4 +1,4 @@
-//! A kubelet's `/metrics/resource`, read, and what two of its pages say together. Pure.
+//! Parses a kubelet's `/metrics/resource`, and computes the usage between two samples. Pure.
 
 use std::collections::HashMap;
 

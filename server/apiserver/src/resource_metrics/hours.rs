@@ -1,5 +1,4 @@
-//! What the nodes used together in the last hours, for the plots of the page: looked at once a minute, so that they are there
-//! when somebody opens it.
+//! The usage of all nodes in the last hours, sampled once a minute, for the plots of the web page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,14 +54,14 @@ pub async fn follow(api: Arc<Api>, stop: CancellationToken) {
     // Looking is no part of any story.
     let silent = ferry_trace::span("usage").unsampled();
     while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
-        if let Some(sample) = silent.in_scope(look(&api)).await {
+        if let Some(sample) = silent.in_scope(sample(&api)).await {
             api.hours.add(sample);
         }
     }
 }
 
-/// Nothing where no node tells.
-async fn look(api: &Api) -> Option<Sample> {
+/// `None` if no node reports its usage.
+async fn sample(api: &Api) -> Option<Sample> {
     let nodes = api.registry.resource(&GroupResource::new("", "nodes"))?;
     let names: Vec<String> = nodes.cache.snapshot().0.keys().map(ToString::to_string).collect();
     let used = futures::stream::iter(names)

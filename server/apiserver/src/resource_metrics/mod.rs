@@ -1,6 +1,6 @@
-//! `metrics.k8s.io`: what nodes and pods use, for `kubectl top` and autoscalers. Upstream leaves this to
-//! metrics-server, which scrapes every kubelet all the time; here a kubelet is asked when somebody asks, and
-//! an answer serves everybody for a few seconds.
+//! `metrics.k8s.io`: resource usage of nodes and pods, for `kubectl top` and autoscalers. Upstream leaves this to
+//! metrics-server, which scrapes every kubelet periodically. This server queries a kubelet on demand and caches the
+//! response for a few seconds.
 //!
 //! [`hours`] is the exception: a look a minute for the plots of the page.
 //!
@@ -8,7 +8,7 @@
 
 mod counters;
 pub mod hours;
-mod look;
+mod kubelets;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::counters::{Usage, Window};
-pub use self::look::Kubelets;
+pub use self::kubelets::Kubelets;
 use crate::api::Api;
 use crate::body::Response;
-use crate::negotiate::wanted;
+use crate::negotiate::negotiate;
 use crate::request::Request;
 use crate::respond;
 use crate::verbs::ALL_VIEWS;
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 32;
 
 pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Result<Response, Status> {
     let _span = ferry_trace::span("apiserver.resourceMetrics");
-    let wanted = wanted(&request.headers, ALL_VIEWS)?;
+    let media_type = negotiate(&request.headers, ALL_VIEWS)?;
     let info = &request.info;
     let columns = ferry_registry::kinds::strategy(kind).columns(&kind.version);
     // The measured objects bear the names, labels and fields of what is measured.
@@ -46,13 +46,13 @@ pub async fn answer(api: &Arc<Api>, request: &Request, kind: &Arc<Kind>) -> Resu
         let entry = measured.cache.get(&measured.key(&info.namespace, &info.name)).ok_or_else(missing)?;
         let object = entry.read_object()?;
         let metrics = measure(api, kind, vec![object]).await.pop().ok_or_else(missing)?;
-        return respond::made(request, kind, columns, metrics, wanted);
+        return respond::made(request, kind, columns, metrics, media_type);
     }
     let filter = filter(request, kind, &measured)?;
     let selected = api.registry.select(&measured, &filter).await?;
     let objects = selected.iter().map(|entry| entry.read_object()).collect::<Result<_, _>>()?;
     let metrics = measure(api, kind, objects).await;
-    respond::objects(request, kind, columns, metrics, serde_json::json!({}), wanted)
+    respond::objects(request, kind, columns, metrics, serde_json::json!({}), media_type)
 }
 
 /// Errors call the resource by its kind, as metrics-server's do: `podmetrics.metrics.k8s.io`.

@@ -1,4 +1,4 @@
-//! `pods/NAME/eviction`: a delete that asks the disruption budgets first.
+//! `pods/NAME/eviction`: a delete that respects disruption budgets.
 
 use ferry_api::selector::LabelSelector;
 use ferry_api::status::Cause;
@@ -17,7 +17,7 @@ use crate::respond;
 use crate::verbs::Target;
 
 pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let gvk = GroupVersionKind::new("policy", "v1", "Eviction");
     let mut eviction = read(target.request, target.kind, &gvk)?;
     if !eviction.name().is_empty() && eviction.name() != target.request.info.name {
@@ -40,7 +40,7 @@ pub async fn evict(target: Target<'_>) -> Result<Response, Status> {
     target.api.registry.delete(&call, &delete).await?;
     let mut status = Status::success();
     status.code = 201;
-    Ok(respond::status_as(&status, wanted))
+    Ok(respond::status_as(&status, media_type))
 }
 
 fn delete_options(eviction: &Object) -> Result<DeleteOptions, Status> {

@@ -1,4 +1,4 @@
-//! Actions on subresources, and the kinds that are such actions themselves (Binding, the reviews).
+//! Actions: subresources, and kinds that are never stored (Binding, the reviews).
 
 pub mod eviction;
 pub mod pod_binding;

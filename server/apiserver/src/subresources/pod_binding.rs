@@ -1,4 +1,4 @@
-//! `pods/NAME/binding`: the scheduler's word. It sets the node once, and nothing else can.
+//! `pods/NAME/binding`: sets the node of a pod, once. No other request can set it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -41,7 +41,7 @@ fn read(request: &Request) -> Result<Object, Status> {
 }
 
 async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let options = target.request.write_options("CreateOptions")?;
     let call = Call { subresource: "binding", ..target.call(&options) };
     admit_unstored(&call, &binding_kind(), &mut binding).await?;
@@ -72,7 +72,7 @@ async fn bind_pod(target: Target<'_>, mut binding: Object) -> Result<Response, S
     target.api.registry.update(&call, change).await?;
     let mut status = Status::success();
     status.code = 201;
-    Ok(respond::status_as(&status, wanted))
+    Ok(respond::status_as(&status, media_type))
 }
 
 /// The pod on its node. Pure; refuses a pod that is bound, deleted or gated.

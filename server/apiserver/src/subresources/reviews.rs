@@ -1,5 +1,4 @@
-//! Reviews: questions about identity and access, answered from the server's own authenticators and
-//! authorizers.
+//! Reviews of tokens and access, decided by the server's own authenticators and authorizers.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::actions::Review;
 use crate::api::Api;
 use crate::body::Response;
-use crate::negotiate::{View, wanted};
+use crate::negotiate::{View, negotiate};
 use crate::request::Request;
 use crate::respond;
 use crate::verbs::Target;
@@ -24,7 +23,7 @@ pub async fn review(
     kind: &Kind,
     review: Review,
 ) -> Result<Response, Status> {
-    let wanted = wanted(&request.headers, &[View::Whole])?;
+    let media_type = negotiate(&request.headers, &[View::Whole])?;
     let options = request.write_options("CreateOptions")?;
     let mut object = request.decode_as(kind, options.validation)?;
     let sent = metadata_of(&object, kind, &options.manager, &request.info.namespace);
@@ -60,14 +59,14 @@ pub async fn review(
         Review::Token => api.review_token(&object).await?,
     };
     object.0.insert("status".into(), status);
-    Ok(respond::object(201, object, wanted))
+    Ok(respond::object(201, object, media_type))
 }
 
 /// `serviceaccounts/NAME/token`: a token bound to its account.
 pub async fn token(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let object = target.api.request_token(target).await?;
-    Ok(respond::object(201, object, wanted))
+    Ok(respond::object(201, object, media_type))
 }
 
 /// A user as reviews show one.

@@ -7,7 +7,7 @@ use crate::body::Response;
 use crate::respond;
 
 pub async fn create(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     if target.kind.terminating {
         return Err(Status::new(
             405,
@@ -19,5 +19,5 @@ pub async fn create(target: Target<'_>) -> Result<Response, Status> {
     let object = target.request.decode(target.kind, target.resource, options.validation)?;
     let call = target.call(&options);
     let answer = target.api.registry.create(&call, object, false).await?;
-    respond::answer(target, 201, &answer, wanted).await
+    respond::answer(target, 201, &answer, media_type).await
 }

@@ -12,37 +12,37 @@ use crate::request::WriteOptions;
 use crate::respond;
 
 pub async fn delete(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let (options, write) = delete_options(target)?;
     let call = target.call(&write);
     match target.api.registry.delete(&call, &options).await? {
         Deleted::Gone(answer) if target.kind.returns_deleted => {
-            respond::answer(target, 200, &answer, wanted).await
+            respond::answer(target, 200, &answer, media_type).await
         }
         Deleted::Gone(answer) => {
             // Its name and uid are the same in every version.
             let object = respond::whole(target.resource, &target.resource.stored, &answer)?;
             let status = Status::deleted(&target.kind.group_resource(), object.name(), object.uid());
-            Ok(respond::status_as(&status, wanted))
+            Ok(respond::status_as(&status, media_type))
         }
         Deleted::Terminating(answer) => {
             let waits = options.orphan_dependents == Some(false)
                 || options.propagation_policy.as_deref() == Some("Foreground");
             let code = if waits { 202 } else { 200 };
-            respond::answer(target, code, &answer, wanted).await
+            respond::answer(target, code, &answer, media_type).await
         }
     }
 }
 
 pub async fn delete_collection(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let (options, write) = delete_options(target)?;
     let call = target.call(&write);
     let filter = read::filter(target)?;
     let revision = target.api.registry.wait_until_fresh(Freshness::Current).await?;
     let entries = target.api.registry.delete_collection(&call, &filter, &options).await?;
     let listed = Listed { entries, revision, next: None, remaining: None };
-    respond::list(target, listed, wanted).await
+    respond::list(target, listed, media_type).await
 }
 
 /// What is asked of the deletion, and what it shares with all writes.

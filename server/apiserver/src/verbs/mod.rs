@@ -20,7 +20,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::actions::{self, Action};
 use crate::api::Api;
 use crate::body::Response;
-use crate::negotiate::{Encoding, View, Wanted, wanted_of};
+use crate::negotiate::{Encoding, MediaType, View, negotiate_among};
 use crate::request::{Request, WriteOptions, namespace_of};
 use crate::request_info::{RequestInfo, segment_problem};
 use crate::served::Place;
@@ -157,11 +157,11 @@ impl<'a> Target<'a> {
         }
     }
 
-    pub fn wanted(&self) -> Result<Wanted, Status> {
+    pub fn media_type(&self) -> Result<MediaType, Status> {
         let whole: &[Encoding] = match self.kind.codec.has_protobuf() {
             true => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
             false => &[Encoding::Json, Encoding::Yaml],
         };
-        wanted_of(&self.request.headers, ALL_VIEWS, whole)
+        negotiate_among(&self.request.headers, ALL_VIEWS, whole)
     }
 }

@@ -22,7 +22,7 @@ pub(super) const APPLY_YAML: &str = "application/apply-patch+yaml";
 pub(super) const APPLY_JSON: &str = "application/apply-patch+json";
 
 pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let options = target.request.write_options("PatchOptions")?;
     let content_type =
         target.request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
@@ -47,7 +47,7 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
         let change = Change { transform: &transform, tracked: false, may_create: false, uid: None };
         target.api.registry.update(&call, change).await?
     };
-    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted).await
+    respond::answer(target, if created { 201 } else { 200 }, &answer, media_type).await
 }
 
 enum Patch<'a> {

@@ -4,7 +4,7 @@ use ferry_api::Status;
 use ferry_api::selector::{FieldSelector, LabelSelector};
 use ferry_registry::cache::Filter;
 use ferry_registry::conversion::Conversion;
-use ferry_registry::verbs::Answer;
+use ferry_registry::verbs::ResponseObject;
 use ferry_registry::verbs::list::{Continue, Freshness};
 
 use super::Target;
@@ -13,7 +13,7 @@ use crate::request::{BadRevision, namespace_of, revision};
 use crate::{continue_token, respond};
 
 pub async fn get(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let freshness = match target.request.query.text("resourceVersion") {
         "" => Freshness::Current,
         "0" => Freshness::Any,
@@ -22,11 +22,11 @@ pub async fn get(target: Target<'_>) -> Result<Response, Status> {
     let options = target.request.write_options("GetOptions")?;
     let call = target.call(&options);
     let entry = target.api.registry.get(&call, freshness).await?;
-    respond::answer(target, 200, &Answer::Entry(entry), wanted).await
+    respond::answer(target, 200, &ResponseObject::Entry(entry), media_type).await
 }
 
 pub async fn list(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let query = &target.request.query;
     // What is not more than nothing is no limit.
     let limit =
@@ -49,7 +49,7 @@ pub async fn list(target: Target<'_>) -> Result<Response, Status> {
         Some(from) if status.code == 410 => with_rest_of_the_list(status, from),
         _ => status,
     })?;
-    respond::list(target, listed, wanted).await
+    respond::list(target, listed, media_type).await
 }
 
 /// Who can live with a list of two revisions finds in the answer where to go on.

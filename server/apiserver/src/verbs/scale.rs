@@ -9,7 +9,7 @@ use ferry_registry::columns;
 use ferry_registry::verbs::create::managed_write;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
-use ferry_registry::verbs::{Admission, Answer, Call, Operation};
+use ferry_registry::verbs::{Admission, Call, Operation, ResponseObject};
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
@@ -19,13 +19,13 @@ use crate::request::WriteOptions;
 use crate::respond;
 
 pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let kind = if target.request.info.verb == "patch" { "PatchOptions" } else { "UpdateOptions" };
     let options = target.request.write_options(kind)?;
     let (admission, kind) = (ScaleAdmission(target), scale_kind());
     let call = Call { object_kind: Some(&kind), admission: &admission, ..target.call(&options) };
     let answer = match (target.request.info.verb, content_type(target)) {
-        ("get", _) => Answer::Entry(target.api.registry.get(&call, Freshness::Current).await?),
+        ("get", _) => ResponseObject::Entry(target.api.registry.get(&call, Freshness::Current).await?),
         ("patch", patch::APPLY_YAML | patch::APPLY_JSON) => {
             let applied = applied_replicas(target, &options)?;
             let (api_version, rows) = (target.kind.api_version(), target.kind.codec.field_rows());
@@ -49,7 +49,7 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     };
     let answer = target.resource.prepare_answer(&answer, target.kind).await?;
     let object = respond::whole(target.resource, target.kind, &answer)?;
-    Ok(respond::object(200, scale_of(target, &object)?, wanted))
+    Ok(respond::object(200, scale_of(target, &object)?, media_type))
 }
 
 /// Shows admission the scale of an object in its place: that is what the request is about.

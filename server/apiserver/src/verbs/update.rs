@@ -10,7 +10,7 @@ use crate::body::Response;
 use crate::respond;
 
 pub async fn update(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let options = target.request.write_options("UpdateOptions")?;
     let object = target.request.decode(target.kind, target.resource, options.validation)?;
     if object.name().is_empty() {
@@ -31,5 +31,5 @@ pub async fn update(target: Target<'_>) -> Result<Response, Status> {
         uid: None,
     };
     let (answer, created) = target.api.registry.update(&call, change).await?;
-    respond::answer(target, if created { 201 } else { 200 }, &answer, wanted).await
+    respond::answer(target, if created { 201 } else { 200 }, &answer, media_type).await
 }

@@ -1,4 +1,4 @@
-//! WATCH: a stream of events, each written once for all watchers of its sort.
+//! WATCH: a stream of events. Each event is encoded once for all watchers with the same media type.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -27,21 +27,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Target, read};
 use crate::body::{Body, Response};
-use crate::flow_control::{Counted, Seats};
-use crate::negotiate::{Encoding, View, Wanted};
+use crate::flow_control::{CountedWatch, Seats};
+use crate::negotiate::{Encoding, MediaType, View};
 use crate::poll_when_woken::PollWhenWoken;
 use crate::request::{LONGEST_WAIT, revision};
 use crate::{metrics, respond, table, websocket};
 
-/// How often a quiet watch hears how far the server has come.
+/// Period of the bookmarks of a watch without events.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// It hears of it once more this long before its end, so that its client goes on from there.
+/// The last bookmark precedes the watch's end by this, so that its client resumes from there.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
-/// Events that came together are sent together, up to about this much.
+/// Pending events are sent as one chunk of about this size at most.
 const CHUNK: usize = 64 * 1024;
 
 pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
-    let wanted = target.wanted()?;
+    let media_type = target.media_type()?;
     let query = &target.request.query;
     let bookmarks = query.flag("allowWatchBookmarks");
     let send_initial = match query.get("sendInitialEvents") {
@@ -51,30 +51,14 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
     let (start, ends_initial) =
         start(query.text("resourceVersion"), query.text("resourceVersionMatch"), send_initial, bookmarks)?;
     let filter = read::filter(target)?;
-    let frames = Frames {
-        registry: target.api.registry.clone(),
-        kind: target.kind.clone(),
-        resource: target.resource.clone(),
-        form: Form {
-            version: target.kind.api_version().into(),
-            encoding: match wanted.encoding {
-                Encoding::Protobuf => FormEncoding::Protobuf,
-                _ => FormEncoding::Json,
-            },
-        },
-        wanted,
-        table_query: wanted.view == View::Table,
-        include_object: query.text("includeObject").to_string(),
-        columns_sent: false,
-        in_lines: websocket::is_upgrade(&target.request.headers),
-    };
+    let frames = Frames::new(target, media_type);
     let deadline = Instant::now() + watch_duration(target, query.text("timeoutSeconds"))?;
     let watching = match target.api.registry.watch(target.resource, filter.clone(), start).await {
-        // An event tells it, as it does in the middle of a watch: there are clients that would try the same revision for ever
-        // after an answer with this code.
+        // As an ERROR event, like in the middle of a watch: after a response with this code some clients retry the same
+        // revision for ever.
         Err(status) if status.code == 410 => {
-            let told = frames.error(&status);
-            return answer(target, wanted, futures::stream::iter([told]));
+            let error = frames.error(&status);
+            return answer(target, media_type, futures::stream::iter([error]));
         }
         watching => watching?,
     };
@@ -101,22 +85,22 @@ pub async fn watch(target: Target<'_>) -> Result<Response, Status> {
         _running: metrics::long_running(&target.api.served(), target.request),
         sent: metrics::watch_events(target.kind),
     };
-    answer(target, wanted, stream)
+    answer(target, media_type, stream)
 }
 
 fn answer(
     target: Target<'_>,
-    wanted: Wanted,
+    media_type: MediaType,
     stream: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Result<Response, Status> {
     if websocket::is_upgrade(&target.request.headers) {
         return websocket::serve_lines(target.request, stream);
     }
-    let builder = http::Response::builder().status(200).header(CONTENT_TYPE, wanted.watch_content_type());
+    let builder = http::Response::builder().status(200).header(CONTENT_TYPE, media_type.watch_content_type());
     Ok(respond::finish(builder, Body::stream(stream)))
 }
 
-/// Where the watch begins, and whether a bookmark tells the end of the first objects.
+/// Where the watch begins, and whether a bookmark marks the end of the initial events.
 fn start(
     version: &str,
     rule: &str,
@@ -191,8 +175,8 @@ struct EventStream {
     ended: bool,
     /// Held while the initial events are sent.
     seats: Option<Seats>,
-    _counted: Option<Counted>,
-    _running: Option<metrics::Counted>,
+    _counted: Option<CountedWatch>,
+    _running: Option<metrics::GaugeGuard>,
     /// Counts events.
     sent: Arc<Counter>,
 }
@@ -325,7 +309,7 @@ struct Frames {
     resource: Arc<Resource>,
     /// How whole objects are written.
     form: Form,
-    wanted: Wanted,
+    media_type: MediaType,
     table_query: bool,
     include_object: String,
     columns_sent: bool,
@@ -334,7 +318,25 @@ struct Frames {
 }
 
 impl Frames {
-    /// A chunk of the first objects; it says how far it came, or `None` when it has come to the end.
+    fn new(target: Target<'_>, media_type: MediaType) -> Frames {
+        let encoding = match media_type.encoding {
+            Encoding::Protobuf => FormEncoding::Protobuf,
+            _ => FormEncoding::Json,
+        };
+        Frames {
+            registry: target.api.registry.clone(),
+            kind: target.kind.clone(),
+            resource: target.resource.clone(),
+            form: Form { version: target.kind.api_version().into(), encoding },
+            media_type,
+            table_query: media_type.view == View::Table,
+            include_object: target.request.query.text("includeObject").to_string(),
+            columns_sent: false,
+            in_lines: websocket::is_upgrade(&target.request.headers),
+        }
+    }
+
+    /// A chunk of the initial events; sets `sent_to` to the last key sent, or to `None` at the end.
     fn initial(
         &mut self,
         initial: &mut Initial,
@@ -370,7 +372,7 @@ impl Frames {
     }
 
     fn large_json(&self, entry: &Entry) -> Result<Option<Bytes>, Status> {
-        let is_json = self.wanted.view == View::Whole && self.wanted.encoding != Encoding::Protobuf;
+        let is_json = self.media_type.view == View::Whole && self.media_type.encoding != Encoding::Protobuf;
         if self.in_lines || !is_json || entry.json.len() < CHUNK / 2 {
             return Ok(None);
         }
@@ -396,21 +398,21 @@ impl Frames {
 
     /// Whole objects are written once per event; tables and partial objects per watcher.
     fn shared_frame(&mut self, change: Change, event: &Event) -> Result<Bytes, Status> {
-        if self.wanted.view != View::Whole {
+        if self.media_type.view != View::Whole {
             return self.frame(change, &event.shown(change));
         }
         event.frame(change, &self.form, |entry| self.whole_frame(change.as_str(), entry))
     }
 
     fn frame(&mut self, change: Change, entry: &Entry) -> Result<Bytes, Status> {
-        if self.wanted.view == View::Whole {
+        if self.media_type.view == View::Whole {
             return self.whole_frame(change.as_str(), entry);
         }
         let object = serde_json::from_slice(&self.resource.json_of(entry, &self.kind)?)
             .ok()
             .and_then(ferry_api::Object::from_value)
             .ok_or_else(|| Status::internal("an object of the cache cannot be read"))?;
-        let shown = match self.wanted.view {
+        let shown = match self.media_type.view {
             View::Table => {
                 let first = !std::mem::replace(&mut self.columns_sent, true);
                 let columns = self.resource.strategy.columns(&self.kind.version);
@@ -422,7 +424,7 @@ impl Frames {
     }
 
     fn whole_frame(&self, change: &str, entry: &Entry) -> Result<Bytes, Status> {
-        match self.wanted.encoding {
+        match self.media_type.encoding {
             Encoding::Protobuf => {
                 Ok(protobuf_frame(change, &respond::protobuf_of(&self.resource, &self.kind, entry)?))
             }
@@ -431,7 +433,7 @@ impl Frames {
     }
 
     fn value_frame(&self, change: &str, value: serde_json::Value) -> Result<Bytes, Status> {
-        if self.wanted.encoding != Encoding::Protobuf {
+        if self.media_type.encoding != Encoding::Protobuf {
             return Ok(json_frame(change, value.to_string().as_bytes()));
         }
         let object =
@@ -457,7 +459,7 @@ impl Frames {
             });
             return self.value_frame("BOOKMARK", table);
         }
-        let (api_version, kind) = match self.wanted.view {
+        let (api_version, kind) = match self.media_type.view {
             View::PartialMetadata => ("meta.k8s.io/v1".to_string(), "PartialObjectMetadata"),
             _ => (self.kind.api_version(), &*self.kind.kind),
         };

@@ -1,4 +1,4 @@
-//! One line of the audit log, and the request it grows from.
+//! An audit event, and the record of a request that it is made from.
 
 use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
@@ -169,7 +169,7 @@ impl Record {
         }
         let said = self.base.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
         if said != value {
-            tracing::warn!(key, said, value, "an audit annotation was set twice; the first stays");
+            tracing::warn!(key, said, value, "an audit annotation was set twice; keeping the first value");
         }
     }
 

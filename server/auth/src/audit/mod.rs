@@ -1,4 +1,4 @@
-//! What happened: who asked for what, when, and what became of it.
+//! Audit: records the user, the request, its time and its result.
 //!
 //! ```text
 //! filter ─▶ Policy::decide ─▶ Record ─▶ Event per stage ─▶ Audit::emit ─▶ bounded queue ─▶ sink

@@ -1,4 +1,4 @@
-//! The audit policy file: which requests are written down, and how much of them.
+//! The audit policy file: the audited requests and their levels.
 
 use std::{
     io,

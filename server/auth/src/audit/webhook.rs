@@ -1,4 +1,4 @@
-//! Events sent to a collector, as lists.
+//! The audit webhook: sends lists of events to a collector.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `--basic-auth-file`: passwords an administrator wrote down, `password,user,uid,"group1,group2"`.
+//! `--basic-auth-file`: passwords in a file, `password,user,uid,"group1,group2"`.
 
 use std::{collections::HashMap, path::Path};
 
@@ -22,7 +22,7 @@ impl BasicFile {
             };
             let identity = Identity::new(super::file_user(name, uid, groups));
             if users.insert(name.clone(), (Fingerprint::of(password.as_bytes()), identity)).is_some() {
-                tracing::warn!(line, "a user occurs twice in the basic auth file; the later record counts");
+                tracing::warn!(line, "a user occurs twice in the basic auth file; the later record applies");
             }
         }
         Ok(BasicFile(users))

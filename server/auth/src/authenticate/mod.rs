@@ -1,7 +1,7 @@
-//! Who is calling? A union of authenticators: the first that recognises the credentials wins.
+//! Authentication: a union of authenticators, of which the first that recognises the credentials wins.
 //!
-//! Credentials that are wrong are never taken for absent ones: if any authenticator objected and
-//! none recognised the caller, the request is refused, not treated as anonymous.
+//! Wrong credentials are not treated as absent: if an authenticator fails and none recognises the caller, the request is
+//! refused instead of being anonymous.
 
 mod anonymous;
 mod basic_file;

@@ -1,7 +1,7 @@
-//! Users vouched for by a front proxy, in headers.
+//! Users that a front proxy asserts in headers.
 //!
-//! The headers count only on a connection whose client certificate the front proxy's authority
-//! signed. Anybody else's are just headers, and the API server drops them.
+//! The headers are valid only on a connection with a client certificate that the front proxy's authority signed. From
+//! other clients the API server drops them.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! `--token-auth-file`: tokens an administrator wrote down, `token,user,uid,"group1,group2"`.
+//! `--token-auth-file`: tokens in a file, `token,user,uid,"group1,group2"`.
 
 use std::{collections::HashMap, path::Path, time::SystemTime};
 
@@ -26,7 +26,7 @@ impl TokenFile {
             }
             let user = super::file_user(name, uid, groups);
             if tokens.insert(Fingerprint::of(token.as_bytes()), Identity::new(user)).is_some() {
-                tracing::warn!(line, "a token occurs twice in the token file; the later record counts");
+                tracing::warn!(line, "a token occurs twice in the token file; the later record applies");
             }
         }
         Ok(TokenFile(tokens))

@@ -1,4 +1,4 @@
-//! Tokens somebody else knows: a TokenReview is posted for each.
+//! The token webhook: posts a TokenReview for each token.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! May they? A union of authorizers in the order `--authorization-mode` names them.
+//! Authorization: a union of authorizers, in the order of `--authorization-mode`.
 
 mod abac;
 pub mod node;

@@ -1,4 +1,4 @@
-//! Authorization by somebody else: a SubjectAccessReview is posted for every question.
+//! The authorization webhook: posts a SubjectAccessReview for each request.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! The roles and bindings a cluster starts with.
+//! The bootstrap roles and bindings.
 //!
 //! `policy.txt` holds upstream's as a table, `own.txt` those of Ferry's own paths; [`policy`] reads both,
 //! [`reconcile::plan`] says what an existing cluster lacks. Aggregated roles (`admin`, `edit`, `view`) are left empty here: a

@@ -1,5 +1,5 @@
-//! A value made of what caches hold (compiled webhooks, compiled policies): made when it is asked for, and again when one
-//! of the caches has changed since.
+//! A value that is derived from cached objects (compiled webhooks, compiled policies): computed on first use, and again
+//! after a change of one of the caches.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One object at one revision, as bytes: the JSON that goes out, and beside it what selectors ask for.
+//! One object at one revision: the JSON that clients receive, with the labels and fields for selectors.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! Which objects a list or watch is about: a place, labels and fields.
+//! The objects that a list or watch selects: namespace and name, labels, fields.
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
-//! Following a cache: whoever keeps something derived from objects (RBAC, the Node authorizer's graph, bootstrap tokens)
-//! is told what there is and every change after it, and what it derives never differs from the cache for longer than a
-//! change takes to arrive.
+//! Follows a cache: delivers the current objects and every later change to a consumer that derives state from them (RBAC,
+//! the Node authorizer's graph, bootstrap tokens), also across a relist.
 //!
 //! A follower that falls behind the ring, or whose cache is filled anew from the store, cannot be told the changes one
 //! by one. It is told the difference between what it was told so far and what there is. So the follower itself keeps

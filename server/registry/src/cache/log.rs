@@ -1,6 +1,5 @@
-//! The one follower of the store. Every watch cache is fed from a single stream of revisions, so there
-//! is one number that says how far the whole server has come: lists, bookmarks and answers to writes all
-//! use it.
+//! The single task that follows the store. It feeds every watch cache from one stream of revisions, so one revision
+//! describes the state of the whole server. Lists, bookmarks and responses to writes use it.
 //!
 //! A write is answered when its revision has been applied here; a read that must be fresh asks the store
 //! for its revision and waits for the same. Nobody polls.
@@ -168,7 +167,7 @@ impl Log {
             match ended {
                 // History was compacted past us: fill again; watchers are told to list again.
                 Error::Compacted { .. } => {
-                    tracing::warn!(%revision, "the store's history is gone, reading all of it again")
+                    tracing::warn!(%revision, "the store's history was compacted, listing again")
                 }
                 other => return other,
             }

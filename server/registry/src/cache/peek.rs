@@ -1,5 +1,5 @@
 //! Reads labels and selectable fields out of an object, or out of its JSON, skipping everything else. It runs once
-//! per written object, so nothing but what is asked for is allocated.
+//! per written object, so it allocates only the requested values.
 
 use std::fmt;
 

@@ -1,6 +1,5 @@
-//! The last objects that requests wrote, as they had them in memory. Much is written again at once (a pod is created,
-//! bound, and its status written three times within a second), and reading the pod out of its bytes is a quarter of a
-//! binding.
+//! Decoded copies of the objects that were written last. Many objects are written again soon (a pod is created, bound, and
+//! its status written three times within a second), and decoding the pod is a quarter of the cost of a binding.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Groups that belong to the Kubernetes project tell by an annotation who approved their API.
+//! The annotation that approves API groups of the Kubernetes project.
 
 /// The annotation that groups of the Kubernetes project need.
 pub const ANNOTATION: &str = "api-approved.kubernetes.io";

@@ -1,8 +1,8 @@
-//! APIService: who answers for a version of a group.
+//! APIService: the server of an API group's version.
 
 use ferry_api::{FieldErrors, Object, names};
 use jiff::Timestamp;
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec};
 use serde_json::json;
 
 use super::checks::{self, Path};
@@ -17,7 +17,7 @@ pub struct ApiServiceRules;
 const STATUSES: &[&str] = &["True", "False", "Unknown"];
 
 impl Rules<APIService> for ApiServiceRules {
-    /// What this server answers for itself is available as soon as it is told.
+    /// A local APIService is available at once.
     fn prepare_create(&self, object: &mut Object) {
         if object.get(&["spec", "service"]).is_some() {
             return;
@@ -65,33 +65,7 @@ impl Rules<APIService> for ApiServiceRules {
                 "must be positive and less than 1000",
             );
         }
-        let bundle = spec.ca_bundle.as_ref().map_or(0, |bundle| bundle.0.len());
-        let skips = spec.insecure_skip_tls_verify == Some(true);
-        let Some(backend) = &spec.service else {
-            if bundle > 0 {
-                errors.invalid(
-                    "spec.caBundle",
-                    format!("{bundle} bytes"),
-                    "local APIServices may not have a caBundle",
-                );
-            }
-            if skips {
-                errors.invalid(
-                    "spec.insecureSkipTLSVerify",
-                    true,
-                    "local APIServices may not have insecureSkipTLSVerify",
-                );
-            }
-            return;
-        };
-        for (field, value) in [("namespace", &backend.namespace), ("name", &backend.name)] {
-            if value.as_deref().unwrap_or_default().is_empty() {
-                errors.required(format!("spec.service.{field}"), "");
-            }
-        }
-        if skips && bundle > 0 {
-            errors.invalid("spec.insecureSkipTLSVerify", true, "may not be true if caBundle is present");
-        }
+        validate_backend(spec, errors);
     }
 
     fn judges_status(&self) -> bool {
@@ -118,6 +92,34 @@ impl Rules<APIService> for ApiServiceRules {
     /// The core group's is called "v1.", which is no DNS name.
     fn options(&self) -> StrategyOptions {
         StrategyOptions { name: NameRule::PathSegment, unconditional_update: false, ..StrategyOptions::PLAIN }
+    }
+}
+
+/// A local APIService, which this server serves itself, has no backend and no TLS settings.
+fn validate_backend(spec: &APIServiceSpec, errors: &mut FieldErrors) {
+    let bundle = spec.ca_bundle.as_ref().map_or(0, |bundle| bundle.0.len());
+    let skips = spec.insecure_skip_tls_verify == Some(true);
+    let Some(backend) = &spec.service else {
+        if bundle > 0 {
+            let value = format!("{bundle} bytes");
+            errors.invalid("spec.caBundle", value, "local APIServices may not have a caBundle");
+        }
+        if skips {
+            errors.invalid(
+                "spec.insecureSkipTLSVerify",
+                true,
+                "local APIServices may not have insecureSkipTLSVerify",
+            );
+        }
+        return;
+    };
+    for (field, value) in [("namespace", &backend.namespace), ("name", &backend.name)] {
+        if value.as_deref().unwrap_or_default().is_empty() {
+            errors.required(format!("spec.service.{field}"), "");
+        }
+    }
+    if skips && bundle > 0 {
+        errors.invalid("spec.insecureSkipTLSVerify", true, "may not be true if caBundle is present");
     }
 }
 

@@ -9,7 +9,7 @@ use ferry_patch::managed_fields;
 use ferry_store::{Committed, Compare, Durability, Error, Operation as StoreOperation, Revision, Txn};
 
 use super::list::Freshness;
-use super::{Answer, Call, Operation, initialize, store_failure};
+use super::{Call, Operation, ResponseObject, initialize, store_failure};
 use crate::cache::Entry;
 use crate::change;
 use crate::conversion::{self, Conversion};
@@ -25,7 +25,12 @@ const TRIES: usize = 32;
 impl Registry {
     /// `object` is in the version that the client speaks, with defaults set; `tracked` when field ownership is settled
     /// already (server-side apply).
-    pub async fn create(&self, call: &Call<'_>, mut object: Object, tracked: bool) -> Result<Answer, Status> {
+    pub async fn create(
+        &self,
+        call: &Call<'_>,
+        mut object: Object,
+        tracked: bool,
+    ) -> Result<ResponseObject, Status> {
         let generated = object.name().is_empty() && !object.meta_text("generateName").is_empty();
         let mut draws = 0;
         let resource_version = object.resource_version().to_string();
@@ -65,7 +70,7 @@ impl Registry {
         }
     }
 
-    async fn write_new(&self, call: &Call<'_>, object: &mut Object) -> Result<Answer, WriteFailure> {
+    async fn write_new(&self, call: &Call<'_>, object: &mut Object) -> Result<ResponseObject, WriteFailure> {
         // The name comes before addresses and ports: what exists must not be refused for holding them.
         let key = call.resource.key(object.namespace(), object.name());
         if call.resource.cache.get(&key).is_some() {
@@ -82,7 +87,7 @@ impl Registry {
         txn_parts.extend(reservation.txn_parts);
         let key = call.resource.store_key(object.namespace(), object.name());
         if call.dry_run {
-            return Ok(Answer::Object(Box::new(object.clone())));
+            return Ok(ResponseObject::Object(Box::new(object.clone())));
         }
         let put = self.put(call, &key, object)?;
         let txn = transaction(call, Compare::Absent { key: key.clone() }, put, txn_parts);
@@ -142,16 +147,16 @@ impl Registry {
     }
 
     /// The answer to a write that was committed at `revision`: the object as it was written, whatever others made of it since.
-    pub(super) fn written(&self, call: &Call<'_>, mut object: Object, revision: Revision) -> Answer {
+    pub(super) fn written(&self, call: &Call<'_>, mut object: Object, revision: Revision) -> ResponseObject {
         let key = call.resource.key(object.namespace(), object.name());
         match call.resource.cache.get(&key) {
             Some(entry) if entry.revision == revision => {
                 self.keep(call, &entry, object, revision);
-                Answer::Entry(entry)
+                ResponseObject::Entry(entry)
             }
             _ => {
                 object.set_meta("resourceVersion", revision.to_string());
-                Answer::Object(Box::new(object))
+                ResponseObject::Object(Box::new(object))
             }
         }
     }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::create::transaction;
-use super::{Answer, Call, Operation, store_failure};
+use super::{Call, Operation, ResponseObject, store_failure};
 use crate::cache::{Entry, Filter};
 use crate::metadata;
 use crate::registry::Registry;
@@ -49,9 +49,9 @@ pub struct Preconditions {
 
 pub enum Deleted {
     /// The object is gone; this is how it was.
-    Gone(Answer),
+    Gone(ResponseObject),
     /// It is marked and will go later.
-    Terminating(Answer),
+    Terminating(ResponseObject),
 }
 
 /// How one try of a delete ended.
@@ -133,14 +133,16 @@ impl Registry {
         let strategy = &call.resource.strategy;
         match plan(&old, options, call, |object| strategy.grace_period(object, options.grace_period_seconds))
         {
-            Plan::Pending => Ok(Attempt::NothingToWrite(Deleted::Terminating(Answer::Entry(entry.clone())))),
+            Plan::Pending => {
+                Ok(Attempt::NothingToWrite(Deleted::Terminating(ResponseObject::Entry(entry.clone()))))
+            }
             Plan::Mark(mut marked) => {
                 strategy.begin_deletion(&mut marked);
                 if let Some(disruption) = options.disruption {
                     disruption.tell(&mut marked, &metadata::timestamp(call.now.as_second()));
                 }
                 if call.dry_run {
-                    return Ok(Attempt::NothingToWrite(Deleted::Terminating(Answer::Object(marked))));
+                    return Ok(Attempt::NothingToWrite(Deleted::Terminating(ResponseObject::Object(marked))));
                 }
                 let key = call.resource.store_key(call.namespace, call.name);
                 let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
@@ -156,7 +158,7 @@ impl Registry {
             }
             Plan::Remove => {
                 if call.dry_run {
-                    return Ok(Attempt::NothingToWrite(Deleted::Gone(Answer::Entry(entry.clone()))));
+                    return Ok(Attempt::NothingToWrite(Deleted::Gone(ResponseObject::Entry(entry.clone()))));
                 }
                 let txn_parts = strategy.txn_parts(self, None, Some(&old))?;
                 let key = call.resource.store_key(call.namespace, call.name);
@@ -165,7 +167,7 @@ impl Registry {
                 match self.commit(call, call.namespace, call.name, txn, Some(&old), None).await {
                     Ok(committed) => {
                         let gone = Arc::new(entry.deleted_at(committed.revision));
-                        Ok(Attempt::Done(Deleted::Gone(Answer::Entry(gone))))
+                        Ok(Attempt::Done(Deleted::Gone(ResponseObject::Entry(gone))))
                     }
                     Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
                     Err(error) => Err(store_failure(error)),

@@ -13,7 +13,7 @@ use ferry_store::{Compare, Error, Operation as StoreOperation, Revision};
 use serde_json::Value;
 
 use super::create::transaction;
-use super::{Answer, Call, store_failure};
+use super::{Call, ResponseObject, store_failure};
 use crate::cache::{self, Delta};
 use crate::registry::Registry;
 
@@ -43,7 +43,7 @@ impl Registry {
         namespace: &str,
         name: &str,
         revision: Revision,
-    ) -> Result<Answer, Status> {
+    ) -> Result<ResponseObject, Status> {
         let mut span = ferry_trace::span("registry.awaitInitialized");
         span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
         let cache = &call.resource.cache;
@@ -61,8 +61,8 @@ impl Registry {
     }
 
     /// An object whose initialization failed goes away, whatever finalizers it has: nobody ever saw it.
-    pub(super) async fn remove_failed(&self, call: &Call<'_>, answer: &Answer) -> Result<(), Status> {
-        let Answer::Entry(entry) = answer else { return Ok(()) };
+    pub(super) async fn remove_failed(&self, call: &Call<'_>, answer: &ResponseObject) -> Result<(), Status> {
+        let ResponseObject::Entry(entry) = answer else { return Ok(()) };
         if !entry.uninitialized || call.dry_run {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Registry {
 }
 
 /// What became of a new object, once that is known.
-fn outcome(seen: Option<Delta<'_>>) -> Option<Result<Answer, Status>> {
+fn outcome(seen: Option<Delta<'_>>) -> Option<Result<ResponseObject, Status>> {
     let deleted = || Some(Err(Status::internal("object deleted while waiting for creation")));
     let (entry, gone) = match seen {
         None => return deleted(),
@@ -99,7 +99,7 @@ fn outcome(seen: Option<Delta<'_>>) -> Option<Result<Answer, Status>> {
     }
     match gone {
         true => deleted(),
-        false => (!entry.uninitialized).then(|| Ok(Answer::Entry(entry.clone()))),
+        false => (!entry.uninitialized).then(|| Ok(ResponseObject::Entry(entry.clone()))),
     }
 }
 

@@ -114,9 +114,9 @@ pub enum Operation {
     Connect,
 }
 
-/// An object as an answer: an entry of the cache, or one that was never stored (dry-run).
+/// The object of a response: an entry of the cache, or an object that is not stored (dry-run).
 #[derive(Clone)]
-pub enum Answer {
+pub enum ResponseObject {
     Entry(Arc<Entry>),
     Object(Box<Object>),
 }

@@ -9,7 +9,7 @@ use ferry_patch::managed_fields::Versions;
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
 use super::create::{judged, stored_fields, stored_form, track, transaction};
-use super::{Answer, Call, Operation, Reservation, initialize, store_failure};
+use super::{Call, Operation, Reservation, ResponseObject, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
 use crate::registry::Registry;
@@ -34,16 +34,20 @@ pub struct Change<'a> {
 
 /// How one try of an update ended.
 enum Attempt {
-    Written(Answer),
+    Written(ResponseObject),
     /// The object is already as it should be, or the request is a dry run.
-    NothingToWrite(Answer),
+    NothingToWrite(ResponseObject),
     /// The object changed in the meantime.
     Overtaken,
 }
 
 impl Registry {
     /// Answers with the object, and whether it was created.
-    pub async fn update(&self, call: &Call<'_>, change: Change<'_>) -> Result<(Answer, bool), Status> {
+    pub async fn update(
+        &self,
+        call: &Call<'_>,
+        change: Change<'_>,
+    ) -> Result<(ResponseObject, bool), Status> {
         for _ in 0..TRIES {
             let entry = call.current();
             let attempt = match &entry {
@@ -166,7 +170,7 @@ impl Registry {
         // A write that changes nothing is none, but for a value that lies there in an older way: that is how keys
         // are replaced.
         if new == *old && !gone && !self.store.is_outdated(&key).await.map_err(store_failure)? {
-            return Ok(Attempt::NothingToWrite(Answer::Entry(entry.clone())));
+            return Ok(Attempt::NothingToWrite(ResponseObject::Entry(entry.clone())));
         }
         let mut reservation = Reservation::default();
         if !gone {
@@ -174,7 +178,7 @@ impl Registry {
             txn_parts.append(&mut reservation.txn_parts);
         }
         if call.dry_run {
-            return Ok(Attempt::NothingToWrite(Answer::Object(Box::new(new))));
+            return Ok(Attempt::NothingToWrite(ResponseObject::Object(Box::new(new))));
         }
         let compare = Compare::ModRevision { key: key.clone(), revision: entry.revision };
         // The last finalizer of a deleted object is gone: so is the object.
@@ -187,7 +191,7 @@ impl Registry {
         let committed = self.commit(call, call.namespace, call.name, txn, Some(old), Some(&new)).await;
         drop(reservation.lock);
         match committed {
-            Ok(_) if gone => Ok(Attempt::Written(Answer::Object(Box::new(new)))),
+            Ok(_) if gone => Ok(Attempt::Written(ResponseObject::Object(Box::new(new)))),
             Ok(committed) => Ok(Attempt::Written(self.written(call, new, committed.revision))),
             Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
             Err(error) => Err(store_failure(error)),

@@ -1,5 +1,4 @@
-//! Reclaiming space: what is still needed of the oldest segment is appended anew, then the
-//! segment is dropped.
+//! Reclaims space: appends the live records of the oldest segment again, then deletes the segment.
 //!
 //! Always the oldest: so a deletion is dropped only after every older version of its key is. For
 //! that, a version that moves to the end takes all newer versions of its key along, and each

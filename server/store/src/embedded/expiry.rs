@@ -1,6 +1,5 @@
-//! When keys with a time to live are due, by the monotonic clock. A store that is opened gives each of them its whole
-//! time again, as etcd does with leases: how long it was closed only the machine's clock could say, and that one may be
-//! wrong when a machine starts.
+//! Expiry of keys with a time to live, by the monotonic clock. After opening the store each key has its full time again, as
+//! leases in etcd: only the wall clock knows how long the store was closed, and it can be wrong when a machine starts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,5 +1,5 @@
-//! The few calls that the log makes of the file system, and nothing it does not need: tests put a disk in their place
-//! that fails, tears and forgets. One call through a vtable beside a system call costs nothing.
+//! The file system calls of the log, as traits, so that tests can simulate a disk that fails, tears writes and loses
+//! unsynced data. The cost of a virtual call is negligible beside a system call.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};

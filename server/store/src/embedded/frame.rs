@@ -1,4 +1,4 @@
-//! The bytes of the log, and nothing else: no file is opened here.
+//! The byte format of the log. Pure: no I/O.
 //!
 //! A segment is a header and then frames. A frame is what one append writes, and is whole or not
 //! there: a header, records, padding to eight bytes, a trailer. A record is one version of one

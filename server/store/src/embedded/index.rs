@@ -1,5 +1,4 @@
-//! Which versions of which keys exist, and where in the log each one lies. Pure: no file, no
-//! lock, no clock. Values are not here.
+//! The index: the versions of each key and their locations in the log, without values. Pure: no file, no lock, no clock.
 //!
 //! The writer adds versions before they are durable; readers ask at a revision that is, so they
 //! do not see them yet, and a failed append takes them back.

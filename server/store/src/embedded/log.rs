@@ -67,7 +67,7 @@ struct Sealed {
     size: u64,
 }
 
-/// What the log said when it was opened.
+/// A log that was opened, and what was read from it.
 pub struct Recovered {
     pub log: Log,
     pub index: Index,
@@ -84,51 +84,11 @@ pub struct Recovered {
 impl Log {
     /// Opens the log in a directory, or begins one.
     pub fn open(directory: Arc<dyn Directory>, sizes: Sizes) -> Result<Recovered> {
-        let cannot_open =
-            |error| Error::unavailable(format!("open the log in {}", directory.path().display()), error);
-        let missing = |id| {
-            let path = directory.path().join(file_name(id));
-            Error::corrupt(format!("{} is missing", path.display()))
-        };
+        let cannot_open = |error| cannot_open(&*directory, error);
         let names = directory.names().map_err(cannot_open)?;
-        let mut ids: Vec<u32> = names.iter().filter_map(|name| parse_file_name(name)).collect();
-        ids.sort_unstable();
         let (manifest, newest) = Manifest::open(&*directory, &names)?.unzip();
-        let named = newest.unwrap_or(Newest::Unnamed);
-        let newest = if let Newest::Segment(newest) = named { newest } else { 0 };
-        if newest > ids.last().copied().unwrap_or(0) {
-            return Err(missing(newest));
-        }
         let mut recovery = Recovery::default();
-        let mut segments: Vec<Sealed> = Vec::new();
-        let mut bytes = Vec::new();
-        for (position, id) in ids.iter().enumerate() {
-            let last = position + 1 == ids.len();
-            match Segment::open(&*directory, *id, &mut bytes)? {
-                Some(segment) => {
-                    recovery.read(&segment, &bytes, last)?;
-                    segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
-                }
-                // A crash while it was being created; nothing was ever written to it.
-                None if last && *id > newest && bytes.iter().skip(SEGMENT_HEADER).all(|byte| *byte == 0) => {
-                    directory.remove(&file_name(*id)).map_err(cannot_open)?;
-                }
-                None => {
-                    let path = directory.path().join(file_name(*id));
-                    return Err(Error::corrupt(format!("the header of {}", path.display())));
-                }
-            }
-        }
-        if let Some(first) = ids.first()
-            && recovery.frames > 0
-            && *first > recovery.mark.oldest
-        {
-            return Err(missing(recovery.mark.oldest));
-        }
-        if named == Newest::Damaged && recovery.frames > 0 {
-            let path = directory.path().join(manifest::NAME);
-            return Err(Error::corrupt(format!("{} is damaged", path.display())));
-        }
+        let mut segments = recovery.read_all(&*directory, &names, newest.unwrap_or(Newest::Unnamed))?;
         let (active, offset) = match segments.pop() {
             Some(active) => (active, recovery.end as u64),
             None => {
@@ -140,7 +100,7 @@ impl Log {
             Some(manifest) => manifest,
             None => Manifest::create(&*directory).map_err(cannot_open)?,
         };
-        if active.segment.id > newest {
+        if active.segment.id > newest.map_or(0, Newest::segment) {
             manifest.write(active.segment.id).and_then(|()| manifest.sync()).map_err(cannot_open)?;
         }
         let log = Log {
@@ -339,8 +299,59 @@ struct Recovery {
     leased: Vec<(i64, Arc<str>, Revision)>,
 }
 
+fn cannot_open(directory: &dyn Directory, error: io::Error) -> Error {
+    Error::unavailable(format!("open the log in {}", directory.path().display()), error)
+}
+
 impl Recovery {
-    /// Takes in every frame of a segment.
+    /// Reads all segments, the newest of which the manifest names. Removes one that a crash left half created.
+    fn read_all(
+        &mut self,
+        directory: &dyn Directory,
+        names: &[String],
+        named: Newest,
+    ) -> Result<Vec<Sealed>> {
+        let path = |name: &str| directory.path().join(name);
+        let missing = |id| Error::corrupt(format!("{} is missing", path(&file_name(id)).display()));
+        let mut ids: Vec<u32> = names.iter().filter_map(|name| parse_file_name(name)).collect();
+        ids.sort_unstable();
+        let newest = named.segment();
+        if newest > ids.last().copied().unwrap_or(0) {
+            return Err(missing(newest));
+        }
+        let mut segments: Vec<Sealed> = Vec::new();
+        let mut bytes = Vec::new();
+        for (position, id) in ids.iter().enumerate() {
+            let last = position + 1 == ids.len();
+            match Segment::open(directory, *id, &mut bytes)? {
+                Some(segment) => {
+                    self.read(&segment, &bytes, last)?;
+                    segments.push(Sealed { segment: Arc::new(segment), size: bytes.len() as u64 });
+                }
+                // Half created: nothing was written to it.
+                None if last && *id > newest && bytes.iter().skip(SEGMENT_HEADER).all(|byte| *byte == 0) => {
+                    let removed = directory.remove(&file_name(*id));
+                    removed.map_err(|error| cannot_open(directory, error))?;
+                }
+                None => {
+                    let path = path(&file_name(*id));
+                    return Err(Error::corrupt(format!("the header of {}", path.display())));
+                }
+            }
+        }
+        if let Some(first) = ids.first()
+            && self.frames > 0
+            && *first > self.mark.oldest
+        {
+            return Err(missing(self.mark.oldest));
+        }
+        if named == Newest::Damaged && self.frames > 0 {
+            return Err(Error::corrupt(format!("{} is damaged", path(manifest::NAME).display())));
+        }
+        Ok(segments)
+    }
+
+    /// Indexes every frame of a segment.
     fn read(&mut self, segment: &Segment, bytes: &[u8], last: bool) -> Result<()> {
         let corrupt = |what: &str, offset| {
             Error::corrupt(format!("{what} at offset {offset} of {}", segment.path.display()))

@@ -1,5 +1,5 @@
-//! Names the newest segment. Every frame counts on from the one before it, so a missing segment shows when the next
-//! one is read; only after the newest comes none. It is named before anything is written to it.
+//! The manifest names the newest segment. A gap in the sequence numbers of frames reveals a missing segment, except the
+//! newest, after which none follows. Therefore the manifest names a segment before anything is written to it.
 //!
 //! ```text
 //! MANIFEST   two sectors, each of "0000000005.log" | space | crc of that in hexadecimal 8 | newline | zeros
@@ -22,6 +22,16 @@ pub enum Newest {
     Unnamed,
     Segment(u32),
     Damaged,
+}
+
+impl Newest {
+    /// The segment that is named; 0 for none.
+    pub fn segment(self) -> u32 {
+        match self {
+            Newest::Segment(id) => id,
+            Newest::Unnamed | Newest::Damaged => 0,
+        }
+    }
 }
 
 pub struct Manifest {

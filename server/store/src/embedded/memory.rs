@@ -1,4 +1,4 @@
-//! A directory in this process' memory, for a store that ends with it.
+//! A directory in memory, for a store that is lost when the process exits.
 
 use std::collections::BTreeMap;
 use std::io;

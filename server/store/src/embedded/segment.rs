@@ -1,4 +1,4 @@
-//! One file of the log, and reading a record from it.
+//! A segment: one file of the log.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What the writer lets one transaction do: read the newest state, put and delete, all at one revision.
+//! The operations of a transaction on the writer's thread: read the newest state, put and delete, all at one revision.
 
 use std::sync::Arc;
 use std::time::Duration;

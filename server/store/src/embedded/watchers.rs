@@ -1,4 +1,4 @@
-//! Who follows which keys, and handing them what happened.
+//! The watchers, and the delivery of events to them.
 //!
 //! A follower begins by replaying history from the log up to a revision, then takes what the
 //! writer puts into its channel. The writer never waits: where a channel is full, it drops the

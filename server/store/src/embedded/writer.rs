@@ -1,8 +1,7 @@
-//! The one thread that changes the store.
+//! The writer thread, the only one that changes the store.
 //!
-//! It takes all transactions that wait, decides each against the state the earlier ones leave,
-//! writes what they change as one frame, syncs once, hands out the events, and answers all of
-//! them. While it waits for the disk the next ones gather.
+//! It takes all waiting transactions and evaluates them in order, writes their changes as one frame, syncs once, sends the
+//! events and responds to the callers. New transactions queue while it waits for the disk.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -256,8 +255,10 @@ impl Writer {
         self.no_space = no_space;
         self.shared.no_space.store(no_space, Ordering::Relaxed);
         match refusal {
-            Some(error) => tracing::error!(%error, "alarm NOSPACE: the store refuses puts; deletions go on"),
-            None => tracing::info!("alarm NOSPACE is over: the store takes puts again"),
+            Some(error) => {
+                tracing::error!(%error, "alarm NOSPACE: the store refuses puts; deletions still work")
+            }
+            None => tracing::info!("alarm NOSPACE is over: the store accepts puts again"),
         }
     }
 
@@ -354,7 +355,7 @@ impl Writer {
             };
         }
         let error = Error::unavailable(what, error);
-        tracing::error!(%error, "the store takes no more writes");
+        tracing::error!(%error, "the store accepts no more writes");
         *self.shared.failed.write() = Some(error.clone());
         self.failed = Some(error.clone());
         error
@@ -476,7 +477,7 @@ impl Writer {
         if let Some(target) = target
             && let Err(error) = self.compact(target)
         {
-            tracing::warn!(%error, "cannot note a compaction in the log");
+            tracing::warn!(%error, "cannot record a compaction in the log");
         }
     }
 

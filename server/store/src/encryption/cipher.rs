@@ -1,4 +1,4 @@
-//! One key and what it does to a value: the three schemes that upstream writes, to the byte.
+//! Encryption of a value with one key: upstream's three schemes, in its byte format.
 
 use aes_gcm::AesGcm;
 use aes_gcm::aead::array::Array;

@@ -1,8 +1,7 @@
-//! Values that say nothing to whoever reads the disk: a store over another store. What goes in is encrypted, what
-//! comes out is not, so nobody above knows of it. It is the same over both engines, and byte for byte what upstream
-//! writes into etcd. Keys, which hold names, stay readable.
+//! Encryption at rest: a store over another store that encrypts values on write and decrypts them on read. It works over
+//! both engines, in upstream's byte format. Keys, which contain names, are not encrypted.
 //!
-//! Which values, and how, is asked of [`Encryption`] for every key: this room knows no kind.
+//! [`Encryption`] selects the providers for each key, since this crate knows no kind.
 
 mod cipher;
 mod providers;

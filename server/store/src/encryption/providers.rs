@@ -1,5 +1,5 @@
-//! The providers of one resource, in order: the first writes, all of them read. That order is how keys are replaced:
-//! a new one is put at the end, then to the front, and the old one goes when nothing is left that it wrote.
+//! The providers of one resource, in order: the first encrypts, all of them decrypt. To replace a key, add the new one at
+//! the end, move it to the front, and remove the old one when no value uses it.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Forgetting history, once for the whole cluster.
+//! Compaction of history, coordinated between all API servers of the cluster.
 //!
 //! Every API server on an etcd cluster, upstream's too, compacts in turn with the others by the
 //! key `compact_rev_key`: who succeeds in writing it compacts to the revision that was current
@@ -44,7 +44,7 @@ async fn turn(members: &Members, seen: Seen) -> Result<Seen> {
         success: vec![requests::put(KEY, seen.revision.to_string().into(), 0)],
         failure: vec![requests::get(KEY)],
     };
-    let answer = members.ask("compact etcd", Repeatable::No, |mut member| {
+    let answer = members.send("compact etcd", Repeatable::No, |mut member| {
         let txn = txn.clone();
         async move { member.kv.txn(txn).await }
     });
@@ -61,7 +61,7 @@ async fn turn(members: &Members, seen: Seen) -> Result<Seen> {
     }
     if seen.revision > Revision(0) {
         let request = CompactionRequest { revision: seen.revision.0, physical: false };
-        let compacted = members.ask("compact etcd", Repeatable::No, |mut member| async move {
+        let compacted = members.send("compact etcd", Repeatable::No, |mut member| async move {
             member.kv.compact(request).await
         });
         match compacted.await {

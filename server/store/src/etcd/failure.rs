@@ -1,4 +1,4 @@
-//! What etcd's errors mean.
+//! Maps etcd's errors to the store's.
 
 use tonic::{Code, Status};
 

@@ -1,5 +1,4 @@
-//! Times to live as leases. A lease costs etcd about as much as a key, so keys that live about
-//! equally long share one.
+//! Implements times to live with leases. A lease costs etcd about as much as a key, so keys with similar times share one.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -42,7 +41,7 @@ impl Leases {
         }
         let shared = sharing(ttl);
         let request = LeaseGrantRequest { ttl: seconds(ttl + shared), id: 0 };
-        let granted = self.members.ask("grant a lease", Repeatable::Yes, |mut member| async move {
+        let granted = self.members.send("grant a lease", Repeatable::Yes, |mut member| async move {
             member.lease.lease_grant(request).await
         });
         let granted = granted.await?;

@@ -92,13 +92,13 @@ impl Members {
     }
 
     /// Turns to another member, unless someone else did already.
-    pub fn leave(&self, at: usize) {
+    pub fn switch_from(&self, at: usize) {
         let next = (at + 1) % self.0.members.len();
         self.0.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).ok();
     }
 
     /// Sends a request; to the next member where one cannot be reached.
-    pub async fn ask<T, F>(
+    pub async fn send<T, F>(
         &self,
         what: &str,
         repeatable: Repeatable,
@@ -114,14 +114,14 @@ impl Members {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(error)) => error,
                 Err(elapsed) => {
-                    self.leave(at);
+                    self.switch_from(at);
                     return Err(Error::unavailable(what, elapsed));
                 }
             };
             if !is_unavailable(&error) {
                 return Err(translate(what, error));
             }
-            self.leave(at);
+            self.switch_from(at);
             let again = repeatable == Repeatable::Yes || was_never_sent(&error);
             if tries_left == 0 || !again {
                 return Err(translate(what, error));

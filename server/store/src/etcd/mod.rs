@@ -1,4 +1,4 @@
-//! The engine over etcd v3: the semantics are etcd's own, so this is mostly words for words.
+//! The engine over etcd v3. The store's semantics are etcd's, so this mostly translates messages.
 //!
 //! `watch.rs` keeps a watch alive through lost connections, `lease.rs` turns times to live into
 //! leases, `compaction.rs` forgets history in turn with every other server of the cluster,
@@ -88,7 +88,7 @@ impl Etcd {
         };
         let members = Members::new(&config.endpoints, tls.as_ref(), config.timeout)?;
         let status = members
-            .ask("connect to etcd", Repeatable::Yes, |mut member| async move {
+            .send("connect to etcd", Repeatable::Yes, |mut member| async move {
                 member.maintenance.status(StatusRequest {}).await
             })
             .await?;
@@ -115,7 +115,7 @@ impl Etcd {
     async fn read(&self, request: RangeRequest) -> Result<RangeResponse> {
         self.check_open()?;
         self.members
-            .ask("read from etcd", Repeatable::Yes, |mut member| {
+            .send("read from etcd", Repeatable::Yes, |mut member| {
                 let request = request.clone();
                 async move { member.kv.range(request).await }
             })
@@ -187,7 +187,7 @@ impl Store for Etcd {
         self.check_open()?;
         txn.check(TRANSACTION_LIMIT)?;
         let request = self.request(&txn).await?;
-        let response = self.members.ask("commit to etcd", Repeatable::No, |mut member| {
+        let response = self.members.send("commit to etcd", Repeatable::No, |mut member| {
             let request = request.clone();
             async move { member.kv.txn(request).await }
         });
@@ -232,7 +232,7 @@ impl Store for Etcd {
     async fn compact(&self, at: Revision) -> Result<()> {
         let _span = ferry_trace::span("store.compact");
         self.check_open()?;
-        let compacted = self.members.ask("compact etcd", Repeatable::No, |mut member| async move {
+        let compacted = self.members.send("compact etcd", Repeatable::No, |mut member| async move {
             member.kv.compact(CompactionRequest { revision: at.0, physical: false }).await
         });
         match compacted.await {
@@ -243,7 +243,7 @@ impl Store for Etcd {
 
     async fn usage(&self) -> Result<Usage> {
         self.check_open()?;
-        let status = self.members.ask("ask etcd for its size", Repeatable::Yes, |mut member| async move {
+        let status = self.members.send("ask etcd for its size", Repeatable::Yes, |mut member| async move {
             member.maintenance.status(StatusRequest {}).await
         });
         let status = status.await?;
@@ -253,7 +253,7 @@ impl Store for Etcd {
     async fn snapshot(&self) -> Result<BoxStream<'static, Result<Bytes>>> {
         self.check_open()?;
         let what = "take a snapshot of etcd";
-        let parts = self.members.ask(what, Repeatable::Yes, |mut member| async move {
+        let parts = self.members.send(what, Repeatable::Yes, |mut member| async move {
             member.maintenance.snapshot(SnapshotRequest {}).await
         });
         let parts = parts.await?;

@@ -1,4 +1,4 @@
-//! etcd's messages for what the engine asks.
+//! Builds etcd's request messages.
 
 use bytes::Bytes;
 use ferry_etcd_api::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};

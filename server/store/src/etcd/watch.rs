@@ -1,4 +1,4 @@
-//! A watch that outlives its connections.
+//! A watch that survives lost connections.
 //!
 //! Each watch has a stream of its own. When that breaks, another begins at the first revision
 //! not yet delivered, on whichever member answers.
@@ -191,7 +191,7 @@ impl Following {
         if is_final(&error) {
             return Err(translate("watch etcd", error));
         }
-        tracing::info!(%error, "lost a watch; it goes on from where it was");
+        tracing::info!(%error, "lost a watch; resuming at its last revision");
         self.connection = None;
         // Whoever asked still waits for an answer.
         self.requested.notify_one();
@@ -234,7 +234,7 @@ impl Following {
         let (at, mut member) = self.follower.members.current();
         let answers = member.watch.watch(ReceiverStream::new(sent)).await;
         if answers.is_err() {
-            self.follower.members.leave(at);
+            self.follower.members.switch_from(at);
         }
         let answers = answers?.into_inner();
         Ok(Connection { requests, answers, rounds: None, settled_at: Instant::now() + SETTLE })

@@ -1,4 +1,4 @@
-//! What is so: files and their modes, the flags of the process that runs, what is answered without credentials, objects.
+//! Gathers the facts: files and their modes, the flags of the running process, responses without credentials, objects.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -23,13 +23,13 @@ use super::super::layout::Layout;
 use super::super::options::ServerOptions;
 use super::super::status;
 
-/// For one question to a kubelet or to the server.
+/// Timeout of one request to a kubelet or to the server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Kubelets that are asked; a larger cluster's are all set up alike.
+/// At most so many kubelets are queried; those of a larger cluster have the same configuration.
 const MOST_KUBELETS: usize = 50;
-/// The port on which kubelets once told everything to everybody.
+/// The kubelet's former port without authentication.
 const READ_ONLY_PORT: u16 = 10_255;
-/// Entries of the data directory that are looked at.
+/// Limit of files in the data directory.
 const MOST_FILES: usize = 10_000;
 
 pub struct Facts {
@@ -38,7 +38,7 @@ pub struct Facts {
     pub certificates: Vec<(PathBuf, SystemTime)>,
     pub now: SystemTime,
     pub server: ServerFacts,
-    /// The code that nobody in particular is answered with, by path.
+    /// The status code of a request without credentials, by path.
     pub anonymous: Vec<(&'static str, u16)>,
     /// Whether the secure port answers to HTTP without TLS.
     pub answers_plainly: bool,
@@ -62,7 +62,7 @@ pub struct FileFact {
     pub group: u32,
 }
 
-/// What the flags of the running process come to.
+/// The settings of the running process.
 #[derive(Clone, Debug, Default)]
 pub struct ServerFacts {
     pub authorization_modes: Vec<String>,

@@ -1,5 +1,5 @@
-//! `ferry check security`: the items of the CIS Kubernetes Benchmark that apply to a cluster of Ferry's, each looked at on
-//! the machine or asked of the API: nothing is taken from what the documents say.
+//! `ferry check security`: checks the items of the CIS Kubernetes Benchmark that apply to a Ferry cluster, on the machine
+//! and through the API.
 //!
 //! [`facts`] reads, [`items`] decides, this file prints. The numbers are the benchmark's (1.11); `F.` marks Ferry's own.
 
@@ -30,8 +30,8 @@ pub struct Flags {
 enum What {
     /// Compare this cluster with the CIS Kubernetes Benchmark
     ///
-    /// Reads files, the flags of the server that runs and objects of the API, and asks without credentials what should be
-    /// refused. Changes nothing. Ends with 1 where an item fails.
+    /// Reads files, the flags of the running server and API objects, and sends requests without credentials that should be
+    /// refused. Changes nothing. Exits with 1 if an item fails.
     #[command(
         after_help = "Examples:\n  ferry check security\n  ferry check security -o json | jq '.items[] | select(.verdict != \"PASS\")'"
     )]

@@ -7,9 +7,9 @@ use ferry_client::Client;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Output;
 use super::load::{Load, Measured};
 use super::requests::{JSON, STRATEGIC, delete, get, post, send};
+use super::{Output, report};
 
 const NAMESPACE: &str = "bench";
 const PODS: &str = "/api/v1/namespaces/bench/pods";
@@ -33,17 +33,15 @@ pub struct Flags {
 }
 
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let all = runtime.block_on(measure(flags))?;
-    if flags.output == Output::Json {
-        println!("{}", json!(all));
-        return Ok(());
-    }
-    println!("{:<18} {:>7} {:>9} {:>11} {:>6}", "OPERATION", "COUNT", "PER SEC", "CPU US EACH", "MIB");
-    for Measured { operation, count, per_second, cpu_micros, memory_bytes } in all {
-        println!("{operation:<18} {count:>7} {per_second:>9.0} {cpu_micros:>11.0} {:>6}", memory_bytes >> 20);
-    }
-    Ok(())
+    report(flags.output, measure(flags), |all| {
+        println!("{:<18} {:>7} {:>9} {:>11} {:>6}", "OPERATION", "COUNT", "PER SEC", "CPU US EACH", "MIB");
+        for Measured { operation, count, per_second, cpu_micros, memory_bytes } in all {
+            println!(
+                "{operation:<18} {count:>7} {per_second:>9.0} {cpu_micros:>11.0} {:>6}",
+                memory_bytes >> 20
+            );
+        }
+    })
 }
 
 async fn measure(flags: &Flags) -> anyhow::Result<Vec<Measured>> {

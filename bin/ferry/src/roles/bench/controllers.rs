@@ -8,9 +8,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Output;
 use super::part::{Part, Server};
 use super::requests::{Seen, delete, post};
+use super::{Output, report};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -35,17 +35,12 @@ struct Measured {
 }
 
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let all = runtime.block_on(measure(flags.replicas))?;
-    if flags.output == Output::Json {
-        println!("{}", json!(all));
-        return Ok(());
-    }
-    println!("{:<8} {:>8} {:>8} {:>6}", "PHASE", "SECONDS", "CPU S", "MIB");
-    for Measured { phase, seconds, cpu_seconds, memory_bytes } in all {
-        println!("{phase:<8} {seconds:>8.2} {cpu_seconds:>8.2} {:>6}", memory_bytes >> 20);
-    }
-    Ok(())
+    report(flags.output, measure(flags.replicas), |all| {
+        println!("{:<8} {:>8} {:>8} {:>6}", "PHASE", "SECONDS", "CPU S", "MIB");
+        for Measured { phase, seconds, cpu_seconds, memory_bytes } in all {
+            println!("{phase:<8} {seconds:>8.2} {cpu_seconds:>8.2} {:>6}", memory_bytes >> 20);
+        }
+    })
 }
 
 async fn measure(replicas: usize) -> anyhow::Result<Vec<Measured>> {

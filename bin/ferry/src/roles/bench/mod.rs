@@ -1,4 +1,4 @@
-//! `ferry bench`: what this machine gets out of Ferry, measured in the real parts.
+//! `ferry bench`: load for the real parts, and what they use under it on this machine.
 
 mod api;
 mod cluster;
@@ -12,7 +12,9 @@ mod scheduler;
 mod soak;
 mod workloads;
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 
 #[derive(Args)]
 pub struct Flags {
@@ -22,19 +24,19 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum What {
-    /// CPU of an API server for each of a client's requests
+    /// Measure the API server's CPU per request
     Api(api::Flags),
-    /// What the control plane uses with thousands of nodes, whose kubelets are simulated, and pods on them
+    /// Measure the control plane with thousands of simulated kubelets and their pods
     Cluster(cluster::Flags),
-    /// CPU and memory of the controllers while a large Deployment comes and goes
+    /// Measure CPU and memory of the controllers while a large Deployment is created and deleted
     Controllers(controllers::Flags),
-    /// Memory and CPU of an API server with many CustomResourceDefinitions, and what one more costs
+    /// Measure memory and CPU of an API server with many CustomResourceDefinitions, and the cost of one more
     Definitions(definitions::Flags),
-    /// CPU of an API server for each request about custom objects, beside built-in ones of the same content
+    /// Compare the API server's CPU per request for custom objects and built-in ones with the same fields
     Objects(objects::Flags),
-    /// Pods bound per second among many nodes that no kubelet stands behind
+    /// Measure the pods bound per second on many simulated nodes
     Scheduler(scheduler::Flags),
-    /// Whether anything grows while workloads come and go for hours
+    /// Check that no resource usage grows while workloads are created and deleted for hours
     Soak(soak::Flags),
 }
 
@@ -54,4 +56,19 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         What::Scheduler(flags) => scheduler::run(&flags),
         What::Soak(flags) => soak::run(&flags),
     }
+}
+
+/// Measures, then prints what was measured: as JSON, or by `table`.
+fn report<T: Serialize>(
+    output: Output,
+    measure: impl Future<Output = anyhow::Result<Vec<T>>>,
+    table: impl FnOnce(Vec<T>),
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let all = runtime.block_on(measure)?;
+    match output {
+        Output::Json => println!("{}", serde_json::json!(all)),
+        Output::Table => table(all),
+    }
+    Ok(())
 }

@@ -10,9 +10,9 @@ use http::Method;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::Output;
 use super::load::Load;
 use super::requests::{JSON, get, post, send};
+use super::{Output, report};
 
 const GROUP: &str = "bench.example.com";
 const NAMESPACE: &str = "bench";
@@ -58,19 +58,17 @@ struct Compared {
 }
 
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let all = runtime.block_on(measure(flags))?;
-    if flags.output == Output::Json {
-        println!("{}", json!(all));
-        return Ok(());
-    }
-    println!("{:<12} {:<18} {:>11} {:>11} {:>6}", "KIND", "OPERATION", "BUILT-IN US", "CUSTOM US", "RATIO");
-    for Compared { kind, operation, builtin_cpu_micros, custom_cpu_micros, ratio } in all {
+    report(flags.output, measure(flags), |all| {
         println!(
-            "{kind:<12} {operation:<18} {builtin_cpu_micros:>11.1} {custom_cpu_micros:>11.1} {ratio:>6.2}"
+            "{:<12} {:<18} {:>11} {:>11} {:>6}",
+            "KIND", "OPERATION", "BUILT-IN US", "CUSTOM US", "RATIO"
         );
-    }
-    Ok(())
+        for Compared { kind, operation, builtin_cpu_micros, custom_cpu_micros, ratio } in all {
+            println!(
+                "{kind:<12} {operation:<18} {builtin_cpu_micros:>11.1} {custom_cpu_micros:>11.1} {ratio:>6.2}"
+            );
+        }
+    })
 }
 
 async fn measure(flags: &Flags) -> anyhow::Result<Vec<Compared>> {

@@ -72,7 +72,7 @@ impl Part {
         Ok(())
     }
 
-    fn lives(&mut self) -> anyhow::Result<()> {
+    fn check_alive(&mut self) -> anyhow::Result<()> {
         match self.process.try_wait()? {
             None => Ok(()),
             Some(status) => bail!("ferry {} ended with {status}", self.role),
@@ -112,7 +112,7 @@ impl Server {
         let mut server = Server { part, kubeconfig: directory.join("admin.kubeconfig") };
         let deadline = Instant::now() + Self::PATIENCE;
         while !server.is_ready().await {
-            server.part.lives()?;
+            server.part.check_alive()?;
             ensure!(Instant::now() < deadline, "the API server is not ready after {:?}", Self::PATIENCE);
             tokio::time::sleep(Self::STEP).await;
         }

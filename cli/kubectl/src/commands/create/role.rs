@@ -172,6 +172,35 @@ fn warn_about_verbs(verbs: &[&str]) {
     }
 }
 
+/// The full name and the group of a resource, which the verbs must fit.
+async fn named_resource(cli: &Cli, verbs: &[&str], resource: &str) -> Result<(String, String)> {
+    let (name, group) = resource.split_once('.').unwrap_or((resource, ""));
+    if name.is_empty() {
+        return Err(Error::message("resource must be specified if apiGroup/subresource specified"));
+    }
+    if name == "*" {
+        return Ok((name.to_owned(), group.to_owned()));
+    }
+    let found = cli.resource(resource).await;
+    let (name, group) = match &found {
+        Ok(found) => (found.name.clone(), found.group.clone()),
+        Err(_) => (name.to_owned(), group.to_owned()),
+    };
+    for verb in verbs {
+        if !allowed_for(verb, &name, &group) {
+            return Err(Error::message(format!("can not perform '{verb}' on '{name}' in group '{group}'")));
+        }
+    }
+    let is_special = |verb: &&str| matches!(*verb, "use" | "bind" | "escalate" | "impersonate");
+    match found {
+        Err(Error::NoMatch { resource }) if !verbs.iter().any(is_special) && !group.is_empty() => Err(
+            Error::plain(format!("the server doesn't have a resource type {resource:?} in group {group:?}")),
+        ),
+        Err(error) if !verbs.iter().any(is_special) => Err(Error::plain(error.to_string())),
+        _ => Ok((name, group)),
+    }
+}
+
 /// One rule per group, with full resource names.
 async fn resource_rules(cli: &Cli, verbs: &[&str]) -> Result<Vec<Value>> {
     let mut by_group: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -181,38 +210,7 @@ async fn resource_rules(cli: &Cli, verbs: &[&str]) -> Result<Vec<Value>> {
     }
     for entry in resources {
         let (resource, subresource) = entry.split_once('/').unwrap_or((entry, ""));
-        let (mut name, mut group) = match resource.split_once('.') {
-            Some((name, group)) => (name.to_owned(), group.to_owned()),
-            None => (resource.to_owned(), String::new()),
-        };
-        if name.is_empty() {
-            return Err(Error::message("resource must be specified if apiGroup/subresource specified"));
-        }
-        if name != "*" {
-            let found = cli.resource(resource).await;
-            if let Ok(found) = &found {
-                (name, group) = (found.name.clone(), found.group.clone());
-            }
-            for verb in verbs {
-                if !allowed_for(verb, &name, &group) {
-                    return Err(Error::message(format!(
-                        "can not perform '{verb}' on '{name}' in group '{group}'"
-                    )));
-                }
-            }
-            let special =
-                verbs.iter().any(|verb| matches!(*verb, "use" | "bind" | "escalate" | "impersonate"));
-            if let Err(error) = found
-                && !special
-            {
-                return Err(match error {
-                    Error::NoMatch { resource } if !group.is_empty() => Error::plain(format!(
-                        "the server doesn't have a resource type {resource:?} in group {group:?}"
-                    )),
-                    other => Error::plain(other.to_string()),
-                });
-            }
-        }
+        let (name, group) = named_resource(cli, verbs, resource).await?;
         let full = if subresource.is_empty() { name } else { format!("{name}/{subresource}") };
         let names = by_group.entry(group).or_default();
         if !names.contains(&full) {

@@ -138,15 +138,11 @@ impl<'a> Plan<'a> {
         })
     }
 
-    fn check(&self, cli: &Cli) -> Result<()> {
+    /// The flags that require `--copy-to`, and those that a copy requires.
+    fn check_copy(&self) -> Result<()> {
         let args = self.args;
         let refuse = |words: &str| Err(Error::message(words));
         let (image, container) = (args.text("image"), args.text("container"));
-        if args.bool("attach") && image.is_empty() && container.is_empty() {
-            return refuse(
-                "you must specify --container or create a new container using --image in order to attach.",
-            );
-        }
         if !args.text("copy-to").is_empty() {
             if image.is_empty() && self.images.is_empty() && self.command.is_empty() {
                 return refuse("you must specify --image, --set-image or command arguments.");
@@ -163,6 +159,19 @@ impl<'a> Plan<'a> {
         } else if image.is_empty() {
             return refuse("you must specify --image when not using --copy-to.");
         }
+        Ok(())
+    }
+
+    fn check(&self, cli: &Cli) -> Result<()> {
+        let args = self.args;
+        let refuse = |words: &str| Err(Error::message(words));
+        let (image, container) = (args.text("image"), args.text("container"));
+        if args.bool("attach") && image.is_empty() && container.is_empty() {
+            return refuse(
+                "you must specify --container or create a new container using --image in order to attach.",
+            );
+        }
+        self.check_copy()?;
         if !image.is_empty() && !image_name::is_valid(image) {
             return Err(Error::message(format!("invalid image name {image:?}: invalid reference format")));
         }

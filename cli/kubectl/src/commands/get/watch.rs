@@ -1,9 +1,12 @@
 //! `get -w`: the list, then every change of it.
 
+use std::rc::Rc;
+
 use serde_json::Value;
 
 use super::table_options;
 use crate::cli::Cli;
+use crate::discovery::Resource;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::printers::{Format, table};
@@ -20,78 +23,71 @@ pub async fn run(cli: &Cli, selection: &Selection, format: &Format) -> Result<()
         };
         eprintln!("warning: {flag}");
     }
-    let targets = selection.targets(cli).await?;
-    let [target] = targets.as_slice() else {
-        if selection.files.is_empty() && selection.words.len() == 1 {
-            return Err(Error::message("you may only specify a single resource type"));
-        }
-        // what is not there is the better reason
-        selection.fetch(cli).await?.all()?;
-        return Err(Error::message(
-            "watch is only supported on individual resources and resource collections - more than 1 resource was found",
-        ));
-    };
-    let (resource, namespace, name) = match target {
-        Target::Object(info) => (&info.resource, &info.namespace, info.name.as_str()),
-        Target::Named { resource, namespace, name } => (resource, namespace, name.as_str()),
-        Target::List { resource, namespace } => (resource, namespace, ""),
-        Target::Broken(error) => return Err(error.clone()),
-    };
-    let field_selector = match (name, selection.field_selector.as_str()) {
+    let Watched { resource, namespace, name } = watched(cli, selection).await?;
+    let field_selector = match (name.as_str(), selection.field_selector.as_str()) {
         ("", selector) => selector.to_owned(),
         (name, "") => format!("metadata.name={name}"),
         (name, selector) => format!("metadata.name={name},{selector}"),
     };
     let query =
         Query::new().with("fieldSelector", &field_selector).with("labelSelector", &selection.selector);
-    let path = resource.path(namespace);
+    let path = resource.path(&namespace);
     let client = cli.client()?;
     if !name.is_empty() {
-        // a missing object is an error now, not an endless wait
-        match client.json(Request::get(&resource.object_path(namespace, name)).accept(selection.accept)).await
-        {
+        // A missing object is an error at once, not an endless wait.
+        let object = resource.object_path(&namespace, &name);
+        match client.json(Request::get(&object).accept(selection.accept)).await {
             Err(error) if error.is_not_found() && cli.args.bool("ignore-not-found") => return Ok(()),
             outcome => outcome?,
         };
     }
     let list = client.json(Request::get(&format!("{path}{query}")).accept(selection.accept)).await?;
-    let revision = list.text("metadata.resourceVersion").to_owned();
+    let query = query.with("resourceVersion", list.text("metadata.resourceVersion"));
 
-    let info = Info {
-        resource: resource.clone(),
-        namespace: namespace.clone(),
-        name: String::new(),
-        object: Value::Null,
-        source: String::new(),
-    };
+    let name = String::new();
+    let info =
+        Info { resource: resource.clone(), namespace, name, object: Value::Null, source: String::new() };
     let options = table_options(cli, format, &info, cli.args.bool("all-namespaces"), false);
     let mut show = Show { cli, format, printer: table::Printer::new(options) };
     if !cli.args.bool("watch-only") {
         if list.kind() == "Table" || format.is_human() {
             show.object("ADDED", &list)?;
         } else {
-            for item in crate::selection::items(list, resource) {
+            for item in crate::selection::items(list, &resource) {
                 show.object("ADDED", &item.object)?;
             }
         }
         cli.flush()?;
     }
+    show.follow(Events::start(client, &path, query, selection.accept).await?).await
+}
 
-    let mut events =
-        Events::start(client, &path, query.with("resourceVersion", &revision), selection.accept).await?;
-    while let Some(event) = events.next().await? {
-        if event.kind == "ERROR" {
-            return Err(Error::message(format!(
-                "unable to decode an event from the watch stream: {}",
-                event.object.text("message")
-            )));
+/// One resource, or one object of it.
+struct Watched {
+    resource: Rc<Resource>,
+    namespace: String,
+    /// Empty for a whole resource.
+    name: String,
+}
+
+async fn watched(cli: &Cli, selection: &Selection) -> Result<Watched> {
+    let mut targets = selection.targets(cli).await?;
+    let (Some(target), true) = (targets.pop(), targets.is_empty()) else {
+        if selection.files.is_empty() && selection.words.len() == 1 {
+            return Err(Error::message("you may only specify a single resource type"));
         }
-        if event.kind != "BOOKMARK" {
-            show.object(&event.kind, &event.object)?;
-            cli.flush()?;
-        }
+        // An object that does not exist is the better error.
+        selection.fetch(cli).await?.all()?;
+        return Err(Error::message(
+            "watch is only supported on individual resources and resource collections - more than 1 resource was found",
+        ));
+    };
+    match target {
+        Target::Object(Info { resource, namespace, name, .. })
+        | Target::Named { resource, namespace, name } => Ok(Watched { resource, namespace, name }),
+        Target::List { resource, namespace } => Ok(Watched { resource, namespace, name: String::new() }),
+        Target::Broken(error) => Err(error),
     }
-    Ok(())
 }
 
 struct Show<'a> {
@@ -101,6 +97,22 @@ struct Show<'a> {
 }
 
 impl Show<'_> {
+    async fn follow(mut self, mut events: Events) -> Result<()> {
+        while let Some(event) = events.next().await? {
+            if event.kind == "ERROR" {
+                return Err(Error::message(format!(
+                    "unable to decode an event from the watch stream: {}",
+                    event.object.text("message")
+                )));
+            }
+            if event.kind != "BOOKMARK" {
+                self.object(&event.kind, &event.object)?;
+                self.cli.flush()?;
+            }
+        }
+        Ok(())
+    }
+
     fn object(&mut self, kind: &str, object: &Value) -> Result<()> {
         let with_event = self.cli.args.bool("output-watch-events");
         if self.format.is_human() {
@@ -114,7 +126,7 @@ impl Show<'_> {
             };
             return self.cli.print(&text);
         }
-        // a name says nothing about what became of it
+        // `-o name` prints no event types.
         if with_event && *self.format != Format::Name {
             let wrapped = serde_json::json!({"type": kind, "object": object});
             return self.cli.print(&self.format.print(&wrapped, &self.cli.args)?);

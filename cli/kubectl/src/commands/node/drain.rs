@@ -236,46 +236,41 @@ fn decide(args: &Args, pod: &Value, owner: Option<&str>, daemon_set_exists: bool
     }
 }
 
-/// Evicts one pod, again and again while a budget forbids it, and waits until it is gone.
+/// Evicts or deletes one pod, and waits until it is gone.
 async fn remove(writer: &Writer<'_>, info: &Info) -> Result<()> {
     let cli = writer.cli;
-    let place = format!("{}/{}", info.namespace, info.name);
     if writer.dry_run == DryRun::Client {
-        return cli.line(format!("evicting pod {place} (dry run)"));
+        return cli.line(format!("evicting pod {}/{} (dry run)", info.namespace, info.name));
     }
     let evict = !cli.args.bool("disable-eviction");
-    let mut options = json!({});
-    if cli.args.int("grace-period") >= 0 {
-        options["gracePeriodSeconds"] = json!(cli.args.int("grace-period"));
+    if !request_removal(writer, info, evict).await? || writer.dry_run != DryRun::No {
+        return Ok(());
     }
-    if writer.dry_run == DryRun::Server {
-        options["dryRun"] = json!(["All"]);
+    if !leaves(cli, info).await? {
+        return cli.line(format!(
+            "pod {:?} has DeletionTimestamp older than {} seconds, skipping",
+            info.name,
+            cli.args.int("skip-wait-for-delete-timeout")
+        ));
     }
+    cli.print(&named(
+        &json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": info.name}}),
+        if evict { "evicted" } else { "deleted" },
+    ))
+}
+
+/// Repeats the request while a disruption budget forbids it. Returns false if there is no such pod.
+async fn request_removal(writer: &Writer<'_>, info: &Info, evict: bool) -> Result<bool> {
+    let cli = writer.cli;
+    let verb = if evict { "evicting" } else { "deleting" };
+    let (method, path, body) = removal(writer, info, evict);
     loop {
-        cli.line(format!(
-            "{} pod {place}{}",
-            if evict { "evicting" } else { "deleting" },
-            writer.dry_run.suffix()
-        ))?;
+        cli.line(format!("{verb} pod {}/{}{}", info.namespace, info.name, writer.dry_run.suffix()))?;
         cli.flush()?;
-        let outcome = if evict {
-            let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": info.name, "namespace": info.namespace}, "deleteOptions": options});
-            cli.client()?
-                .json(Request::with_body(
-                    Method::POST,
-                    &format!("{}/eviction", info.path()),
-                    JSON,
-                    eviction.to_string(),
-                ))
-                .await
-        } else {
-            cli.client()?
-                .json(Request::with_body(Method::DELETE, &info.path(), JSON, options.to_string()))
-                .await
-        };
-        match outcome {
-            Ok(_) => break,
-            Err(error) if error.is_not_found() => return Ok(()),
+        let request = Request::with_body(method.clone(), &path, JSON, body.clone());
+        match cli.client()?.json(request).await {
+            Ok(_) => return Ok(true),
+            Err(error) if error.is_not_found() => return Ok(false),
             Err(error) if error.status_code() == Some(429) => {
                 eprintln!(
                     "error when evicting pods/{:?} -n {:?} (will retry after {}s): {error}",
@@ -293,20 +288,26 @@ async fn remove(writer: &Writer<'_>, info: &Info) -> Result<()> {
             }
         }
     }
-    if writer.dry_run != DryRun::No {
-        return Ok(());
+}
+
+/// Method, path and body of the request.
+fn removal(writer: &Writer<'_>, info: &Info, evict: bool) -> (Method, String, String) {
+    let mut options = json!({});
+    let grace_period = writer.cli.args.int("grace-period");
+    if grace_period >= 0 {
+        options["gracePeriodSeconds"] = json!(grace_period);
     }
-    if !leaves(cli, info).await? {
-        return cli.line(format!(
-            "pod {:?} has DeletionTimestamp older than {} seconds, skipping",
-            info.name,
-            cli.args.int("skip-wait-for-delete-timeout")
-        ));
+    if writer.dry_run == DryRun::Server {
+        options["dryRun"] = json!(["All"]);
     }
-    cli.print(&named(
-        &json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": info.name}}),
-        if evict { "evicted" } else { "deleted" },
-    ))
+    if !evict {
+        return (Method::DELETE, info.path(), options.to_string());
+    }
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": info.name, "namespace": info.namespace}, "deleteOptions": options,
+    });
+    (Method::POST, format!("{}/eviction", info.path()), eviction.to_string())
 }
 
 /// Waits until the pod is gone, or long enough past the time it should have been: then it is false.

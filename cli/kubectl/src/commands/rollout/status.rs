@@ -89,79 +89,79 @@ async fn until_finished(cli: &Cli, info: &Info) -> Result<()> {
     }
 }
 
-/// What to say about a workload, and whether its rollout is finished.
+/// The message about a workload, and whether its rollout is finished.
 fn progress(kind: &str, object: &Value, revision: i64) -> Result<(String, bool)> {
-    let name = object.name();
-    let count = |field: &str| object.int(&format!("status.{field}")).unwrap_or(0);
     let generation = object.int("metadata.generation").unwrap_or(0);
-    let observed = count("observedGeneration");
+    let observed = count(object, "observedGeneration");
     match kind {
-        "Deployment" => {
-            if revision > 0 {
-                let running: i64 = object.keyed("metadata.annotations", REVISION).parse().unwrap_or(0);
-                if running != revision {
-                    return Err(Error::message(format!(
-                        "desired revision ({revision}) is different from the running revision ({running})"
-                    )));
-                }
-            }
-            if generation > observed {
-                return Ok(("Waiting for deployment spec update to be observed...\n".to_owned(), false));
-            }
-            let conditions = object.list("status.conditions").iter();
-            if conditions
-                .filter(|condition| condition.text("type") == "Progressing")
-                .any(|condition| condition.text("reason") == "ProgressDeadlineExceeded")
-            {
-                return Err(Error::message(format!("deployment {name:?} exceeded its progress deadline")));
-            }
-            let (updated, total, available) =
-                (count("updatedReplicas"), count("replicas"), count("availableReplicas"));
-            let waiting = |what: String| {
-                Ok((format!("Waiting for deployment {name:?} rollout to finish: {what}...\n"), false))
-            };
-            match object.int("spec.replicas") {
-                Some(wanted) if updated < wanted => {
-                    waiting(format!("{updated} out of {wanted} new replicas have been updated"))
-                }
-                _ if total > updated => {
-                    waiting(format!("{} old replicas are pending termination", total - updated))
-                }
-                _ if available < updated => {
-                    waiting(format!("{available} of {updated} updated replicas are available"))
-                }
-                _ => Ok((format!("deployment {name:?} successfully rolled out\n"), true)),
-            }
-        }
-        "DaemonSet" => {
-            if object.text("spec.updateStrategy.type") != "RollingUpdate" {
-                return Err(Error::message(
-                    "rollout status is only available for RollingUpdate strategy type",
-                ));
-            }
-            if generation > observed {
-                return Ok(("Waiting for daemon set spec update to be observed...\n".to_owned(), false));
-            }
-            let (updated, wanted, available) =
-                (count("updatedNumberScheduled"), count("desiredNumberScheduled"), count("numberAvailable"));
-            let waiting = |what: String| {
-                Ok((format!("Waiting for daemon set {name:?} rollout to finish: {what}...\n"), false))
-            };
-            if updated < wanted {
-                waiting(format!("{updated} out of {wanted} new pods have been updated"))
-            } else if available < wanted {
-                waiting(format!("{available} of {wanted} updated pods are available"))
-            } else {
-                Ok((format!("daemon set {name:?} successfully rolled out\n"), true))
-            }
-        }
+        "Deployment" => deployment(object, generation > observed, revision),
+        "DaemonSet" => daemon_set(object, generation > observed),
         "StatefulSet" => stateful_set(object, generation, observed),
         other => Err(Error::message(format!("no status viewer has been implemented for {other}"))),
     }
 }
 
+fn count(object: &Value, field: &str) -> i64 {
+    object.int(&format!("status.{field}")).unwrap_or(0)
+}
+
+fn deployment(object: &Value, is_unobserved: bool, revision: i64) -> Result<(String, bool)> {
+    let name = object.name();
+    if revision > 0 {
+        let running: i64 = object.keyed("metadata.annotations", REVISION).parse().unwrap_or(0);
+        if running != revision {
+            return Err(Error::message(format!(
+                "desired revision ({revision}) is different from the running revision ({running})"
+            )));
+        }
+    }
+    if is_unobserved {
+        return Ok(("Waiting for deployment spec update to be observed...\n".to_owned(), false));
+    }
+    let mut progressing =
+        object.list("status.conditions").iter().filter(|condition| condition.text("type") == "Progressing");
+    if progressing.any(|condition| condition.text("reason") == "ProgressDeadlineExceeded") {
+        return Err(Error::message(format!("deployment {name:?} exceeded its progress deadline")));
+    }
+    let (updated, total, available) =
+        (count(object, "updatedReplicas"), count(object, "replicas"), count(object, "availableReplicas"));
+    let waiting =
+        |what: String| Ok((format!("Waiting for deployment {name:?} rollout to finish: {what}...\n"), false));
+    match object.int("spec.replicas") {
+        Some(wanted) if updated < wanted => {
+            waiting(format!("{updated} out of {wanted} new replicas have been updated"))
+        }
+        _ if total > updated => waiting(format!("{} old replicas are pending termination", total - updated)),
+        _ if available < updated => {
+            waiting(format!("{available} of {updated} updated replicas are available"))
+        }
+        _ => Ok((format!("deployment {name:?} successfully rolled out\n"), true)),
+    }
+}
+
+fn daemon_set(object: &Value, is_unobserved: bool) -> Result<(String, bool)> {
+    let name = object.name();
+    if object.text("spec.updateStrategy.type") != "RollingUpdate" {
+        return Err(Error::message("rollout status is only available for RollingUpdate strategy type"));
+    }
+    if is_unobserved {
+        return Ok(("Waiting for daemon set spec update to be observed...\n".to_owned(), false));
+    }
+    let updated = count(object, "updatedNumberScheduled");
+    let (wanted, available) = (count(object, "desiredNumberScheduled"), count(object, "numberAvailable"));
+    let waiting =
+        |what: String| Ok((format!("Waiting for daemon set {name:?} rollout to finish: {what}...\n"), false));
+    if updated < wanted {
+        waiting(format!("{updated} out of {wanted} new pods have been updated"))
+    } else if available < wanted {
+        waiting(format!("{available} of {wanted} updated pods are available"))
+    } else {
+        Ok((format!("daemon set {name:?} successfully rolled out\n"), true))
+    }
+}
+
 fn stateful_set(object: &Value, generation: i64, observed: i64) -> Result<(String, bool)> {
-    let count = |field: &str| object.int(&format!("status.{field}")).unwrap_or(0);
+    let count = |field: &str| count(object, field);
     if object.text("spec.updateStrategy.type") != "RollingUpdate" {
         return Err(Error::message("rollout status is only available for RollingUpdate strategy type"));
     }

@@ -1,4 +1,4 @@
-//! What the levels forbid: one row per rule and the version it came with, in the order they are told.
+//! The rules of the levels: one row per rule, with the version that introduced it, in the order of their errors.
 
 use std::collections::BTreeSet;
 

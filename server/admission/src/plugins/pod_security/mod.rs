@@ -1,7 +1,7 @@
-//! PodSecurity: the level of a namespace refuses pods, or warns of them, or writes of them in the audit log;
-//! templates of pods are warned of and written of only, as their pods are refused later.
+//! PodSecurity: the level of a namespace refuses pods, returns warnings or adds audit annotations. Pod templates only cause
+//! warnings and annotations, since their pods are checked later.
 //!
-//! [`policy`] says which level holds, [`checks`] what it forbids.
+//! [`policy`] determines the level, [`checks`] contains its rules.
 
 mod checks;
 mod policy;

@@ -1,4 +1,4 @@
-//! Which level holds for a namespace, in which version: its labels, and what holds without them.
+//! The level of a namespace and its version: from labels, or the configured defaults.
 
 use std::fmt::{self, Display};
 

@@ -1,4 +1,4 @@
-//! What a service account token says, and what must hold for it to count.
+//! The claims of a service account token, and their validation.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! What a relying party outside of the cluster reads to verify service account tokens.
+//! The documents with which relying parties outside the cluster verify service account tokens.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Which objects relate to which nodes, kept up to date pod by pod.
+//! The relations between objects and nodes, updated with each pod.
 //!
 //! ```text
 //! secret, configmap, claim, service account ──▶ pod ──▶ node

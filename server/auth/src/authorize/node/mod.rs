@@ -1,4 +1,4 @@
-//! The Node authorizer: a kubelet may touch what its pods need, and nothing else.
+//! The Node authorizer: a kubelet may access only its own objects and those that its pods need.
 //!
 //! A Secret is readable from a node when a pod bound to that node mentions it, or when a
 //! PersistentVolume mentions it whose claim such a pod uses. [`Graph`] keeps that relation; the

@@ -1,4 +1,4 @@
-//! What a pod or a volume mentions, so that its kubelet may read it.
+//! The objects that a pod or a volume refers to, which its kubelet may read.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Nobody hands out more than they hold.
+//! Prevention of privilege escalation.
 //!
 //! Writing a role needs every permission in it, or the verb `escalate` on roles. Writing a binding
 //! needs every permission of the role it refers to, or the verb `bind` on that role. The registry

@@ -1,4 +1,4 @@
-//! Everything one subject was granted, indexed by resource.
+//! All rules that are granted to a subject, indexed by resource.
 
 use std::{collections::HashMap, sync::Arc};
 

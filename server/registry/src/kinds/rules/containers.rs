@@ -24,16 +24,26 @@ impl Pod<'_> {
     }
 }
 
-/// Containers of all three sorts, in the order of their lists.
+/// Regular, init and ephemeral containers, in upstream's order of errors.
 pub fn all(spec: Field<'_>, pod: &Pod<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
-    let (regular, init, ephemeral) =
-        (spec.child("containers"), spec.child("initContainers"), spec.child("ephemeralContainers"));
     let mut names: HashSet<&str> = HashSet::new();
-    if regular.items().is_empty() {
-        errors.required(regular.path, "");
+    regular(spec.child("containers"), pod, context, &mut names, errors);
+    init(spec.child("initContainers"), pod, context, &mut names, errors);
+    ephemeral(spec.child("ephemeralContainers"), pod, context, &mut names, errors);
+}
+
+fn regular<'a>(
+    list: Field<'a>,
+    pod: &Pod<'_>,
+    context: &Context<'_>,
+    names: &mut HashSet<&'a str>,
+    errors: &mut FieldErrors,
+) {
+    if list.items().is_empty() {
+        errors.required(list.path, "");
     }
-    for (index, value) in regular.items().iter().enumerate() {
-        let container = regular.index(index);
+    for (index, value) in list.items().iter().enumerate() {
+        let container = list.index(index);
         common(container, pod, context, errors);
         let name = field::text(value, "name");
         if !names.insert(name) {
@@ -42,42 +52,60 @@ pub fn all(spec: Field<'_>, pod: &Pod<'_>, context: &Context<'_>, errors: &mut F
         lifecycle_and_probes(container, pod, errors);
         restart_rules(container, errors);
     }
-    host_ports(regular, errors);
-    for (index, value) in init.items().iter().enumerate() {
-        let container = init.index(index);
+    host_ports(list, errors);
+}
+
+fn init<'a>(
+    list: Field<'a>,
+    pod: &Pod<'_>,
+    context: &Context<'_>,
+    names: &mut HashSet<&'a str>,
+    errors: &mut FieldErrors,
+) {
+    for (index, value) in list.items().iter().enumerate() {
+        let container = list.index(index);
         common(container, pod, context, errors);
-        let sidecar = container.child("restartPolicy").text() == "Always";
         restart_rules(container, errors);
         let name = field::text(value, "name");
         if !name.is_empty() && !names.insert(name) {
             errors.duplicate(container.path.child("name"), name);
         }
-        own_host_ports(container, init, errors);
-        if sidecar {
-            lifecycle_and_probes(container, pod, errors);
-        } else {
-            for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
-                if container.has(field) {
-                    errors.forbidden(
-                        container.path.child(field),
-                        "may not be set for init containers without restartPolicy=Always",
-                    );
-                }
-            }
-            container.child("resizePolicy").each(|policy| {
-                let policy = policy.child("restartPolicy");
-                if policy.text() == "RestartContainer" {
-                    policy.invalid(
-                        "must not be set to 'RestartContainer' for non-sidecar initContainers",
-                        errors,
-                    );
-                }
-            });
+        own_host_ports(container, list, errors);
+        match container.child("restartPolicy").text() {
+            "Always" => lifecycle_and_probes(container, pod, errors),
+            _ => not_sidecar(container, errors),
         }
     }
-    let others: HashSet<&str> = names.clone();
-    for (index, value) in ephemeral.items().iter().enumerate() {
-        let container = ephemeral.index(index);
+}
+
+/// Only an init container that goes on running, a sidecar, has probes.
+fn not_sidecar(container: Field<'_>, errors: &mut FieldErrors) {
+    for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+        if container.has(field) {
+            errors.forbidden(
+                container.path.child(field),
+                "may not be set for init containers without restartPolicy=Always",
+            );
+        }
+    }
+    container.child("resizePolicy").each(|policy| {
+        let policy = policy.child("restartPolicy");
+        if policy.text() == "RestartContainer" {
+            policy.invalid("must not be set to 'RestartContainer' for non-sidecar initContainers", errors);
+        }
+    });
+}
+
+fn ephemeral<'a>(
+    list: Field<'a>,
+    pod: &Pod<'_>,
+    context: &Context<'_>,
+    names: &mut HashSet<&'a str>,
+    errors: &mut FieldErrors,
+) {
+    let targets: HashSet<&str> = names.clone();
+    for (index, value) in list.items().iter().enumerate() {
+        let container = list.index(index);
         common(container, pod, context, errors);
         trimmed_image(container, errors);
         let name = field::text(value, "name");
@@ -85,7 +113,7 @@ pub fn all(spec: Field<'_>, pod: &Pod<'_>, context: &Context<'_>, errors: &mut F
             errors.duplicate(container.path.child("name"), name);
         }
         let target = container.child("targetContainerName");
-        if !target.is_empty() && !others.contains(target.text()) {
+        if !target.is_empty() && !targets.contains(target.text()) {
             errors.not_found(target.path, target.text());
         }
         not_ephemeral(container, errors);

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use ferry_api::{Shape, TypeId, Types};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub fn printed(value: Option<&Value>, shape: &Shape, types: &Types) -> String {
     let mut text = String::new();
@@ -22,67 +22,22 @@ pub fn printed_field(value: Option<&Value>, shape: &Shape, pointer: bool, types:
 fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, text: &mut String) {
     match (shape, value) {
         (Shape::Struct(id), Some(Value::Object(map))) if has_tags(*id, types) => {
-            // As clients see it: what is not there is left out.
-            let ty = types.get(*id);
-            let given = ty.declared.iter().filter_map(|name| map.get_key_value(&**name));
-            text.push('{');
-            for (number, (name, value)) in given.enumerate() {
-                if number > 0 {
-                    text.push(',');
-                }
-                let _ = write!(text, "{name:?}:");
-                let shape = ty.field(name).map_or(&Shape::Json, |field| &field.shape);
-                print(Some(value), shape, true, types, text);
-            }
-            text.push('}');
+            print_tagged(map, *id, types, text);
         }
         (Shape::Struct(id), None) if has_tags(*id, types) => plain(None, pointer, "{}", text),
         (Shape::Struct(_), None) if pointer => text.push_str("null"),
-        (Shape::Struct(id), value) => {
-            let ty = types.get(*id);
-            text.push('{');
-            for name in &ty.declared {
-                let Some(field) = ty.field(name) else { continue };
-                let value = value.and_then(|value| value.get(&**name)).filter(|value| !value.is_null());
-                // Metadata is embedded: its fields stand among the others.
-                if &**name == "metadata" {
-                    let mut inner = String::new();
-                    print(value, &field.shape, false, types, &mut inner);
-                    let inner = inner.trim_start_matches('{').trim_end_matches('}');
-                    if !inner.is_empty() {
-                        text.push_str(inner);
-                        text.push(',');
-                    }
-                    continue;
-                }
-                let _ = write!(text, "{:?}:", go_name(name));
-                print(value, &field.shape, field.pointer, types, text);
-                text.push(',');
-            }
-            if text.ends_with(',') {
-                text.pop();
-            }
-            text.push('}');
-        }
+        (Shape::Struct(id), value) => print_untagged(value, *id, types, text),
         (Shape::List(element), Some(Value::Array(items))) => {
             text.push('[');
-            for (number, item) in items.iter().enumerate() {
-                if number > 0 {
-                    text.push(',');
-                }
-                print(Some(item), element, false, types, text);
-            }
+            separated(items, text, |item, text| print(Some(item), element, false, types, text));
             text.push(']');
         }
         (Shape::Map(element), Some(Value::Object(entries))) => {
             text.push('{');
-            for (number, (key, item)) in entries.iter().enumerate() {
-                if number > 0 {
-                    text.push(',');
-                }
+            separated(entries, text, |(key, item), text| {
                 let _ = write!(text, "{key:?}:");
                 print(Some(item), element, false, types, text);
-            }
+            });
             text.push('}');
         }
         (Shape::String, value) => plain(value, pointer, "\"\"", text),
@@ -92,6 +47,62 @@ fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, tex
         }
         (Shape::Quantity, value) => plain(value, pointer, "\"0\"", text),
         (_, value) => plain(value, true, "null", text),
+    }
+}
+
+/// A struct with JSON tags, as clients see it: without absent fields.
+fn print_tagged(map: &Map<String, Value>, id: TypeId, types: &Types, text: &mut String) {
+    let ty = types.get(id);
+    text.push('{');
+    separated(
+        ty.declared.iter().filter_map(|name| map.get_key_value(&**name)),
+        text,
+        |(name, value), text| {
+            let _ = write!(text, "{name:?}:");
+            let shape = ty.field(name).map_or(&Shape::Json, |field| &field.shape);
+            print(Some(value), shape, true, types, text);
+        },
+    );
+    text.push('}');
+}
+
+/// A struct without JSON tags: all fields, under their names in Go.
+fn print_untagged(value: Option<&Value>, id: TypeId, types: &Types, text: &mut String) {
+    let ty = types.get(id);
+    text.push('{');
+    for field in ty.declared.iter().filter_map(|name| ty.field(name)) {
+        let value = value.and_then(|value| value.get(&*field.name)).filter(|value| !value.is_null());
+        // Metadata is embedded: its fields stand among the others.
+        if &*field.name == "metadata" {
+            let mut inner = String::new();
+            print(value, &field.shape, false, types, &mut inner);
+            let inner = inner.trim_start_matches('{').trim_end_matches('}');
+            if !inner.is_empty() {
+                text.push_str(inner);
+                text.push(',');
+            }
+            continue;
+        }
+        let _ = write!(text, "{:?}:", go_name(&field.name));
+        print(value, &field.shape, field.pointer, types, text);
+        text.push(',');
+    }
+    if text.ends_with(',') {
+        text.pop();
+    }
+    text.push('}');
+}
+
+fn separated<T>(
+    items: impl IntoIterator<Item = T>,
+    text: &mut String,
+    mut print: impl FnMut(T, &mut String),
+) {
+    for (number, item) in items.into_iter().enumerate() {
+        if number > 0 {
+            text.push(',');
+        }
+        print(item, text);
     }
 }
 

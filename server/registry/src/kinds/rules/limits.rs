@@ -57,72 +57,63 @@ pub fn limits(list: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
     });
 }
 
-/// Every amount lies between the smallest and the largest.
+/// The amounts of one resource: each lies between the minimum and the maximum.
 fn compare(limit: Field<'_>, key: &str, errors: &mut FieldErrors) {
     let of =
         |part: &str| limit.get(part).and_then(|amounts| amounts.get(key)).and_then(|value| value.as_str());
-    let quantity = |text: Option<&str>| text.and_then(|text| Quantity::parse(text).ok());
-    let more = |a: Option<&str>, b: Option<&str>| quantity(a).zip(quantity(b)).is_some_and(|(a, b)| a > b);
-    let tell = |part: &str, value: Option<&str>, why: String, errors: &mut FieldErrors| {
-        let amounts = limit.path.child(part);
-        errors.invalid(amounts.key(key), value.unwrap_or(""), &why);
-    };
-    let pod = limit.child("type").text() == "Pod";
-    let (min, max, ratio) = (of("min"), of("max"), of("maxLimitRequestRatio"));
-    let (default, request) = if pod { (None, None) } else { (of("default"), of("defaultRequest")) };
-    let words = |a: Option<&str>| a.unwrap_or("").to_owned();
-    if more(min, max) {
-        tell(
-            "min",
-            min,
-            format!("min value {} is greater than max value {}", words(min), words(max)),
-            errors,
-        );
-    }
-    if more(min, request) {
-        let why =
-            format!("min value {} is greater than default request value {}", words(min), words(request));
-        tell("defaultRequest", request, why, errors);
-    }
-    if more(request, max) {
-        let why =
-            format!("default request value {} is greater than max value {}", words(request), words(max));
-        tell("defaultRequest", request, why, errors);
-    }
-    if more(request, default) {
-        let why = format!(
-            "default request value {} is greater than default limit value {}",
-            words(request),
-            words(default)
-        );
-        tell("defaultRequest", request, why, errors);
-    }
-    if more(min, default) {
-        let why = format!("min value {} is greater than default value {}", words(min), words(default));
-        tell("default", min, why, errors);
-    }
-    if more(default, max) {
-        let why = format!("default value {} is greater than max value {}", words(default), words(max));
-        tell("default", max, why, errors);
-    }
-    if quantity(ratio).is_some_and(|ratio| ratio.milli() < 1000) {
-        tell("maxLimitRequestRatio", ratio, format!("ratio {} is less than 1", words(ratio)), errors);
-    }
-    if let (Some(wanted), Some(low), Some(high)) = (quantity(ratio), quantity(min), quantity(max)) {
-        let bound = high.milli() as f64 / low.milli() as f64;
-        if wanted.milli() as f64 / 1000.0 > bound {
-            let why = format!("ratio {} is greater than max/min = {bound:.6}", words(ratio));
-            tell("maxLimitRequestRatio", ratio, why, errors);
+    let (min, max) = (of("min"), of("max"));
+    let is_pod = limit.child("type").text() == "Pod";
+    let (default, request) = if is_pod { (None, None) } else { (of("default"), of("defaultRequest")) };
+    // The field the error is about, the smaller amount, the larger one, and their names in the error.
+    let ordered = [
+        ("min", (min, "min value"), (max, "max value")),
+        ("defaultRequest", (min, "min value"), (request, "default request value")),
+        ("defaultRequest", (request, "default request value"), (max, "max value")),
+        ("defaultRequest", (request, "default request value"), (default, "default limit value")),
+        ("default", (min, "min value"), (default, "default value")),
+        ("default", (default, "default value"), (max, "max value")),
+    ];
+    for (part, (low, low_name), (high, high_name)) in ordered {
+        if let (Some(low), Some(high)) = (low, high)
+            && quantity(Some(low)).zip(quantity(Some(high))).is_some_and(|(low, high)| low > high)
+        {
+            let quoted = of(part).unwrap_or("");
+            let why = format!("{low_name} {low} is greater than {high_name} {high}");
+            errors.invalid(limit.path.child(part).key(key), quoted, &why);
         }
     }
-    let differ = quantity(default).zip(quantity(request)).is_some_and(|(a, b)| a != b);
-    if differ && !resources::may_overcommit(key) {
-        let why = format!(
-            "default value {} must equal to defaultRequest value {} in {key}",
-            words(default),
-            words(request)
-        );
-        tell("defaultRequest", request, why, errors);
+    compare_ratio(limit.child("maxLimitRequestRatio"), key, (min, max), errors);
+    if let (Some(default), Some(request)) = (default, request)
+        && quantity(Some(default)).zip(quantity(Some(request))).is_some_and(|(a, b)| a != b)
+        && !resources::may_overcommit(key)
+    {
+        let why = format!("default value {default} must equal to defaultRequest value {request} in {key}");
+        errors.invalid(limit.path.child("defaultRequest").key(key), request, &why);
+    }
+}
+
+fn quantity(text: Option<&str>) -> Option<Quantity> {
+    text.and_then(|text| Quantity::parse(text).ok())
+}
+
+/// `maxLimitRequestRatio` is at least 1, and at most the maximum divided by the minimum.
+fn compare_ratio(
+    ratios: Field<'_>,
+    key: &str,
+    (min, max): (Option<&str>, Option<&str>),
+    errors: &mut FieldErrors,
+) {
+    let Some(text) = ratios.get(key).and_then(|value| value.as_str()) else { return };
+    let Some(ratio) = quantity(Some(text)) else { return };
+    let path = ratios.path.key(key);
+    if ratio.milli() < 1000 {
+        errors.invalid(path, text, &format!("ratio {text} is less than 1"));
+    }
+    if let (Some(low), Some(high)) = (quantity(min), quantity(max)) {
+        let bound = high.milli() as f64 / low.milli() as f64;
+        if ratio.milli() as f64 / 1000.0 > bound {
+            errors.invalid(path, text, &format!("ratio {text} is greater than max/min = {bound:.6}"));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use ferry_api::{FieldErrors, names};
 use serde_json::Value;
 
 use super::field::{self, Context, Field};
-use super::volumes;
+use super::persistent_volumes;
 use crate::kinds::checks::{self, NOT_NEGATIVE};
 
 const LARGEST_PARAMETERS: usize = 256 << 10;
@@ -76,7 +76,7 @@ pub fn attachment_source(source: Field<'_>, context: &Context<'_>, errors: &mut 
         (false, true) => {
             name.required("must specify non empty persistentVolumeName", errors);
         }
-        (true, false) => volumes::persistent_spec(inline, context, true, errors),
+        (true, false) => persistent_volumes::persistent_spec(inline, context, true, errors),
     }
 }
 

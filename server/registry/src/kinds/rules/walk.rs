@@ -199,35 +199,17 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the rest of the row is to be looked at.
+    /// Returns whether the row's next checks apply.
     fn check(&self, check: &Check, at: At<'_>, errors: &mut FieldErrors) -> bool {
         let field = at.field;
-        let absent = field.value.is_none() && at.pointer;
         match check {
             Check::Optional => return !field.is_empty(),
             Check::New => return self.old_object.is_none(),
-            Check::Required(why) => {
-                let present = field.is_given() && at.pointer && matches!(at.shape, Shape::Struct(_));
-                if field.is_empty() && !present {
-                    errors.required(field.path, why);
-                    return false;
-                }
-            }
+            Check::When { field, values, holds } => return values.contains(&sibling(at, field)) == *holds,
+            Check::Required(why) => return is_present(at) || field.required(why, errors),
+            Check::NotEmpty => return !field.is_given() || field.required("", errors),
             Check::Missing => {
                 field.required("", errors);
-            }
-            Check::NotEmpty => {
-                if field.is_given() && !field.required("", errors) {
-                    return false;
-                }
-            }
-            Check::When { field, values, holds } => {
-                let given = match at.holder.get(*field) {
-                    Some(Value::String(text)) => text.as_str(),
-                    Some(Value::Bool(true)) => "true",
-                    _ => "",
-                };
-                return values.contains(&given) == *holds;
             }
             Check::Fixed(why) => self.fixed(at, *why, errors),
             Check::In => {
@@ -239,68 +221,33 @@ impl Walk<'_> {
                     self.structure(rules, holder, errors);
                 }
             }
-            Check::Code(code) => {
-                let context = Context {
-                    object: self.object,
-                    old_object: self.old_object,
-                    old: at.old,
-                    group: self.group,
-                    holder: at.holder,
-                    holder_path: at.holder_path,
-                    shape: at.shape,
-                    table: self.table,
-                    types: self.types,
-                };
-                code(field, &context, errors);
-            }
+            Check::Code(code) => code(field, &self.context(at), errors),
             Check::Key(format) => {
-                // Keys are told at the map, values at their keys.
+                // Errors about keys name the map, errors about values the key.
                 if let Some((key, path)) = at.key {
                     format.judge(errors, path, key);
                 }
             }
-            _ if absent => {}
-            Check::Format(format) => format.judge(errors, field.path, field.text()),
-            Check::Least(least, why) => {
-                if field.number() < *least {
-                    let words = || format!("must be greater than or equal to {least}");
-                    errors.invalid(field.path, field.number(), &why.map_or_else(words, str::to_owned));
-                }
-            }
-            Check::Most(most, why) => {
-                if field.number() > *most {
-                    let words = || format!("must be less than or equal to {most}");
-                    errors.invalid(field.path, field.number(), &why.map_or_else(words, str::to_owned));
-                }
-            }
-            Check::Range(low, high) => field.in_range(*low, *high, errors),
-            Check::OneOf(words) => field.one_of(words, errors),
-            Check::MaxItems(limit) => {
-                let count = field.value.and_then(Value::as_object).map_or(field.items().len(), Map::len);
-                if count > *limit {
-                    errors.too_many(field.path, count, *limit);
-                    return false;
-                }
-            }
-            Check::MaxBytes(limit) => {
-                if field.text().len() > *limit {
-                    errors.too_long(field.path, *limit);
-                }
-            }
-            Check::Unique(key) => unique(field, *key, errors),
-            Check::Labels => labels(field, errors),
-            Check::Forbidden(why) => {
-                if !field.is_empty() {
-                    errors.forbidden(field.path, why);
-                }
-            }
-            Check::Invalid(why) => {
-                if !field.is_empty() {
-                    field.invalid(why, errors);
-                }
-            }
+            // An absent pointer has no value to check.
+            _ if at.pointer && !field.is_given() => {}
+            Check::MaxItems(limit) => return has_at_most(field, *limit, errors),
+            value => check_value(value, field, errors),
         }
         true
+    }
+
+    fn context<'a>(&'a self, at: At<'a>) -> Context<'a> {
+        Context {
+            object: self.object,
+            old_object: self.old_object,
+            old: at.old,
+            group: self.group,
+            holder: at.holder,
+            holder_path: at.holder_path,
+            shape: at.shape,
+            table: self.table,
+            types: self.types,
+        }
     }
 
     fn fixed(&self, at: At<'_>, why: Option<&str>, errors: &mut FieldErrors) {
@@ -319,6 +266,52 @@ impl Walk<'_> {
                 errors.push(at.field.path, Reason::Invalid, detail);
             }
         }
+    }
+}
+
+/// The text of another field of the struct; a flag that is set is "true".
+fn sibling<'a>(at: At<'a>, field: &str) -> &'a str {
+    match at.holder.get(field) {
+        Some(Value::String(text)) => text,
+        Some(Value::Bool(true)) => "true",
+        _ => "",
+    }
+}
+
+/// Whether the field points to a struct, which may be empty.
+fn is_present(at: At<'_>) -> bool {
+    at.field.is_given() && at.pointer && matches!(at.shape, Shape::Struct(_))
+}
+
+fn has_at_most(field: Field<'_>, limit: usize, errors: &mut FieldErrors) -> bool {
+    let count = field.value.and_then(Value::as_object).map_or(field.items().len(), Map::len);
+    if count > limit {
+        errors.too_many(field.path, count, limit);
+    }
+    count <= limit
+}
+
+/// The checks that concern the value alone.
+fn check_value(check: &Check, field: Field<'_>, errors: &mut FieldErrors) {
+    let outside = |bound: &str, limit: i64, why: Option<&str>| {
+        why.map_or_else(|| format!("must be {bound} than or equal to {limit}"), str::to_owned)
+    };
+    match check {
+        Check::Format(format) => format.judge(errors, field.path, field.text()),
+        Check::Least(least, why) if field.number() < *least => {
+            errors.invalid(field.path, field.number(), &outside("greater", *least, *why));
+        }
+        Check::Most(most, why) if field.number() > *most => {
+            errors.invalid(field.path, field.number(), &outside("less", *most, *why));
+        }
+        Check::Range(low, high) => field.in_range(*low, *high, errors),
+        Check::OneOf(words) => field.one_of(words, errors),
+        Check::MaxBytes(limit) if field.text().len() > *limit => errors.too_long(field.path, *limit),
+        Check::Unique(key) => unique(field, *key, errors),
+        Check::Labels => labels(field, errors),
+        Check::Forbidden(why) if !field.is_empty() => errors.forbidden(field.path, why),
+        Check::Invalid(why) if !field.is_empty() => field.invalid(why, errors),
+        _ => {}
     }
 }
 

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use self::kubelet::Kubelets;
 use self::latencies::{Latencies, Percentiles};
-use super::Output;
 use super::part::{Part, Server};
 use super::requests::{delete, get, many, post};
+use super::{Output, report};
 
 const NAMESPACE: &str = "bench";
 
@@ -72,25 +72,23 @@ struct Request {
 }
 
 pub fn run(flags: &Flags) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let all = runtime.block_on(measure(flags))?;
-    if flags.output == Output::Json {
-        println!("{}", json!(all));
-        return Ok(());
-    }
-    println!("{:<8} {:>8}  {:<18} {:>8} {:>7}", "PHASE", "SECONDS", "PART", "CPU S", "MIB");
-    for Measured { phase, seconds, parts, leases, relists, requests } in all {
-        for PartUsage { part, cpu_seconds, memory_bytes } in parts {
-            println!("{phase:<8} {seconds:>8.1}  {part:<18} {cpu_seconds:>8.1} {:>7}", memory_bytes >> 20);
+    report(flags.output, measure(flags), |all| {
+        println!("{:<8} {:>8}  {:<18} {:>8} {:>7}", "PHASE", "SECONDS", "PART", "CPU S", "MIB");
+        for Measured { phase, seconds, parts, leases, relists, requests } in all {
+            for PartUsage { part, cpu_seconds, memory_bytes } in parts {
+                println!(
+                    "{phase:<8} {seconds:>8.1}  {part:<18} {cpu_seconds:>8.1} {:>7}",
+                    memory_bytes >> 20
+                );
+            }
+            println!(
+                "{phase:<8} {seconds:>8.1}  Lease renewed: {leases}; {relists} watches fell behind until now"
+            );
+            for Request { request, latency } in requests {
+                println!("{phase:<8} {seconds:>8.1}  {request}: {latency}");
+            }
         }
-        println!(
-            "{phase:<8} {seconds:>8.1}  Lease renewed: {leases}; {relists} watches fell behind until now"
-        );
-        for Request { request, latency } in requests {
-            println!("{phase:<8} {seconds:>8.1}  {request}: {latency}");
-        }
-    }
-    Ok(())
+    })
 }
 
 async fn measure(flags: &Flags) -> anyhow::Result<Vec<Measured>> {

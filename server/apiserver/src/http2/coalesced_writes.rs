@@ -1,4 +1,4 @@
-//! Gathers what the streams of one HTTP/2 connection have to say, and writes it in one piece.
+//! Coalesces the frames of all streams of an HTTP/2 connection into one write.
 //!
 //! An event concerns every watch of a connection. h2 hands each stream's frame to the transport on its own and asks
 //! for a flush after every one: a TLS record and a system call for each watch. Here frames gather while the connection
@@ -6,7 +6,7 @@
 //! along, and writes everything.
 //!
 //! ```text
-//!   streams ─▶ h2 ─▶ Gathered (a buffer) ─ ─▶ TLS ─▶ socket
+//!   streams ─▶ h2 ─▶ CoalescedWrites (a buffer) ─ ─▶ TLS ─▶ socket
 //!                                         │
 //!            Writing: polls the connection, yields once to others, then writes the buffer
 //! ```
@@ -36,7 +36,7 @@ const SLICES: usize = 64;
 const SOME: usize = 64 * 1024;
 
 /// The transport as the connection sees it: writing only gathers, and so does flushing.
-pub struct Gathered<IO>(Arc<Mutex<Pipe<IO>>>);
+pub struct CoalescedWrites<IO>(Arc<Mutex<Pipe<IO>>>);
 
 /// The connection's future, which writes what it gathered whenever it comes to rest.
 pub struct Writing<F, IO> {
@@ -57,10 +57,16 @@ struct Pipe<IO> {
     failed: Option<io::Error>,
 }
 
-impl<IO> Gathered<IO> {
-    pub fn new(io: IO) -> Gathered<IO> {
+impl<IO> CoalescedWrites<IO> {
+    pub fn new(io: IO) -> CoalescedWrites<IO> {
         let (heard, expecting) = (Arc::default(), Arc::default());
-        Gathered(Arc::new(Mutex::new(Pipe { io, heard, expecting, gathered: BytesMut::new(), failed: None })))
+        CoalescedWrites(Arc::new(Mutex::new(Pipe {
+            io,
+            heard,
+            expecting,
+            gathered: BytesMut::new(),
+            failed: None,
+        })))
     }
 
     /// Set whenever the other side is heard of.
@@ -134,7 +140,7 @@ impl<F: Future, IO: AsyncWrite + Unpin> Future for Writing<F, IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Gathered<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for CoalescedWrites<IO> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -149,7 +155,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Gathered<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Gathered<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<IO> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
@@ -230,7 +236,7 @@ mod tests {
     async fn many_flushes_are_one_write_and_nothing_is_held_back() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let writes = Arc::new(Mutex::new(0));
-        let mut io = Gathered::new(Counted(near, writes.clone()));
+        let mut io = CoalescedWrites::new(Counted(near, writes.clone()));
         let driven = io.writer().drive(async move {
             for _ in 0..50 {
                 io.write_all(b"frame").await.expect("gathered");
@@ -252,7 +258,7 @@ mod tests {
         for (expected, writes) in [(true, 1), (false, 2)] {
             let (near, mut far) = tokio::io::duplex(1 << 20);
             let counted = Arc::new(Mutex::new(0));
-            let mut io = Gathered::new(Counted(near, counted.clone()));
+            let mut io = CoalescedWrites::new(Counted(near, counted.clone()));
             io.expecting().store(expected, Ordering::Relaxed);
             let (say, mut said) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
             let driven = io.writer().drive(async move {
@@ -277,7 +283,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_long_or_last_is_written_in_order() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let mut io = Gathered::new(near);
+        let mut io = CoalescedWrites::new(near);
         let driven = io.writer().drive(async move {
             io.write_all(b"head").await.expect("gathered");
             io.write_all(&vec![b'x'; 100_000]).await.expect("written through");
@@ -295,7 +301,7 @@ mod tests {
     async fn a_connection_whose_peer_is_gone_hears_of_it() {
         let (near, far) = tokio::io::duplex(64);
         drop(far);
-        let mut io = Gathered::new(near);
+        let mut io = CoalescedWrites::new(near);
         let driven = io.writer().drive(async move {
             let refused = loop {
                 if let Err(error) = io.write_all(b"frame").await {

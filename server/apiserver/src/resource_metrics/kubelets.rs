@@ -1,4 +1,4 @@
-//! Asks kubelets for their counters, when somebody wants to know and not otherwise.
+//! Reads the kubelets' counters on demand, and caches the result for a few seconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What the kubelets told last.
 #[derive(Default)]
 pub struct Kubelets {
-    by_node: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Told>>>>,
+    by_node: Mutex<HashMap<String, Arc<tokio::sync::Mutex<CachedWindow>>>>,
 }
 
-/// Locked while its kubelet is asked, so that of all who want to know at once one asks.
+/// Locked while its kubelet is queried, so that concurrent readers share one query.
 #[derive(Default)]
-struct Told {
+struct CachedWindow {
     asked: Option<Instant>,
-    /// `None` when the kubelet could not say.
+    /// `None` if the query failed.
     window: Option<Arc<Window>>,
 }
 
 impl Kubelets {
-    /// What a node used lately; `None` when its kubelet does not tell.
+    /// The recent usage of a node; `None` if its kubelet does not report it.
     pub async fn window(&self, api: &Api, node: &str) -> Option<Arc<Window>> {
         let told = self.of_node(api, node);
         let mut told = told.lock().await;
@@ -45,12 +45,12 @@ impl Kubelets {
             return told.window.clone();
         }
         let before = told.window.take().filter(|_| age.is_some_and(|age| age < LONGEST_WINDOW));
-        let looked = tokio::time::timeout(PATIENCE, look(api, node, before.as_deref())).await;
+        let looked = tokio::time::timeout(PATIENCE, read_window(api, node, before.as_deref())).await;
         let looked = looked.unwrap_or_else(|_| Err(Status::timeout("the kubelet does not answer in time")));
         told.window = match looked {
             Ok(window) => Some(Arc::new(window)),
             Err(error) => {
-                tracing::debug!(%node, %error, "a node does not tell what it uses");
+                tracing::debug!(%node, %error, "a kubelet did not report its usage");
                 None
             }
         };
@@ -58,7 +58,7 @@ impl Kubelets {
         told.window.clone()
     }
 
-    fn of_node(&self, api: &Api, node: &str) -> Arc<tokio::sync::Mutex<Told>> {
+    fn of_node(&self, api: &Api, node: &str) -> Arc<tokio::sync::Mutex<CachedWindow>> {
         let mut by_node = self.by_node.lock();
         if !by_node.contains_key(node)
             && let Some(nodes) = api.registry.resource(&GroupResource::new("", "nodes"))
@@ -70,7 +70,7 @@ impl Kubelets {
     }
 }
 
-async fn look(api: &Api, node: &str, before: Option<&Window>) -> Result<Window, Status> {
+async fn read_window(api: &Api, node: &str, before: Option<&Window>) -> Result<Window, Status> {
     let nodes = GroupResource::new("", "nodes");
     let resource = api.registry.resource(&nodes).ok_or_else(Status::no_such_path)?;
     let entry = resource.cache.get(node).ok_or_else(|| Status::not_found(&nodes, node))?;
