@@ -1,6 +1,6 @@
 //! What the kubelet and its plugins say to each other (of Kubernetes v1.36): registration, dynamic resource allocation
-//! and the health of its devices. Messages, clients and servers are generated from `proto/` by `tests/protocols`; the
-//! kubelet calls, and the drivers that tests play serve.
+//! and the health of its devices, and the container storage interface (v1.13). Messages, clients and servers are
+//! generated from `proto/` by `tests/protocols`; the kubelet calls, and the drivers that tests play serve.
 
 /// A plugin that tells the kubelet of itself.
 #[rustfmt::skip]
@@ -16,3 +16,8 @@ pub mod dra;
 #[rustfmt::skip]
 #[path = "v1alpha1.rs"]
 pub mod dra_health;
+
+/// Volumes of drivers: the container storage interface, `csi.v1`.
+#[rustfmt::skip]
+#[path = "csi.v1.rs"]
+pub mod csi;

@@ -19,7 +19,7 @@ const PROTOCOLS: &[Protocol] = &[
     Protocol { room: "node/cri-api", files: &["api.proto"], client: false, server: false, shared_bytes: &[] },
     Protocol {
         room: "node/plugins-api",
-        files: &["pluginregistration.proto", "dra.proto", "dra_health.proto"],
+        files: &["pluginregistration.proto", "dra.proto", "dra_health.proto", "csi.proto"],
         client: true,
         server: true,
         shared_bytes: &[],
