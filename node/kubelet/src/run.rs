@@ -357,7 +357,8 @@ impl Parts {
         let (config, devices) = (&self.context.config, self.context.devices.clone());
         let looked = CancellationToken::new();
         let sockets = config.root_dir.join(PLUGIN_SOCKETS);
-        tasks.spawn(plugins::run(sockets, devices.clone(), looked.clone(), shutdown.clone()));
+        let handlers = self.plugin_handlers();
+        tasks.spawn(plugins::run(sockets, handlers, looked.clone(), shutdown.clone()));
         if let Some(client) = self.context.client.clone() {
             let drivers = devices.drivers.clone();
             let wiping = devices::slices::run(client, config.node_name.clone(), drivers, looked);
@@ -368,6 +369,12 @@ impl Parts {
             synced.await;
             devices::follow_drivers(&devices, &pods).await;
         });
+    }
+
+    /// Who takes up plugins, by their type.
+    fn plugin_handlers(&self) -> plugins::Handlers {
+        let devices = Arc::new(devices::registration::Registration(self.context.devices.clone()));
+        plugins::Handlers::from([(devices::registration::TYPE, devices as Arc<dyn plugins::Handler>)])
     }
 
     /// What goes on beside the pods' workers: status writes, orphans, shared CPUs, logs.

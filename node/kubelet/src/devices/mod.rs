@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod claims;
 pub mod drivers;
 mod health;
+pub mod registration;
 pub mod slices;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::devices::Devices;
 use crate::directory_watch::{self, DirectoryWatch};
 use registration::Registered;
 
@@ -33,6 +33,31 @@ const MAX_RETRY: Duration = Duration::from_secs(122);
 /// More sockets than this are not asked, nor deeper directories read: no node has so many plugins.
 const MAX_SOCKETS: usize = 1024;
 const MAX_DEPTH: usize = 8;
+
+/// What a plugin says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plugin {
+    pub name: String,
+    pub endpoint: String,
+    pub versions: Vec<String>,
+}
+
+/// Takes up plugins of one type. Errors are for the plugin to read, in upstream's words.
+pub trait Handler: Send + Sync {
+    fn validate(&self, plugin: &Plugin) -> Result<(), String>;
+
+    /// `stop` ends what goes on for the plugin.
+    fn register<'a>(
+        &'a self,
+        plugin: &'a Plugin,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<(), String>>;
+
+    fn deregister(&self, name: &str, endpoint: &str);
+}
+
+/// By the type that plugins say they are of.
+pub type Handlers = BTreeMap<&'static str, Arc<dyn Handler>>;
 
 /// Which socket stands at a path: one that was removed and made again is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +102,16 @@ fn decide(found: &BTreeMap<PathBuf, Made>, known: &BTreeMap<PathBuf, Known>, now
 
 /// Keeps what is registered in step with the sockets. `looked` is set when those that were there at the start have
 /// answered, or not.
-pub async fn run(
-    directory: PathBuf,
-    devices: Arc<Devices>,
-    looked: CancellationToken,
-    stop: CancellationToken,
-) {
+pub async fn run(directory: PathBuf, handlers: Handlers, looked: CancellationToken, stop: CancellationToken) {
     let mut watch = DirectoryWatch::new()
         .inspect_err(|error| tracing::warn!(%error, "plugins are only looked for now and then"))
         .ok();
-    let mut plugins = Plugins { devices, known: BTreeMap::new(), asked: JoinSet::new(), stop: stop.clone() };
+    let mut plugins = Plugins {
+        handlers: Arc::new(handlers),
+        known: BTreeMap::new(),
+        asked: JoinSet::new(),
+        stop: stop.clone(),
+    };
     loop {
         match find(&directory, watch.as_ref()) {
             Ok(found) => plugins.act(&found),
@@ -141,7 +166,7 @@ fn find(directory: &Path, watch: Option<&DirectoryWatch>) -> io::Result<BTreeMap
 type Answer = (PathBuf, Made, Duration, Result<Registered, String>);
 
 struct Plugins {
-    devices: Arc<Devices>,
+    handlers: Arc<Handlers>,
     known: BTreeMap<PathBuf, Known>,
     asked: JoinSet<Answer>,
     stop: CancellationToken,
@@ -155,7 +180,7 @@ impl Plugins {
                     if let Some(Known { state: State::Registered(registered), .. }) = self.known.remove(&path)
                     {
                         tracing::info!(socket = %path.display(), name = registered.name, "plugin is gone");
-                        self.devices.drivers.deregister(&registered.name, &registered.endpoint);
+                        self.deregister(&registered);
                     }
                 }
                 Step::Ask(path, made) => self.ask(path, made),
@@ -169,9 +194,9 @@ impl Plugins {
             Some(State::Refused { delay, .. }) => (delay * 2).min(MAX_RETRY),
             _ => FIRST_RETRY,
         };
-        let (devices, stop) = (self.devices.clone(), self.stop.clone());
+        let (handlers, stop) = (self.handlers.clone(), self.stop.clone());
         self.asked.spawn(async move {
-            let answer = registration::register(&path, &devices, &stop).await;
+            let answer = registration::register(&path, &handlers, &stop).await;
             (path, made, delay, answer)
         });
     }
@@ -189,9 +214,15 @@ impl Plugins {
             }
             // it went while it was asked
             (None, Ok(registered)) => {
-                self.devices.drivers.deregister(&registered.name, &registered.endpoint);
+                self.deregister(&registered);
             }
             (None, Err(_)) => {}
+        }
+    }
+
+    fn deregister(&self, registered: &Registered) {
+        if let Some(handler) = self.handlers.get(registered.kind.as_str()) {
+            handler.deregister(&registered.name, &registered.endpoint);
         }
     }
 

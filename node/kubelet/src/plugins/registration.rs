@@ -1,16 +1,15 @@
 //! The conversation with one plugin: who it is, and whether it is taken.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::CancellationToken;
 use ferry_plugins_api::pluginregistration::registration_client::RegistrationClient;
-use ferry_plugins_api::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
+use ferry_plugins_api::pluginregistration::{InfoRequest, RegistrationStatus};
 use tonic::transport::Channel;
 
+use super::{Handler, Handlers, Plugin};
 use crate::cri::unix_channel;
-use crate::devices::Devices;
 
 /// A plugin says who it is within this, its socket opened and all.
 const INFO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +20,8 @@ const MAX_INFO_BYTES: usize = 1 << 20;
 /// A plugin that is registered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Registered {
+    /// The type of the plugin.
+    pub kind: String,
     pub name: String,
     pub endpoint: String,
 }
@@ -28,7 +29,7 @@ pub(super) struct Registered {
 /// Asks who is there, takes it up if it can be, and tells it. In upstream's words.
 pub(super) async fn register(
     socket: &Path,
-    devices: &Arc<Devices>,
+    handlers: &Handlers,
     stop: &CancellationToken,
 ) -> Result<Registered, String> {
     let shown = socket.display();
@@ -44,39 +45,32 @@ pub(super) async fn register(
         }
         Err(_) => return Err(format!("RegisterPlugin error -- no answer to GetInfo at socket {shown}")),
     };
-    let endpoint = if info.endpoint.is_empty() { shown.to_string() } else { info.endpoint.clone() };
-    if let Err(problem) = take_up(&info, socket, &endpoint, devices, stop) {
-        notify(&mut client, Some(&problem)).await?;
-        return Err(problem);
-    }
+    let kind = info.r#type;
+    let endpoint = if info.endpoint.is_empty() { shown.to_string() } else { info.endpoint };
+    let plugin = Plugin { name: info.name, endpoint, versions: info.supported_versions };
+    let taken_up = match handlers.get(kind.as_str()) {
+        Some(handler) => take_up(&**handler, &plugin, stop).await.map(|()| handler),
+        None => Err(format!("no handler registered for plugin type: {kind} at socket {shown}")),
+    };
+    let handler = match taken_up {
+        Ok(handler) => handler,
+        Err(problem) => {
+            let problem = format!("RegisterPlugin error -- {problem}");
+            notify(&mut client, Some(&problem)).await?;
+            return Err(problem);
+        }
+    };
     if let Err(problem) = notify(&mut client, None).await {
-        devices.drivers.deregister(&info.name, &endpoint);
+        handler.deregister(&plugin.name, &plugin.endpoint);
         return Err(problem);
     }
-    Ok(Registered { name: info.name, endpoint })
+    Ok(Registered { kind, name: plugin.name, endpoint: plugin.endpoint })
 }
 
-fn take_up(
-    info: &PluginInfo,
-    socket: &Path,
-    endpoint: &str,
-    devices: &Arc<Devices>,
-    stop: &CancellationToken,
-) -> Result<(), String> {
-    match info.r#type.as_str() {
-        "DRAPlugin" if info.name.is_empty() => {
-            Err("RegisterPlugin error -- plugin validation failed with err: DRA driver name is empty".into())
-        }
-        "DRAPlugin" => {
-            devices.register(&info.name, endpoint, &info.supported_versions, stop).map_err(|problem| {
-                format!("RegisterPlugin error -- plugin registration failed with err: {problem}")
-            })
-        }
-        other => Err(format!(
-            "RegisterPlugin error -- no handler registered for plugin type: {other} at socket {}",
-            socket.display()
-        )),
-    }
+async fn take_up(handler: &dyn Handler, plugin: &Plugin, stop: &CancellationToken) -> Result<(), String> {
+    handler.validate(plugin).map_err(|problem| format!("plugin validation failed with err: {problem}"))?;
+    let registered = handler.register(plugin, stop).await;
+    registered.map_err(|problem| format!("plugin registration failed with err: {problem}"))
 }
 
 async fn notify(client: &mut RegistrationClient<Channel>, problem: Option<&str>) -> Result<(), String> {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::devices::Devices;
+use crate::devices::registration;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferry_plugins_api::pluginregistration::registration_server::{Registration, RegistrationServer};
@@ -15,7 +17,8 @@ fn sockets_that_come_and_go_are_asked_and_forgotten() {
     let now = Instant::now();
     let path = |name: &str| PathBuf::from(name);
     let made = |inode| Made { inode, seconds: 0, nanoseconds: 0 };
-    let registered = || State::Registered(Registered { name: "d".into(), endpoint: "e".into() });
+    let registered =
+        || State::Registered(Registered { kind: "k".into(), name: "d".into(), endpoint: "e".into() });
     let refused = |until| State::Refused { until, delay: FIRST_RETRY };
     let known: BTreeMap<_, _> = [
         (path("gone"), Known { made: made(1), state: registered() }),
@@ -85,7 +88,9 @@ impl Stage {
     fn start(&self) {
         let sockets = self.directory.path().join("plugins_registry");
         std::fs::create_dir_all(&sockets).expect("made");
-        tokio::spawn(run(sockets, self.devices.clone(), self.looked.clone(), self.stop.clone()));
+        let drivers = Arc::new(registration::Registration(self.devices.clone()));
+        let handlers = Handlers::from([(registration::TYPE, drivers as Arc<dyn Handler>)]);
+        tokio::spawn(run(sockets, handlers, self.looked.clone(), self.stop.clone()));
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -167,9 +172,9 @@ async fn a_plugin_is_registered_when_it_comes_goes_and_comes_again() {
 async fn a_plugin_that_is_not_taken_hears_why() {
     let stage = Stage::new();
     stage.start();
-    let mut csi = stage.play("csi.sock", "CSIPlugin", "csi.example.com", &["1.0.0"], 0);
-    let told = csi.next().await;
-    let words = "RegisterPlugin error -- no handler registered for plugin type: CSIPlugin at socket ";
+    let mut odd = stage.play("odd.sock", "OddPlugin", "odd.example.com", &["1.0.0"], 0);
+    let told = odd.next().await;
+    let words = "RegisterPlugin error -- no handler registered for plugin type: OddPlugin at socket ";
     assert!(!told.plugin_registered && told.error.starts_with(words), "{told:?}");
     let mut old = stage.play("old.sock", "DRAPlugin", "d.example.com", &["v1alpha3.Node"], 0);
     let told = old.next().await;
@@ -180,7 +185,7 @@ async fn a_plugin_that_is_not_taken_hears_why() {
     assert!(nameless.next().await.error.contains("DRA driver name is empty"));
     assert!(!stage.devices.drivers.is_registered("d.example.com"));
     // refused is not forgotten: it is asked again
-    assert!(!csi.next().await.plugin_registered);
+    assert!(!odd.next().await.plugin_registered);
 }
 
 #[tokio::test]
