@@ -39,7 +39,10 @@ use crate::runtime::{self, watch::Seen};
 use crate::server;
 use crate::sources::{api, mirror, static_pods};
 use crate::status::writer::Writer;
+use crate::volumes::csi::in_use::InUse;
+use crate::volumes::csi::{self, Csi};
 use crate::volumes::local::LocalVolumes;
+use crate::volumes::tokens::Tokens;
 use crate::volumes::{self, Volumes};
 
 /// Where plugins register, below the kubelet's directory.
@@ -54,6 +57,8 @@ pub enum Error {
     Runtime(#[from] cri::Error),
     #[error("making {directory}: {source}")]
     Directory { directory: String, source: std::io::Error },
+    #[error("reading what volumes a former kubelet left: {0}")]
+    Volumes(std::io::Error),
     #[error(transparent)]
     Cpus(#[from] cpu_manager::Error),
     #[error(transparent)]
@@ -223,14 +228,28 @@ impl Parts {
             pressure: pressure_seen,
             network_problem: network_problem.clone(),
             seen: watch::Sender::new(None),
+            volumes_in_use: InUse::default(),
         });
+        let tokens = Arc::new(Tokens::new(client.clone()));
+        let csi = Csi::new(csi::Config {
+            root_dir: &config.root_dir,
+            node_name: &config.node_name,
+            client: client.clone(),
+            tokens: tokens.clone(),
+            events: recorder.clone(),
+            node: node.seen.subscribe(),
+            in_use: node.volumes_in_use.clone(),
+        });
+        let csi = Arc::new(csi.map_err(Error::Volumes)?);
         let context = Arc::new(Context {
             images: images(&config, &runtime, client.as_ref()),
             volumes: Volumes::new(
                 config.root_dir.clone(),
                 client.clone(),
                 objects.clone(),
+                tokens,
                 LocalVolumes::new(&config.root_dir, &config.node_name, recorder.clone()),
+                csi,
             ),
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
             seen: Seen::default(),
@@ -291,6 +310,7 @@ impl Parts {
         tasks.wait().await;
         self.pods.stopped().await;
         self.context.devices.stopped().await;
+        self.context.volumes.csi().stopped().await;
         if let Some(informers) = &self.informers {
             informers.stopped().await;
         }
@@ -329,7 +349,8 @@ impl Parts {
             tasks.spawn(node::run(client.clone(), self.node.clone(), shutdown.clone()));
             api::follow_node(informers, self.node.clone());
             known = Some(api::follow(informers, &config.node_name, &self.pods));
-            tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, informers));
+            let drivers = self.context.volumes.csi().node_drivers.clone();
+            tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, drivers, informers));
             tasks.spawn(volumes::reclaim::follow(self.context.clone(), client.clone(), informers));
             tasks.spawn(mirror::run(
                 client.clone(),
@@ -364,17 +385,25 @@ impl Parts {
             let wiping = devices::slices::run(client, config.node_name.clone(), drivers, looked);
             spawn_until(tasks, shutdown, wiping);
         }
-        let pods = self.pods.clone();
+        let (csi, pods) = (self.context.volumes.csi().clone(), self.pods.clone());
         spawn_until(tasks, shutdown, async move {
             synced.await;
-            devices::follow_drivers(&devices, &pods).await;
+            tokio::join!(
+                devices::follow_drivers(&devices, &pods),
+                csi::follow_drivers(&csi, &pods),
+                csi::unstage_unused(&csi),
+            );
         });
     }
 
     /// Who takes up plugins, by their type.
     fn plugin_handlers(&self) -> plugins::Handlers {
         let devices = Arc::new(devices::registration::Registration(self.context.devices.clone()));
-        plugins::Handlers::from([(devices::registration::TYPE, devices as Arc<dyn plugins::Handler>)])
+        let csi = Arc::new(self.context.volumes.csi().registration());
+        plugins::Handlers::from([
+            (devices::registration::TYPE, devices as Arc<dyn plugins::Handler>),
+            (csi::registration::TYPE, csi as Arc<dyn plugins::Handler>),
+        ])
     }
 
     /// What goes on beside the pods' workers: status writes, orphans, shared CPUs, logs.

@@ -190,6 +190,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut written: Option<(serde_json::Value, tokio::time::Instant)> = None;
     let mut changes = source.changes();
+    let mut volumes_changed = source.volumes_in_use.changes();
     let mut told_range = None;
     let mut unready_for: Option<Duration> = None;
     loop {
@@ -203,6 +204,8 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
             _ = ticks.tick() => {}
             // a runtime that failed or came back is told at once
             _ = changes.changed() => {}
+            // nobody attaches or detaches before this is told
+            _ = volumes_changed.changed() => {}
             () = soon => {}
         }
         let now = tokio::time::Instant::now();
