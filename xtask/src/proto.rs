@@ -14,7 +14,13 @@ pub fn run(words: &[&str]) -> Result<()> {
 }
 
 /// Imports that bring nothing but options.
-const OF_OPTIONS: &[&str] = &["\"gogoproto/", "\"etcd/api/versionpb/", "\"google/api/", "\"protoc-gen-"];
+const OF_OPTIONS: &[&str] = &[
+    "\"gogoproto/",
+    "\"etcd/api/versionpb/",
+    "\"google/api/",
+    "\"google/protobuf/descriptor.proto",
+    "\"protoc-gen-",
+];
 
 /// The declarations of a protocol file, one a line.
 fn declarations(text: &str) -> Result<String> {
@@ -25,6 +31,10 @@ fn declarations(text: &str) -> Result<String> {
     while let Some(token) = tokens.next() {
         match token {
             "option" if statement.is_empty() => skip_option(&mut tokens)?,
+            // of the messages of options: declares more of them
+            "extend" if statement.is_empty() => {
+                tokens.find(|token| *token == "}").context("an extension does not end")?;
+            }
             "[" => {
                 tokens.find(|token| *token == "]").context("a list of options does not end")?;
             }
@@ -119,6 +129,9 @@ mod tests {
             import "gogoproto/gogo.proto";
             import "a/b.proto"; // kept
             option (gogoproto.all) = true;
+            extend google.protobuf.FieldOptions {
+              bool secret = 1059;
+            }
             service S {
               // Get gets.
               rpc Get(GetRequest) returns (stream GetResponse) {

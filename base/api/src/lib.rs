@@ -15,6 +15,7 @@
 pub mod certificate_request;
 pub mod codec;
 pub mod convert;
+pub mod csi_volume;
 pub mod declared_features;
 pub mod decode;
 pub mod defaulting;

@@ -12,6 +12,7 @@
 //!
 //! Start reading at [`table`](mod@table), then `replica_set`, the plainest of the large ones.
 
+pub mod attach_detach;
 pub mod bootstrap_tokens;
 pub mod certificates;
 pub mod cidr;

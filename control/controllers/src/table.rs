@@ -2,12 +2,12 @@
 
 use crate::context::{Context, Running};
 use crate::{
-    bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment,
-    device_taint_eviction, disruption, endpoint_slice, endpoint_slice_mirroring, endpoints, ephemeral_volume,
-    garbage_collector, horizontal_pod_autoscaler, job, legacy_token_cleaner, local_volume, namespace,
-    node_ipam, node_lifecycle, persistent_volume, pod_gc, policy_status, replica_set, resource_claim,
-    resource_quota, root_ca, service_account, service_account_token, service_cidr, stateful_set,
-    storage_protection, taint_eviction, ttl, ttl_after_finished, volume_expansion,
+    attach_detach, bootstrap_tokens, certificates, cluster_role_aggregation, cron_job, daemon_set,
+    deployment, device_taint_eviction, disruption, endpoint_slice, endpoint_slice_mirroring, endpoints,
+    ephemeral_volume, garbage_collector, horizontal_pod_autoscaler, job, legacy_token_cleaner, local_volume,
+    namespace, node_ipam, node_lifecycle, persistent_volume, pod_gc, policy_status, replica_set,
+    resource_claim, resource_quota, root_ca, service_account, service_account_token, service_cidr,
+    stateful_set, storage_protection, taint_eviction, ttl, ttl_after_finished, volume_expansion,
 };
 
 pub struct Row {
@@ -172,6 +172,12 @@ pub static ROWS: &[Row] = &[
         "persistentvolume-binder",
         "persistent-volume-binder",
         persistent_volume::start,
+    ),
+    row(
+        "persistentvolume-attach-detach-controller",
+        "attachdetach",
+        "attachdetach-controller",
+        attach_detach::start,
     ),
     row(
         "persistentvolume-expander-controller",

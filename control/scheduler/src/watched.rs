@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 use parking_lot::Mutex;
@@ -34,6 +34,8 @@ pub struct Watched {
     unbound_volumes: Index<PersistentVolume>,
     classes: Informer<StorageClass>,
     csi_nodes: Informer<CSINode>,
+    csi_drivers: Informer<CSIDriver>,
+    capacities: Informer<CSIStorageCapacity>,
     namespaces: Informer<Namespace>,
     budgets: Informer<PodDisruptionBudget>,
     services: Informer<Service>,
@@ -94,6 +96,8 @@ impl Watched {
             volumes,
             classes: informers.of(),
             csi_nodes: informers.of(),
+            csi_drivers: informers.of(),
+            capacities: informers.of(),
             namespaces: informers.of(),
             budgets: informers.of(),
             services: informers.of(),
@@ -111,6 +115,8 @@ impl Watched {
         notify(&watched.volumes, inbox, |_| Changed::Storage);
         notify(&watched.classes, inbox, |_| Changed::Storage);
         notify(&watched.csi_nodes, inbox, |_| Changed::Storage);
+        notify(&watched.csi_drivers, inbox, |_| Changed::Storage);
+        notify(&watched.capacities, inbox, |_| Changed::Storage);
         notify(&watched.namespaces, inbox, |_| Changed::Namespace);
         notify(&watched.resource_claims, inbox, Changed::ResourceClaim);
         notify(&watched.resource_slices, inbox, |_| Changed::Devices);
@@ -128,6 +134,8 @@ impl Watched {
             self.volumes.synced(),
             self.classes.synced(),
             self.csi_nodes.synced(),
+            self.csi_drivers.synced(),
+            self.capacities.synced(),
             self.namespaces.synced(),
             self.budgets.synced(),
             self.services.synced(),
@@ -202,6 +210,14 @@ impl Cluster for Watched {
 
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
         self.csi_nodes.get(&NamespacedName::cluster(name))
+    }
+
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        self.csi_drivers.get(&NamespacedName::cluster(name))
+    }
+
+    fn storage_capacities(&self) -> Vec<Arc<CSIStorageCapacity>> {
+        self.capacities.list()
     }
 
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>> {

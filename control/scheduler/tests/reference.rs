@@ -17,7 +17,7 @@ use ferry_scheduler::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
 use serde_json::{Value, json};
@@ -45,6 +45,12 @@ impl Cluster for NoVolumes {
     }
     fn csi_node(&self, _: &str) -> Option<Arc<CSINode>> {
         None
+    }
+    fn csi_driver(&self, _: &str) -> Option<Arc<CSIDriver>> {
+        None
+    }
+    fn storage_capacities(&self) -> Vec<Arc<CSIStorageCapacity>> {
+        Vec::new()
     }
     fn budgets(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {
         Vec::new()

@@ -43,7 +43,10 @@ use crate::runtime::{self, watch::Seen};
 use crate::server;
 use crate::sources::{api, mirror, static_pods};
 use crate::status::writer::Writer;
+use crate::volumes::csi::in_use::InUse;
+use crate::volumes::csi::{self, Csi};
 use crate::volumes::local::LocalVolumes;
+use crate::volumes::tokens::Tokens;
 use crate::volumes::{self, Volumes};
 
 /// Where plugins register, below the kubelet's directory.
@@ -58,6 +61,8 @@ pub enum Error {
     Runtime(#[from] cri::Error),
     #[error("making {directory}: {source}")]
     Directory { directory: String, source: std::io::Error },
+    #[error("reading what volumes a former kubelet left: {0}")]
+    Volumes(std::io::Error),
     #[error(transparent)]
     Cpus(#[from] cpu_manager::Error),
     #[error(transparent)]
@@ -239,14 +244,28 @@ impl Parts {
             device_plugins: device_plugins.clone(),
             network_problem: network_problem.clone(),
             seen: watch::Sender::new(None),
+            volumes_in_use: InUse::default(),
         });
+        let tokens = Arc::new(Tokens::new(client.clone()));
+        let csi = Csi::new(csi::Config {
+            root_dir: &config.root_dir,
+            node_name: &config.node_name,
+            client: client.clone(),
+            tokens: tokens.clone(),
+            events: recorder.clone(),
+            node: node.seen.subscribe(),
+            in_use: node.volumes_in_use.clone(),
+        });
+        let csi = Arc::new(csi.map_err(Error::Volumes)?);
         let context = Arc::new(Context {
             images: images(&config, &runtime, client.as_ref()),
             volumes: Volumes::new(
                 config.root_dir.clone(),
                 client.clone(),
                 objects.clone(),
+                tokens,
                 LocalVolumes::new(&config.root_dir, &config.node_name, recorder.clone()),
+                csi,
             ),
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
             seen: Seen::default(),
@@ -310,6 +329,7 @@ impl Parts {
         self.pods.stopped().await;
         self.context.devices.stopped().await;
         self.context.device_plugins.stopped().await;
+        self.context.volumes.csi().stopped().await;
         if let Some(informers) = &self.informers {
             informers.stopped().await;
         }
@@ -348,7 +368,8 @@ impl Parts {
             tasks.spawn(node::run(client.clone(), self.node.clone(), shutdown.clone()));
             api::follow_node(informers, self.node.clone());
             known = Some(api::follow(informers, &config.node_name, &self.pods));
-            tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, informers));
+            let drivers = self.context.volumes.csi().node_drivers.clone();
+            tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, drivers, informers));
             tasks.spawn(volumes::reclaim::follow(self.context.clone(), client.clone(), informers));
             tasks.spawn(mirror::run(
                 client.clone(),
@@ -383,10 +404,14 @@ impl Parts {
             let wiping = devices::slices::run(client, config.node_name.clone(), drivers, looked);
             spawn_until(tasks, shutdown, wiping);
         }
-        let pods = self.pods.clone();
+        let (csi, pods) = (self.context.volumes.csi().clone(), self.pods.clone());
         spawn_until(tasks, shutdown, async move {
             synced.await;
-            devices::follow_drivers(&devices, &pods).await;
+            tokio::join!(
+                devices::follow_drivers(&devices, &pods),
+                csi::follow_drivers(&csi, &pods),
+                csi::unstage_unused(&csi),
+            );
         });
     }
 
@@ -403,9 +428,11 @@ impl Parts {
         let devices = Arc::new(devices::registration::Registration(self.context.devices.clone()));
         let device_plugins = self.context.device_plugins.clone();
         let device_plugins = Arc::new(device_plugins::registration::Watched(device_plugins));
+        let csi = Arc::new(self.context.volumes.csi().registration());
         plugins::Handlers::from([
             (devices::registration::TYPE, devices as Arc<dyn plugins::Handler>),
             (device_plugins::registration::TYPE, device_plugins),
+            (csi::registration::TYPE, csi),
         ])
     }
 

@@ -1,7 +1,7 @@
 //! What the kubelet and its plugins say to each other (of Kubernetes v1.36): registration, dynamic resource allocation
-//! and the health of its devices, device plugins, and who has which resources of the node. Messages, clients and servers
-//! are generated from `proto/` by `tests/protocols`; the kubelet calls drivers and device plugins, which tests play, and
-//! serves `deviceplugin`'s Registration and `podresources`.
+//! and the health of its devices, device plugins, who has which resources of the node, and the container storage interface
+//! (v1.13). Messages, clients and servers are generated from `proto/` by `tests/protocols`; the kubelet calls drivers and device
+//! plugins, which tests play, and serves `deviceplugin`'s Registration and `podresources`.
 
 /// A plugin that tells the kubelet of itself.
 #[rustfmt::skip]
@@ -27,3 +27,8 @@ pub mod deviceplugin;
 #[rustfmt::skip]
 #[path = "v1.rs"]
 pub mod podresources;
+
+/// Volumes of drivers: the container storage interface, `csi.v1`.
+#[rustfmt::skip]
+#[path = "csi.v1.rs"]
+pub mod csi;

@@ -25,6 +25,7 @@ const PROTOCOLS: &[Protocol] = &[
             "dra_health.proto",
             "deviceplugin.proto",
             "podresources.proto",
+            "csi.proto",
         ],
         client: true,
         server: true,

@@ -14,6 +14,7 @@ pub mod node_resources;
 mod node_unschedulable;
 mod node_volume_limits;
 mod pod_topology_spread;
+mod storage_capacity;
 mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use smallvec::{SmallVec, smallvec};
 
@@ -72,6 +73,8 @@ pub trait Cluster: NamespaceLabels + Sync {
     fn volumes(&self) -> Vec<Arc<PersistentVolume>>;
     fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>>;
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>>;
+    fn storage_capacities(&self) -> Vec<Arc<CSIStorageCapacity>>;
     fn budgets(&self, namespace: &str) -> Vec<Arc<PodDisruptionBudget>>;
     fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
     /// All of them, those with the allocations that are about to be written.

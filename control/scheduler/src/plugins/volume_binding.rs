@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::{Selector, SelectorExt};
 
+use super::storage_capacity::has_room;
 use super::{Change, Cluster, Cycle, Refusal, Relevance, node_affinity};
 use crate::pod_info::PodInfo;
 use crate::snapshot::{NodeIndex, Snapshot};
@@ -16,6 +17,8 @@ use crate::snapshot::{NodeIndex, Snapshot};
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+const NONE_TO_BIND: &str = "node(s) didn't find available persistent volumes to bind";
+const NO_ROOM: &str = "node(s) did not have enough free storage";
 
 #[derive(Clone, Default)]
 pub struct Volumes {
@@ -74,10 +77,10 @@ pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(),
     if !volumes.bound.iter().all(|volume| reachable(volume, snapshot, node)) {
         return Err(Refusal::unresolvable("node(s) didn't match PersistentVolume's node affinity"));
     }
-    if volumes.delayed.is_empty() || try_choose(cycle, snapshot, node).is_some() {
+    if volumes.delayed.is_empty() {
         return Ok(());
     }
-    Err(Refusal::unresolvable("node(s) didn't find available persistent volumes to bind"))
+    try_choose(cycle, snapshot, node).map(|_| ()).map_err(Refusal::unresolvable)
 }
 
 /// What the filter found for a node that it let pass.
@@ -88,7 +91,8 @@ pub fn choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Choices {
     try_choose(cycle, snapshot, node).unwrap_or_default()
 }
 
-fn try_choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Option<Choices> {
+/// The error is why there is no choice.
+fn try_choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<Choices, &'static str> {
     let mut choices = Choices::default();
     let mut free = cycle.cluster.volumes();
     // the smallest that is large enough
@@ -96,21 +100,25 @@ fn try_choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Option<Cho
     for claim in &cycle.state.volumes.delayed {
         let selected = claim.metadata.annotations.as_ref().and_then(|all| all.get(SELECTED_NODE));
         if selected.is_some_and(|selected| selected != &**snapshot.name(node)) {
-            return None;
+            return Err(NONE_TO_BIND);
         }
         let found = free.iter().position(|v| suits(v, claim) && reachable(v, snapshot, node));
         match found {
             Some(at) if selected.is_none() => choices.bind.push((free.remove(at), claim.clone())),
             _ => {
-                let class = class_name(claim).and_then(|name| cycle.cluster.storage_class(name))?;
+                let class = class_name(claim).and_then(|name| cycle.cluster.storage_class(name));
+                let class = class.ok_or(NONE_TO_BIND)?;
                 if class.provisioner == NO_PROVISIONER || !allows(&class, snapshot, node) {
-                    return None;
+                    return Err(NONE_TO_BIND);
+                }
+                if !has_room(cycle.cluster, &class, claim, snapshot, node) {
+                    return Err(NO_ROOM);
                 }
                 choices.provision.push(claim.clone());
             }
         }
     }
-    Some(choices)
+    Ok(choices)
 }
 
 /// Whether what was written for a node has led to claims that are bound. An error when it cannot any more, so that

@@ -89,6 +89,33 @@ fn volume_binding() {
 }
 
 #[test]
+fn a_volume_is_made_where_its_driver_has_room() {
+    let driver =
+        |tells: bool| json!({"metadata": {"name": "example.com/driver"}, "spec": {"storageCapacity": tells}});
+    let room = |zone: &str, class: &str, capacity: &str, largest: Value| {
+        json!({"metadata": {"name": zone}, "storageClassName": class, "capacity": capacity,
+            "maximumVolumeSize": largest, "nodeTopology": {"matchLabels": {ZONE: zone}}})
+    };
+    let world = |tells: bool| {
+        World::of(&[("a", in_zone("x")), ("b", in_zone("y"))])
+            .with("claim", waiting("data", "fast"))
+            .with("class", class("fast", "example.com/driver", "WaitForFirstConsumer"))
+            .with("csi driver", driver(tells))
+    };
+    let check = |world: World, fits: &str| {
+        world.check("VolumeBinding", uses("data"), fits, "node(s) did not have enough free storage");
+    };
+    check(world(false), "a b");
+    check(world(true), "");
+    check(world(true).with("capacity", room("y", "fast", "1Gi", Value::Null)), "b");
+    check(world(true).with("capacity", room("y", "fast", "1Mi", Value::Null)), "");
+    check(world(true).with("capacity", room("y", "other", "1Gi", Value::Null)), "");
+    check(world(true).with("capacity", room("y", "fast", "9Gi", json!("1Mi"))), "");
+    let nowhere = json!({"metadata": {"name": "c"}, "storageClassName": "fast", "capacity": "1Gi"});
+    check(world(true).with("capacity", nowhere), "");
+}
+
+#[test]
 fn volume_zone() {
     let labelled = |zone: &str| {
         let labels = json!({ZONE: zone});

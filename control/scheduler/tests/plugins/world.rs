@@ -10,7 +10,7 @@ use ferry_scheduler::snapshot::{NodeIndex, Snapshot};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
@@ -32,6 +32,8 @@ struct Objects {
     volumes: Vec<Arc<PersistentVolume>>,
     classes: Vec<Arc<StorageClass>>,
     csi_nodes: Vec<Arc<CSINode>>,
+    csi_drivers: Vec<Arc<CSIDriver>>,
+    capacities: Vec<Arc<CSIStorageCapacity>>,
     budgets: Vec<Arc<PodDisruptionBudget>>,
     namespaces: Vec<Arc<Namespace>>,
     workload: Option<LabelSelector>,
@@ -75,6 +77,8 @@ impl World {
             "volume" => objects.volumes.push(Arc::new(read(object))),
             "class" => objects.classes.push(Arc::new(read(object))),
             "csi node" => objects.csi_nodes.push(Arc::new(read(object))),
+            "csi driver" => objects.csi_drivers.push(Arc::new(read(object))),
+            "capacity" => objects.capacities.push(Arc::new(read(object))),
             "budget" => objects.budgets.push(Arc::new(read(object))),
             "namespace" => objects.namespaces.push(Arc::new(read(object))),
             "resource claim" => objects.resource_claims.push(Arc::new(read(object))),
@@ -196,6 +200,14 @@ impl Cluster for Objects {
 
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
         find(&self.csi_nodes, name)
+    }
+
+    fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        find(&self.csi_drivers, name)
+    }
+
+    fn storage_capacities(&self) -> Vec<Arc<CSIStorageCapacity>> {
+        self.capacities.clone()
     }
 
     fn budgets(&self, _: &str) -> Vec<Arc<PodDisruptionBudget>> {

@@ -191,6 +191,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
     let mut written: Option<(serde_json::Value, tokio::time::Instant)> = None;
     let mut changes = source.changes();
     let mut devices = source.device_plugins.changes();
+    let mut volumes_changed = source.volumes_in_use.changes();
     let mut told_range = None;
     let mut unready_for: Option<Duration> = None;
     loop {
@@ -206,6 +207,8 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
             _ = changes.changed() => {}
             // pods wait for devices that come, and must not be sent for those that are gone
             _ = devices.changed() => {}
+            // nobody attaches or detaches before this is told
+            _ = volumes_changed.changed() => {}
             () = soon => {}
         }
         let now = tokio::time::Instant::now();

@@ -20,6 +20,7 @@ use super::machine::Machine;
 use crate::config::Config;
 use crate::cri;
 use crate::device_plugins::DevicePlugins;
+use crate::volumes::csi::in_use::InUse;
 
 /// More images would make a node's status heavier than it is useful.
 const MAX_IMAGES: usize = 50;
@@ -57,6 +58,8 @@ pub struct NodeStatusSource {
     pub network_problem: Arc<RwLock<Option<String>>>,
     /// The node as the API last had it.
     pub seen: watch::Sender<Option<Arc<Node>>>,
+    /// Volumes that must not be detached.
+    pub volumes_in_use: InUse,
 }
 
 impl NodeStatusSource {
@@ -95,6 +98,7 @@ impl NodeStatusSource {
             node_info: Some(info),
             images: self.images().await.or_else(|| old.images.clone()),
             runtime_handlers: Some(runtime.handlers),
+            volumes_in_use: Some(self.volumes_in_use.names()).filter(|names| !names.is_empty()),
             declared_features: Some(DECLARED_FEATURES.map(str::to_owned).to_vec()),
             ..NodeStatus::default()
         };
@@ -274,6 +278,7 @@ pub fn patch(status: &NodeStatus) -> Value {
         "nodeInfo": status.node_info,
         "images": status.images,
         "runtimeHandlers": status.runtime_handlers,
+        "volumesInUse": status.volumes_in_use,
     })
 }
 

@@ -127,6 +127,7 @@ impl Server {
         if let Some(hierarchy) = self.context.cgroups.hierarchy() {
             page.sample(&CGROUP_VERSION, &[], if hierarchy.is_v2() { 2.0 } else { 1.0 });
         }
+        self.measure_volumes().await;
         self.volume_metrics(&mut page);
         respond(StatusCode::OK, CONTENT_TYPE, page.finish().into())
     }

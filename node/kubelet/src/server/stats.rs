@@ -77,6 +77,7 @@ impl Server {
             tracing::debug!(%error, "container statistics");
             vec![]
         });
+        self.measure_volumes().await;
         let pods: Vec<Value> =
             self.shown_pods().iter().map(|pod| self.pod_stats(pod, &containers, now)).collect();
         let root = &self.context.config.root_dir;

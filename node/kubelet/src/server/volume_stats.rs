@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Server;
 use crate::pod;
-use crate::volumes::usage::Usage;
+use crate::volumes::usage::{MountedClaim, Usage};
 
 const OF_CLAIM: &[&str] = &["namespace", "persistentvolumeclaim"];
 
@@ -40,7 +40,7 @@ impl Server {
     pub(super) fn volume_stats(&self, pod: &k8s_openapi::api::core::v1::Pod, now: Timestamp) -> Vec<Value> {
         let claims = self.context.volumes.claims();
         let shown = claims.of(pod::uid(pod)).into_iter().filter_map(|claim| {
-            let usage = claims.usage(&claim)?;
+            let usage = self.usage_of(&claim)?;
             Some(json!({
                 "name": claim.volume,
                 "pvcRef": {"name": claim.claim, "namespace": pod::namespace(pod)},
@@ -56,6 +56,19 @@ impl Server {
         shown.collect()
     }
 
+    /// Asks drivers about their volumes, where that was not done a moment ago.
+    pub(super) async fn measure_volumes(&self) {
+        let volumes = &self.context.volumes;
+        volumes.csi().measure(volumes.claims().of_drivers()).await;
+    }
+
+    fn usage_of(&self, claim: &MountedClaim) -> Option<Usage> {
+        match &claim.asked {
+            Some(asked) => self.context.volumes.csi().usage(asked),
+            None => self.context.volumes.claims().usage(claim),
+        }
+    }
+
     pub(super) fn volume_metrics(&self, page: &mut Page) {
         let claims = self.context.volumes.claims();
         // one that several pods share is told once
@@ -63,7 +76,7 @@ impl Server {
         for pod in self.shown_pods() {
             for claim in claims.of(pod::uid(&pod)) {
                 let key = (pod::namespace(&pod).to_owned(), claim.claim.clone());
-                if let Some(usage) = claims.usage(&claim) {
+                if let Some(usage) = self.usage_of(&claim) {
                     all.insert(key, usage);
                 }
             }

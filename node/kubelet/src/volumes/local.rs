@@ -253,16 +253,25 @@ fn bytes(amounts: Option<&Quantities>) -> Option<Quantity> {
     Quantity::parse(&storage(amounts)?).ok()
 }
 
-fn capacity(volume: &PersistentVolume) -> u64 {
+pub(super) fn capacity(volume: &PersistentVolume) -> u64 {
     let amount = bytes(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()));
     amount.map_or(0, |amount| u64::try_from(amount.value()).unwrap_or(0))
 }
 
 /// The status of a claim whose volume has become larger, as a merge patch; `None` while there is nothing to do.
-fn grown(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Value> {
+pub(super) fn grown(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Value> {
     let status = claim.status.as_ref()?;
-    let states = status.allocated_resource_statuses.as_ref()?;
-    if !matches!(states.get(STORAGE)?.as_str(), "NodeResizePending" | "NodeResizeInProgress") {
+    let states = status.allocated_resource_statuses.as_ref();
+    let waits = match states.and_then(|states| states.get(STORAGE)) {
+        Some(state) => matches!(state.as_str(), "NodeResizePending" | "NodeResizeInProgress"),
+        // what resizers say that know no states
+        None => status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "FileSystemResizePending" && condition.status == "True"),
+    };
+    if !waits {
         return None;
     }
     let size = volume.spec.as_ref()?.capacity.as_ref();
@@ -276,7 +285,7 @@ fn grown(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Val
     let others: Vec<_> = others.collect();
     Some(json!({
         "capacity": {STORAGE: storage(size)?},
-        "allocatedResourceStatuses": if states.len() > 1 { json!({STORAGE: null}) } else { Value::Null },
+        "allocatedResourceStatuses": if states.is_some_and(|states| states.len() > 1) { json!({STORAGE: null}) } else { Value::Null },
         "conditions": if others.is_empty() { Value::Null } else { json!(others) },
     }))
 }

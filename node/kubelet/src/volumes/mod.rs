@@ -11,6 +11,7 @@
 //! Volumes that outlive pods and are kept by this node lie beside them, in `ROOT/local-volumes` ([`local`]).
 
 pub mod atomic;
+pub mod csi;
 pub mod host_path;
 pub mod local;
 pub mod ownership;
@@ -42,6 +43,10 @@ use crate::objects::{self, Objects};
 use crate::pod;
 use crate::resources::{amount_of, pod_limits};
 use atomic::{File, Payload};
+use csi::Csi;
+use csi::mount::Claimed;
+use csi::request::Wanted;
+use csi::stats::Asked;
 use local::LocalVolumes;
 use ownership::ChangePolicy;
 use tokens::Tokens;
@@ -51,6 +56,27 @@ use usage::{Claims, MountedClaim};
 pub enum Error {
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {source}")]
     Volume { volume: String, source: Problem },
+    #[error(transparent)]
+    Csi(csi::Failed),
+}
+
+impl Error {
+    /// The event's reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Volume { .. } => "FailedMount",
+            Self::Csi(failed) => failed.reason(),
+        }
+    }
+}
+
+/// Why the volumes of a pod that has ended are still there.
+#[derive(Debug, thiserror::Error)]
+pub enum TearDownError {
+    #[error(transparent)]
+    Csi(#[from] csi::Failed),
+    #[error("unmounting volumes: {0}")]
+    Io(#[from] io::Error),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +99,8 @@ pub enum Problem {
     Unbound(String),
     #[error(transparent)]
     Local(#[from] local::Refused),
+    #[error(transparent)]
+    Csi(#[from] csi::Failed),
     #[error("no volume plugin matched")]
     NoPlugin,
     #[error("no API server")]
@@ -88,6 +116,8 @@ fn io(action: &'static str) -> impl FnOnce(io::Error) -> Problem {
 pub struct Mounted {
     pub path: PathBuf,
     pub read_only: bool,
+    /// A device, and no directory.
+    pub is_block: bool,
 }
 
 /// By volume name.
@@ -97,8 +127,9 @@ pub struct Volumes {
     root_dir: PathBuf,
     client: Option<kube::Client>,
     objects: Arc<Objects>,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     local: LocalVolumes,
+    csi: Arc<Csi>,
     claims: Claims,
 }
 
@@ -107,10 +138,16 @@ impl Volumes {
         root_dir: PathBuf,
         client: Option<kube::Client>,
         objects: Arc<Objects>,
+        tokens: Arc<Tokens>,
         local: LocalVolumes,
+        csi: Arc<Csi>,
     ) -> Self {
-        let tokens = Tokens::new(client.clone());
-        Self { root_dir, tokens, client, objects, local, claims: Claims::default() }
+        Self { root_dir, tokens, client, objects, local, csi, claims: Claims::default() }
+    }
+
+    /// Volumes of CSI drivers.
+    pub fn csi(&self) -> &Arc<Csi> {
+        &self.csi
     }
 
     /// Volumes that this node keeps.
@@ -143,7 +180,10 @@ impl Volumes {
                 // the runtime mounts these
                 continue;
             }
-            let failed = |source| Error::Volume { volume: volume.name.clone(), source };
+            let failed = |source| match source {
+                Problem::Csi(failed) => Error::Csi(failed),
+                source => Error::Volume { volume: volume.name.clone(), source },
+            };
             let one = self.set_up_one(pod, volume, node, work, &mut claims).await.map_err(failed)?;
             mounted.insert(volume.name.clone(), one);
         }
@@ -168,12 +208,12 @@ impl Volumes {
         if let Some(source) = &volume.empty_dir {
             let path = directory("empty-dir");
             empty_dir(pod, source, &path)?;
-            return Ok(Mounted { path, read_only: false });
+            return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.host_path {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
-            return Ok(Mounted { path, read_only: false });
+            return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.config_map {
             let optional = source.optional == Some(true);
@@ -199,12 +239,18 @@ impl Volumes {
             return self.write(pod, directory("projected"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            let mounted = self.claim(pod, &volume.name, &source.claim_name, work, claims).await?;
-            return Ok(Mounted { read_only: mounted.read_only || source.read_only == Some(true), ..mounted });
+            let read_only = source.read_only == Some(true);
+            let mounted =
+                self.claim(pod, &volume.name, (&source.claim_name, read_only), work, claims).await?;
+            return Ok(Mounted { read_only: mounted.read_only || read_only, ..mounted });
         }
         if volume.ephemeral.is_some() {
             let claim = format!("{}-{}", pod::name(pod), volume.name);
-            return self.claim(pod, &volume.name, &claim, work, claims).await;
+            return self.claim(pod, &volume.name, (&claim, false), work, claims).await;
+        }
+        if let Some(source) = &volume.csi {
+            let wanted = Wanted::inline(pod, &volume.name, source, self.local.node());
+            return Ok(self.csi.set_up(pod, wanted, None, work).await?);
         }
         Err(Problem::NoPlugin)
     }
@@ -305,15 +351,15 @@ impl Volumes {
             Keep::InMemory => write()?,
             Keep::OnDisk(work) => blocking(work, write).await?,
         }
-        Ok(Mounted { path, read_only: true })
+        Ok(directory_at(path, true))
     }
 
-    /// The directory behind a claim: its volume must be one this node has.
+    /// What is behind a claim: its volume must be one that this node has, or that a driver can bring.
     async fn claim(
         &self,
         pod: &Pod,
         volume_of_pod: &str,
-        name: &str,
+        (name, read_only): (&str, bool),
         work: &TaskTracker,
         mounted: &mut Vec<MountedClaim>,
     ) -> Result<Mounted, Problem> {
@@ -326,6 +372,17 @@ impl Volumes {
         let volume = Api::<PersistentVolume>::all(client.clone()).get(&volume_name).await?;
         let spec = volume.spec.clone().unwrap_or_default();
         let is_local = spec.csi.as_ref().is_some_and(|source| source.driver == local_volume::DRIVER);
+        if let Some(source) = spec.csi.as_ref().filter(|_| !is_local) {
+            let wanted = Wanted::persistent(&volume, &spec, source, self.local.node(), read_only);
+            let (record, is_block) = (wanted.record.clone(), wanted.is_block);
+            let claimed = Claimed { claim: &claim, volume: &volume };
+            let one = self.csi.set_up(pod, wanted, Some(claimed), work).await?;
+            let path = one.path.clone();
+            let asked = Asked { record, is_block, path: path.to_string_lossy().into_owned() };
+            let of_pod = (volume_of_pod.into(), name.into());
+            mounted.push(MountedClaim::of_driver(of_pod, path, asked));
+            return Ok(one);
+        }
         let path = if let Some(source) = &spec.host_path {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
@@ -357,10 +414,11 @@ impl Volumes {
                 claim: name.into(),
                 path: path.clone(),
                 is_shared: is_local,
+                asked: None,
             });
         }
         let only_reads = spec.access_modes.iter().flatten().all(|mode| mode == "ReadOnlyMany");
-        Ok(Mounted { path, read_only: read_only_source || (only_reads && spec.access_modes.is_some()) })
+        Ok(directory_at(path, read_only_source || (only_reads && spec.access_modes.is_some())))
     }
 
     /// What a container mounts of a volume: the whole, or a part of it, opened
@@ -406,29 +464,38 @@ impl Volumes {
 
     /// Takes a stopped pod's volumes away. Mounts go first, so that removing
     /// files can reach nothing but the pod's own.
-    pub async fn tear_down_mounts(&self, uid: &str) -> io::Result<()> {
+    pub async fn tear_down_mounts(&self, uid: &str) -> Result<(), TearDownError> {
         self.tokens.forget(uid);
         self.claims.forget(uid);
+        self.take_away_of_drivers(uid).await?;
         let directory = self.pod_dir(uid);
-        blocking(&TaskTracker::new(), move || {
+        let remove = move || -> io::Result<()> {
             unmount_all(&directory)?;
-            for name in ["volumes", "volume-subpaths"] {
+            for name in ["volumes", "volume-subpaths", "volumeDevices"] {
                 tree::remove(&directory.join(name))?;
             }
             Ok(())
-        })
-        .await
+        };
+        Ok(blocking(&TaskTracker::new(), remove).await?)
+    }
+
+    /// Drivers unmount what is theirs, when nothing shows a part of it any more.
+    async fn take_away_of_drivers(&self, uid: &str) -> Result<(), TearDownError> {
+        let parts = self.pod_dir(uid).join("volume-subpaths");
+        blocking(&TaskTracker::new(), move || unmount_all(&parts)).await?;
+        Ok(self.csi.tear_down(uid).await?)
     }
 
     /// Takes everything of a pod off the node.
-    pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
+    pub async fn tear_down(&self, uid: &str) -> Result<(), TearDownError> {
         self.claims.forget(uid);
+        self.take_away_of_drivers(uid).await?;
         let directory = self.pod_dir(uid);
-        blocking(&TaskTracker::new(), move || {
+        let remove = move || -> io::Result<()> {
             unmount_all(&directory)?;
             tree::remove(&directory)
-        })
-        .await
+        };
+        Ok(blocking(&TaskTracker::new(), remove).await?)
     }
 
     /// Pods that have a directory here.
@@ -440,6 +507,10 @@ impl Volumes {
                 .collect::<io::Result<_>>(),
         }
     }
+}
+
+fn directory_at(path: PathBuf, read_only: bool) -> Mounted {
+    Mounted { path, read_only, is_block: false }
 }
 
 /// Makes the directories of a path below a volume, as open as the volume itself: whoever may write there may write
@@ -622,7 +693,18 @@ mod tests {
         std::os::unix::fs::symlink(place("real"), place("link")).expect("a link can be made");
         let objects = Objects::new(None, ferry_client::CancellationToken::new(), Arc::new(|_| {}));
         let local = LocalVolumes::new(&place("link"), "node", ferry_client::Recorder::silent());
-        let volumes = Volumes::new(place("link"), None, Arc::new(objects), local);
+        let tokens = Arc::new(Tokens::new(None));
+        let csi = Csi::new(csi::Config {
+            root_dir: &place("link"),
+            node_name: "node",
+            client: None,
+            tokens: tokens.clone(),
+            events: ferry_client::Recorder::silent(),
+            node: tokio::sync::watch::channel(None).1,
+            in_use: csi::in_use::InUse::default(),
+        });
+        let csi = Arc::new(csi.expect("nothing is there"));
+        let volumes = Volumes::new(place("link"), None, Arc::new(objects), tokens, local, csi);
         let target = volumes.pod_dir("uid").join("volume-subpaths/data/c/0");
         fs::create_dir_all(&target).expect("a directory can be made");
         if let Err(error) = mount::bind(&place("users"), &target, false) {

@@ -25,6 +25,7 @@ struct Key {
 #[derive(Clone)]
 struct Token {
     text: String,
+    ends: Timestamp,
     renew_at: Timestamp,
 }
 
@@ -49,23 +50,33 @@ impl Tokens {
     }
 
     pub async fn get(&self, pod: &Pod, audience: &str, expiration: Option<i64>) -> Result<String, Error> {
+        self.get_with_end(pod, audience, expiration).await.map(|(text, _)| text)
+    }
+
+    /// A token, and when it ends.
+    pub async fn get_with_end(
+        &self,
+        pod: &Pod,
+        audience: &str,
+        expiration: Option<i64>,
+    ) -> Result<(String, Timestamp), Error> {
         let expiration = expiration.unwrap_or(DEFAULT_LIFETIME);
         let key = Key { uid: pod::uid(pod).into(), audience: audience.into(), expiration };
         let now = Timestamp::now();
         let known = self.known.lock().get(&key).cloned();
         if let Some(token) = known.as_ref().filter(|token| now < token.renew_at) {
-            return Ok(token.text.clone());
+            return Ok((token.text.clone(), token.ends));
         }
         match self.request(pod, audience, expiration, now).await {
             Ok(token) => {
                 self.known.lock().insert(key, token.clone());
-                Ok(token.text)
+                Ok((token.text, token.ends))
             }
             // an old token that still works is better than none
             Err(error) => match known {
                 Some(token) => {
                     tracing::warn!(pod = %pod::key(pod), %error, "token not renewed yet");
-                    Ok(token.text)
+                    Ok((token.text, token.ends))
                 }
                 None => Err(error),
             },
@@ -109,7 +120,7 @@ impl Tokens {
         let (Some(text), Some(expires)) = (status.token, status.expiration_timestamp) else {
             return Err(Error::Empty);
         };
-        Ok(Token { text, renew_at: renewal(now, expires.0) })
+        Ok(Token { text, ends: expires.0, renew_at: renewal(now, expires.0) })
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use ferry_linux::{disk, quota};
 use parking_lot::Mutex;
 
+use super::csi::stats::Asked;
+
 /// How old what was counted file by file may be: a volume may have millions.
 const FRESH: Duration = Duration::from_secs(60);
 
@@ -19,6 +21,16 @@ pub struct MountedClaim {
     pub path: PathBuf,
     /// Whether the volume is a directory among others, so that its file system's numbers are not its own.
     pub is_shared: bool,
+    /// A volume whose driver says what it holds.
+    pub asked: Option<Asked>,
+}
+
+impl MountedClaim {
+    /// `of_pod` is the name that the pod gives it, and the claim's.
+    pub fn of_driver(of_pod: (String, String), path: PathBuf, asked: Asked) -> Self {
+        let (volume, claim) = of_pod;
+        Self { volume, claim, path, is_shared: false, asked: Some(asked) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +70,11 @@ impl Claims {
 
     pub fn of(&self, uid: &str) -> Vec<MountedClaim> {
         self.mounted.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// All that their drivers say something of.
+    pub fn of_drivers(&self) -> Vec<Asked> {
+        self.mounted.lock().values().flatten().filter_map(|claim| claim.asked.clone()).collect()
     }
 
     /// Reads the disk, and may take its time. `None` where that fails.
@@ -110,6 +127,7 @@ mod tests {
             claim: "data-0".into(),
             path: folder.path().into(),
             is_shared,
+            asked: None,
         };
         claims.set("uid", vec![claim(true)]);
         assert_eq!(claims.of("uid"), [claim(true)]);

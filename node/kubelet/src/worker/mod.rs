@@ -20,6 +20,7 @@
 //! Nothing is remembered that the runtime or the API does not also know, so a
 //! restarted kubelet goes on where the former one was.
 
+mod block_devices;
 mod clash;
 mod devices;
 mod image_volumes;

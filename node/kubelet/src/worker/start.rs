@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use tokio::fs;
 use tokio::time::Instant;
 
+use super::block_devices::volume_devices;
 use super::image_volumes::{self, ImageVolumes};
 use super::{Orders, Worker};
 use crate::cri;
@@ -70,6 +71,11 @@ impl Worker {
             refused(&message);
             held("CreateContainerConfigError", message)
         })?;
+        let devices = volume_devices(&each.container, volumes).map_err(|message| {
+            refused(&message);
+            held("CreateContainerConfigError", message)
+        })?;
+        config.devices.extend(devices);
         let given = self.give_devices(pod, each, &mut config).await;
         given.inspect_err(|(failure, _)| refused(&failure.message))?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
@@ -318,6 +324,12 @@ impl Worker {
                     wanted.name, each.container.name
                 ));
             };
+            if volume.is_block {
+                return Err(format!(
+                    "volume {} has volumeMode Block, but is specified in volumeMounts",
+                    wanted.name
+                ));
+            }
             let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
                 (Some(path), _) if !path.is_empty() => Some(path.clone()),
                 (_, Some(expression)) if !expression.is_empty() => {

@@ -71,7 +71,7 @@ impl Worker {
         let runtime = self.look().await?;
         self.probes.follow(&orders.pod, &runtime, None, true);
         self.show(&orders, &runtime);
-        self.context.volumes.tear_down_mounts(&self.uid).await.map_err(io_error("unmounting volumes"))?;
+        self.context.volumes.tear_down_mounts(&self.uid).await?;
         self.context.cgroups.kill(&self.uid).await;
         self.context.cgroups.remove(&self.uid)?;
         if self.context.cpus.release(&self.uid) {
@@ -95,7 +95,7 @@ impl Worker {
         for container in &runtime.containers {
             ignore_missing(self.runtime.remove_container(&container.id).await)?;
         }
-        self.context.volumes.tear_down(&self.uid).await.map_err(io_error("removing the pod's directory"))?;
+        self.context.volumes.tear_down(&self.uid).await?;
         let logs = log_directory(&self.context.config.pod_logs_dir, &orders.pod);
         ferry_linux::tree::remove(&logs).map_err(io_error("removing the pod's logs"))?;
         self.context.objects.unregister(&self.uid);

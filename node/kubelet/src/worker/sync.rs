@@ -50,6 +50,8 @@ pub(super) enum Error {
     Io { action: &'static str, source: io::Error },
     #[error(transparent)]
     Volume(#[from] volumes::Error),
+    #[error(transparent)]
+    TearDown(#[from] volumes::TearDownError),
     #[error("Failed to prepare dynamic resources: prepare dynamic resources: {0}")]
     Prepare(#[source] devices::Error),
     #[error("unprepare dynamic resources: {0}")]
@@ -70,11 +72,13 @@ impl Error {
         match self {
             Self::Network(_) => "NetworkNotReady",
             Self::Cgroup(_) => "FailedCreatePodContainer",
-            Self::Volume(_) => "FailedMount",
+            Self::Volume(error) => error.reason(),
             Self::Prepare(_) => "FailedPrepareDynamicResources",
             Self::Sandbox(_) | Self::RuntimeClass { .. } => "FailedCreatePodSandBox",
             Self::Kill(_) => "FailedKillPod",
-            Self::Runtime(_) | Self::Io { .. } | Self::Delete(_) | Self::Unprepare(_) => "FailedSync",
+            Self::TearDown(_) | Self::Runtime(_) | Self::Io { .. } | Self::Delete(_) | Self::Unprepare(_) => {
+                "FailedSync"
+            }
         }
     }
 }
