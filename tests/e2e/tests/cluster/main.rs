@@ -5,6 +5,7 @@ mod churn;
 mod cluster;
 mod conversation;
 mod credentials;
+mod csi;
 mod device_plugins;
 mod devices;
 mod evictions;
