@@ -65,3 +65,28 @@ fn read_all(paths: &[PathBuf]) -> Result<Vec<String>, StartError> {
 fn read(path: &Path) -> Result<String, StartError> {
     std::fs::read_to_string(path).map_err(|source| StartError::Read { path: path.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_auth::pki::PkiConfig;
+
+    use super::*;
+
+    #[test]
+    fn a_server_starts_with_the_keys_that_it_reads_later() {
+        let home = tempfile::tempdir().expect("a directory");
+        let config = Config::new(home.path());
+        let (pki, new) =
+            Pki::open(home.path().join("pki"), PkiConfig::new("cluster.local", ["host"])).expect("keys");
+        let at_start = AccountKeys::at_start(&config, &pki).expect("keys");
+        assert_eq!(at_start.verifying, [pki.service_account_public_key()]);
+        new.write().expect("files");
+        assert!(AccountKeys::read(&config, &pki).expect("keys") == at_start);
+        assert!(AccountKeys::at_start(&config, &pki).expect("keys") == at_start);
+
+        // Of an earlier key tokens are still about.
+        std::fs::write(home.path().join("pki/sa-old.pub"), "another").expect("a file");
+        let both = AccountKeys::at_start(&config, &pki).expect("keys").verifying;
+        assert_eq!(both, ["another", pki.service_account_public_key()]);
+    }
+}

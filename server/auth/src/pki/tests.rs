@@ -43,6 +43,35 @@ fn a_first_start_makes_everything_private_and_a_second_changes_nothing() {
 }
 
 #[test]
+fn what_was_made_is_there_when_it_is_written_and_kept_from_then_on() {
+    let home = tempfile::tempdir().unwrap();
+    let names = || -> BTreeSet<String> {
+        let entries = fs::read_dir(home.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let (pki, new) = Pki::open(home.path(), config()).unwrap();
+    assert_eq!(names(), BTreeSet::new());
+    new.write().unwrap();
+    assert_eq!(names().len(), 12);
+    assert!(names().iter().all(|name| [".crt", ".key", ".pub"].iter().any(|end| name.ends_with(end))));
+    let (again, new) = Pki::open(home.path(), config()).unwrap();
+    assert_eq!(again.ca_pem(), pki.ca_pem());
+    assert_eq!(again.service_account_key(), pki.service_account_key());
+    fs::remove_dir_all(home.path()).unwrap();
+    new.write().expect("nothing is new, so nothing is written");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("pki");
+    let (_, new) = Pki::open(&directory, config()).unwrap();
+    fs::remove_dir(&directory).unwrap();
+    let error = new.write().expect_err("there is no directory");
+    assert!(matches!(error, PkiError::File { path, .. } if path == directory.join("ca.key")));
+}
+
+#[test]
 fn a_client_certificate_verifies_and_names_user_and_groups() {
     let home = tempfile::tempdir().unwrap();
     let pki = Pki::open_or_create_at(home.path(), config(), at(0)).unwrap();
