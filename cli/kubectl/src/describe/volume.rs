@@ -29,8 +29,11 @@ enum Shown {
 
 use Shown::{Flag, Limit, Text};
 
-/// Sources by their field: the type that is shown, and label and path of each line.
-const SOURCES: &[(&str, &str, &[(&str, &str, Shown)])] = &[
+/// Label and path of a line.
+type Line = (&'static str, &'static str, Shown);
+
+/// Sources by their field: the type that is shown, and its lines.
+const SOURCES: &[(&str, &str, &[Line])] = &[
     (
         "hostPath",
         "HostPath (bare host directory volume)",
