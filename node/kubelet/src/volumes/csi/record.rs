@@ -365,7 +365,7 @@ mod tests {
         paths.note_use(&one).expect("it can be written");
         paths.note_use(&one).expect("once more changes nothing");
         paths.note_staged(&one.record, true).expect("it can be written");
-        assert_eq!(paths.uses().expect("it can be read"), [one.clone()]);
+        assert_eq!(paths.uses().expect("it can be read"), std::slice::from_ref(&one));
         assert_eq!(paths.all_staged().expect("it can be read"), [(record("pv"), true)]);
         paths.forget_use(&one).expect("it can be removed");
         assert!(paths.uses().expect("it can be read").is_empty());
