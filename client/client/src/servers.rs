@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn what_cannot_be_reached_is_said() {
         for (servers, why) in [
-            (words(&[]), "is no address"),
-            (words(&["http://a:1"]), "is no address"),
-            (words(&["https://a:1", "b"]), "is no address"),
+            (words(&[]), "is not a server URL"),
+            (words(&["http://a:1"]), "is not a server URL"),
+            (words(&["https://a:1", "b"]), "is not a server URL"),
             (words(&["https://a:1", "https://b:2"]), "same port"),
         ] {
             let error = reach(&servers).err().expect("refused").to_string();
