@@ -12,6 +12,7 @@ pub use ferry_skip as skip;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ferry_apiserver::run::{Config, Running, start};
 use ferry_auth::User;
@@ -64,6 +65,7 @@ impl TestServer {
         };
         change(&mut config);
         let running = start(config, store).await.expect("the server starts");
+        until_settled(&running).await;
         TestServer { running: Some(running), directory }
     }
 
@@ -147,6 +149,15 @@ impl TestServer {
             running.stop().await;
         }
         std::mem::replace(&mut self.directory, tempfile::tempdir().expect("a temporary directory"))
+    }
+}
+
+/// Waits for what a server writes of itself after it is ready, so that what is written later is the test's.
+async fn until_settled(running: &Running) {
+    let Some(fairness) = running.api.flow_control.fairness() else { return };
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while !fairness.is_settled() && Instant::now() < give_up {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

@@ -68,6 +68,11 @@ impl Fairness {
         let _ = tokio::time::timeout(IN_FORCE, wait).await;
     }
 
+    /// Whether its objects and their conditions are written, and read back.
+    pub fn is_settled(&self) -> bool {
+        self.planned() == (Vec::new(), Vec::new()) && self.wrong_conditions().is_empty()
+    }
+
     fn wrong_conditions(&self) -> Vec<(String, Value)> {
         dangling(&self.objects.lock(), Timestamp::now())
     }
