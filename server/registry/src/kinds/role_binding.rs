@@ -24,7 +24,7 @@ impl Rules<RoleBinding> for BindingRules {
 
     fn validate(&self, binding: &RoleBinding, errors: &mut FieldErrors) {
         validate_role(&binding.role_ref, &["Role", "ClusterRole"], errors);
-        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), errors);
+        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), true, errors);
     }
 
     fn validate_update(&self, new: &RoleBinding, old: &RoleBinding, errors: &mut FieldErrors) {
@@ -47,7 +47,7 @@ impl Rules<ClusterRoleBinding> for BindingRules {
 
     fn validate(&self, binding: &ClusterRoleBinding, errors: &mut FieldErrors) {
         validate_role(&binding.role_ref, &["ClusterRole"], errors);
-        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), errors);
+        validate_subjects(binding.subjects.as_deref().unwrap_or(&[]), false, errors);
     }
 
     fn validate_update(&self, new: &ClusterRoleBinding, old: &ClusterRoleBinding, errors: &mut FieldErrors) {
@@ -87,7 +87,8 @@ fn validate_role(role: &RoleRef, kinds: &[&str], errors: &mut FieldErrors) {
     checks::required_name(errors, path.child("name"), &role.name, ferry_api::names::path_segment);
 }
 
-fn validate_subjects(subjects: &[Subject], errors: &mut FieldErrors) {
+/// An account that a namespaced binding names without a namespace is of the binding's own.
+fn validate_subjects(subjects: &[Subject], is_namespaced: bool, errors: &mut FieldErrors) {
     let list = Path::root("subjects");
     for (index, subject) in subjects.iter().enumerate() {
         let path = list.index(index);
@@ -108,7 +109,7 @@ fn validate_subjects(subjects: &[Subject], errors: &mut FieldErrors) {
                 if !group.is_empty() {
                     errors.not_supported(path.child("apiGroup"), group, &[""]);
                 }
-                if subject.namespace.as_deref().unwrap_or("").is_empty() {
+                if !is_namespaced && subject.namespace.as_deref().unwrap_or("").is_empty() {
                     errors.required(path.child("namespace"), "");
                 }
             }
@@ -125,5 +126,28 @@ fn same_role(new: &RoleRef, old: &RoleRef, errors: &mut FieldErrors) {
         // The internal type's own names: it has no others.
         let shown = json!({"APIGroup": new.api_group, "Kind": new.kind, "Name": new.name});
         errors.invalid("roleRef", shown, "cannot change roleRef");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_binding_for_the_cluster_has_to_say_where_an_account_is() {
+        let check = |namespace: Option<&str>, is_namespaced, expected: &[&str]| {
+            let (kind, name) = ("ServiceAccount".into(), "builder".into());
+            let subject = Subject { kind, name, namespace: namespace.map(Into::into), ..Default::default() };
+            let mut errors = FieldErrors::default();
+            validate_subjects(&[subject], is_namespaced, &mut errors);
+            let missing: Vec<&str> = errors.0.iter().map(|error| error.path.as_str()).collect();
+            assert_eq!(missing, expected, "{namespace:?} {is_namespaced}");
+        };
+        check(Some("default"), true, &[]);
+        check(Some("default"), false, &[]);
+        check(None, true, &[]);
+        check(Some(""), true, &[]);
+        check(None, false, &["subjects[0].namespace"]);
+        check(Some(""), false, &["subjects[0].namespace"]);
     }
 }
