@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::context::{Context, Running};
-use plan::{Facts, Step, has_in_use, plan, source, volumes_attached};
+use plan::{Facts, Step, has_in_use, is_own, plan, source, volumes_attached};
 
 const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
 
@@ -156,11 +156,13 @@ impl Controller {
 
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(volume) = self.volumes.get(&key) else {
+            // As upstream, an attachment without its volume is nobody's.
             self.seen.lock().remove(&key.name);
-            return self.let_all_go(&key.name).await;
+            return Ok(Outcome::Done);
         };
         let source = source(&volume, |name| self.drivers.get(&NamespacedName::cluster(name)));
-        let attachments = self.by_volume.get(&key.name);
+        let mut attachments = self.by_volume.get(&key.name);
+        attachments.retain(|attachment| is_own(&volume, attachment));
         if source.is_none() && attachments.is_empty() {
             return Ok(Outcome::Done);
         }
@@ -309,16 +311,6 @@ impl Controller {
         let deleted = api.delete(&attachment.name_any(), &parameters).await;
         error::ignore_not_found(deleted.map(|_| ())).attempting("delete a VolumeAttachment")?;
         Ok(())
-    }
-
-    /// Of a volume that is gone nothing is attached.
-    async fn let_all_go(&self, volume: &str) -> Result<Outcome, Error> {
-        for attachment in self.by_volume.get(volume) {
-            if attachment.metadata.deletion_timestamp.is_none() {
-                self.delete(&attachment).await?;
-            }
-        }
-        Ok(Outcome::Done)
     }
 
     /// Writes what is attached into the node's status, where the node's kubelet looks.

@@ -34,6 +34,15 @@ pub fn source(
     (!skips).then_some(source)
 }
 
+/// Whether this controller made an attachment of a volume: its name says so. Those that others made are theirs.
+pub fn is_own(volume: &PersistentVolume, attachment: &VolumeAttachment) -> bool {
+    let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    source.is_some_and(|source| {
+        attachment.name_any()
+            == attachment_name(&source.volume_handle, &source.driver, &attachment.spec.node_name)
+    })
+}
+
 /// Whether a pod keeps its volumes attached to its node. One that is being deleted does so until its containers have
 /// ended.
 pub fn holds_volumes(pod: &Pod) -> bool {
@@ -309,6 +318,20 @@ mod tests {
         let many =
             planned(&["ReadWriteMany"], vec![on("a"), pod("q", "b", "Pending", None)], &["a"], &quiet, 0);
         assert_eq!(many, ["attach b"]);
+    }
+
+    #[test]
+    fn an_attachment_that_somebody_else_made_is_left_alone() {
+        let volume = volume(&[]);
+        let own = attached_to("a");
+        assert!(is_own(&volume, &own));
+        let named = VolumeAttachment {
+            metadata: ObjectMeta { name: Some("mine".into()), ..Default::default() },
+            ..(*own).clone()
+        };
+        assert!(!is_own(&volume, &named));
+        let of_another = PersistentVolume { spec: None, ..volume };
+        assert!(!is_own(&of_another, &own));
     }
 
     #[test]
