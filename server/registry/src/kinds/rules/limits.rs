@@ -64,22 +64,22 @@ fn compare(limit: Field<'_>, key: &str, errors: &mut FieldErrors) {
     let (min, max) = (of("min"), of("max"));
     let is_pod = limit.child("type").text() == "Pod";
     let (default, request) = if is_pod { (None, None) } else { (of("default"), of("defaultRequest")) };
-    // The field the error is about, the smaller amount, the larger one, and their names in the error.
+    // The field the error is about, the amount that it quotes, the smaller amount, the larger one, and their names in the
+    // error. Upstream quotes the minimum at `default`.
     let ordered = [
-        ("min", (min, "min value"), (max, "max value")),
-        ("defaultRequest", (min, "min value"), (request, "default request value")),
-        ("defaultRequest", (request, "default request value"), (max, "max value")),
-        ("defaultRequest", (request, "default request value"), (default, "default limit value")),
-        ("default", (min, "min value"), (default, "default value")),
-        ("default", (default, "default value"), (max, "max value")),
+        ("min", min, (min, "min value"), (max, "max value")),
+        ("defaultRequest", request, (min, "min value"), (request, "default request value")),
+        ("defaultRequest", request, (request, "default request value"), (max, "max value")),
+        ("defaultRequest", request, (request, "default request value"), (default, "default limit value")),
+        ("default", min, (min, "min value"), (default, "default value")),
+        ("default", default, (default, "default value"), (max, "max value")),
     ];
-    for (part, (low, low_name), (high, high_name)) in ordered {
+    for (part, quoted, (low, low_name), (high, high_name)) in ordered {
         if let (Some(low), Some(high)) = (low, high)
             && quantity(Some(low)).zip(quantity(Some(high))).is_some_and(|(low, high)| low > high)
         {
-            let quoted = of(part).unwrap_or("");
             let why = format!("{low_name} {low} is greater than {high_name} {high}");
-            errors.invalid(limit.path.child(part).key(key), quoted, &why);
+            errors.invalid(limit.path.child(part).key(key), quoted.unwrap_or(""), &why);
         }
     }
     compare_ratio(limit.child("maxLimitRequestRatio"), key, (min, max), errors);
