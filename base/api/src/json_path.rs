@@ -214,24 +214,7 @@ impl<'a> Evaluation<'a> {
                 }
                 Ok(result)
             }
-            Step::Filter(filter) => {
-                let mut result = Vec::new();
-                for value in input {
-                    let Value::Array(items) = value else {
-                        return Err(format!(
-                            "{} is not array or slice and cannot be filtered",
-                            to_text(value)
-                        ));
-                    };
-                    self.look_at(items.len())?;
-                    for item in items {
-                        if self.passes(filter, item)? {
-                            result.push(item);
-                        }
-                    }
-                }
-                Ok(result)
-            }
+            Step::Filter(filter) => self.filtered(filter, input),
             Step::Union(branches) => {
                 let mut result = Vec::new();
                 for branch in branches {
@@ -245,6 +228,22 @@ impl<'a> Evaluation<'a> {
                 Ok(result)
             }
         }
+    }
+
+    fn filtered(&self, filter: &'a Filter, input: Vec<&'a Value>) -> Result<Vec<&'a Value>, String> {
+        let mut result = Vec::new();
+        for value in input {
+            let Value::Array(items) = value else {
+                return Err(format!("{} is not array or slice and cannot be filtered", to_text(value)));
+            };
+            self.look_at(items.len())?;
+            for item in items {
+                if self.passes(filter, item)? {
+                    result.push(item);
+                }
+            }
+        }
+        Ok(result)
     }
 
     fn passes(&self, filter: &'a Filter, item: &'a Value) -> Result<bool, String> {
@@ -469,19 +468,8 @@ fn check_nesting(nesting: usize) -> Result<(), String> {
 /// `nesting` says how many filters are around.
 fn parse_path(path: &str, nesting: usize) -> Result<Vec<Step>, String> {
     check_nesting(nesting)?;
-    if let Ok(number) = path.parse::<i64>() {
-        return Ok(vec![Step::Literal(number.into())]);
-    }
-    if let Ok(number) = path.parse::<f64>()
-        && path.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-    {
-        return Ok(vec![Step::Literal(number.into())]);
-    }
-    match path {
-        "true" => return Ok(vec![Step::Literal(true.into())]),
-        "false" => return Ok(vec![Step::Literal(false.into())]),
-        _ if path.starts_with(['"', '\'']) => return Ok(vec![Step::Literal(unquote(path)?.into())]),
-        _ => {}
+    if let Some(literal) = parse_literal(path)? {
+        return Ok(vec![Step::Literal(literal)]);
     }
     let mut steps = Vec::new();
     let mut rest = path;
@@ -522,28 +510,36 @@ fn parse_path(path: &str, nesting: usize) -> Result<Vec<Step>, String> {
                 steps.push(parse_bracket(&rest[1..close], nesting)?);
                 rest = &rest[close + 1..];
             }
-            _ if steps.is_empty() => {
-                let (name, tail) = take_field(rest);
-                if name.is_empty() {
-                    return Err(format!(
-                        "unrecognized character in action: U+{:04X} '{first}'",
-                        u32::from(first)
-                    ));
-                }
-                return Err(match tail {
-                    "" => format!("unrecognized identifier {name}"),
-                    _ => format!("unrecognized identifier {name}"),
-                });
-            }
             other => {
-                return Err(format!(
-                    "unrecognized character in action: U+{:04X} '{other}'",
-                    u32::from(other)
-                ));
+                let (name, _) = take_field(rest);
+                return Err(match steps.is_empty() && !name.is_empty() {
+                    true => format!("unrecognized identifier {name}"),
+                    false => {
+                        format!("unrecognized character in action: U+{:04X} '{other}'", u32::from(other))
+                    }
+                });
             }
         }
     }
     Ok(steps)
+}
+
+/// A number, a truth value or a quoted text; `None` for a path.
+fn parse_literal(text: &str) -> Result<Option<Value>, String> {
+    if let Ok(number) = text.parse::<i64>() {
+        return Ok(Some(number.into()));
+    }
+    if let Ok(number) = text.parse::<f64>()
+        && text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+    {
+        return Ok(Some(number.into()));
+    }
+    Ok(match text {
+        "true" => Some(true.into()),
+        "false" => Some(false.into()),
+        _ if text.starts_with(['"', '\'']) => Some(unquote(text)?.into()),
+        _ => None,
+    })
 }
 
 /// A field name up to the next `.` or `[`; a backslash keeps a dot inside the name.

@@ -312,21 +312,14 @@ impl Checker<'_> {
                 }
             }
             (operators::OPT_INDEX | operators::OPT_SELECT, [_, _]) => Some(Type::optional(Type::Dyn)),
-            (operators::ADD, [a, b]) => match (a, b) {
-                (Type::List(a), Type::List(b)) => Some(Type::list(narrower(a, b))),
-                (Type::Timestamp, Type::Duration) | (Type::Duration, Type::Timestamp) => {
-                    Some(Type::Timestamp)
-                }
-                (Type::Bool | Type::Null | Type::Map(_), _) => None,
-                (a, b) => a.agrees_with(b).then(|| narrower(a, b)),
-            },
-            (operators::SUBSTRACT, [Type::Timestamp, Type::Timestamp]) => Some(Type::Duration),
-            (operators::SUBSTRACT, [Type::Timestamp, Type::Duration]) => Some(Type::Timestamp),
-            (operators::SUBSTRACT, [Type::Duration, Type::Duration]) => Some(Type::Duration),
-            (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO, [a, b]) => {
-                let numeric = |kind: &Type| *kind == Type::Dyn || kind.is_number();
-                (numeric(a) && numeric(b) && a.agrees_with(b)).then(|| narrower(a, b))
-            }
+            (
+                operators::ADD
+                | operators::SUBSTRACT
+                | operators::MULTIPLY
+                | operators::DIVIDE
+                | operators::MODULO,
+                [a, b],
+            ) => arithmetic(name, a, b),
             _ => return None,
         };
         Some(result.unwrap_or_else(|| {
@@ -383,6 +376,24 @@ fn common(types: Vec<Type>) -> Type {
     let mut types = types.into_iter();
     let Some(first) = types.next() else { return Type::Dyn };
     types.fold(first, |a, b| if a.agrees_with(&b) { narrower(&a, &b) } else { Type::Dyn })
+}
+
+/// Sums, differences, products and quotients; `None` where the operands have none.
+fn arithmetic(operator: &str, a: &Type, b: &Type) -> Option<Type> {
+    match (operator, a, b) {
+        (operators::ADD, Type::List(a), Type::List(b)) => Some(Type::list(narrower(a, b))),
+        (operators::ADD, Type::Timestamp, Type::Duration)
+        | (operators::ADD, Type::Duration, Type::Timestamp)
+        | (operators::SUBSTRACT, Type::Timestamp, Type::Duration) => Some(Type::Timestamp),
+        (operators::ADD, Type::Bool | Type::Null | Type::Map(_), _) => None,
+        (operators::ADD, a, b) => a.agrees_with(b).then(|| narrower(a, b)),
+        (operators::SUBSTRACT, Type::Timestamp, Type::Timestamp)
+        | (operators::SUBSTRACT, Type::Duration, Type::Duration) => Some(Type::Duration),
+        (_, a, b) => {
+            let numeric = |kind: &Type| *kind == Type::Dyn || kind.is_number();
+            (numeric(a) && numeric(b) && a.agrees_with(b)).then(|| narrower(a, b))
+        }
+    }
 }
 
 fn narrower(a: &Type, b: &Type) -> Type {

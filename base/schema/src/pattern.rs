@@ -67,18 +67,7 @@ fn translate(pattern: &str) -> String {
             '\\' => escape(&mut out, tail, class),
             '[' if !class => {
                 class = true;
-                out.push('[');
-                let mut tail = tail;
-                if let Some(after) = tail.strip_prefix('^') {
-                    out.push('^');
-                    tail = after;
-                }
-                // First in a class it is one of the characters.
-                if let Some(after) = tail.strip_prefix(']') {
-                    out.push_str("\\]");
-                    tail = after;
-                }
-                tail
+                open_class(&mut out, tail)
             }
             '[' => match tail.strip_prefix(':').and_then(|tail| tail.split_once(":]")) {
                 Some((name, after)) if name.chars().all(|char| char.is_ascii_alphabetic() || char == '^') => {
@@ -117,6 +106,21 @@ fn translate(pattern: &str) -> String {
         };
     }
     out
+}
+
+/// What follows the bracket that opens a class.
+fn open_class<'p>(out: &mut String, mut tail: &'p str) -> &'p str {
+    out.push('[');
+    if let Some(after) = tail.strip_prefix('^') {
+        out.push('^');
+        tail = after;
+    }
+    // First in a class it is one of the characters.
+    if let Some(after) = tail.strip_prefix(']') {
+        out.push_str("\\]");
+        tail = after;
+    }
+    tail
 }
 
 /// What follows a backslash.

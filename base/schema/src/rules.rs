@@ -380,30 +380,10 @@ impl Walk<'_, '_> {
         shown: Option<&Value>,
         unchanged: Unchanged<'_>,
     ) -> Result<(), Exhausted> {
-        let kind = node.kind.name();
-        let wrong = match rule.program.evaluate(bindings, &mut self.budget) {
+        match rule.program.evaluate(bindings, &mut self.budget) {
             Ok(outcome) if outcome.as_bool() == Some(true) => return Ok(()),
-            Ok(_) => None,
-            Err(failure) => Some(failure),
-        };
-        let name = rule.rule.message.as_ref().unwrap_or(&rule.rule.rule).trim();
-        if let Some(failure) = wrong {
-            let text = failure.to_string();
-            let why = match &failure {
-                Failure::TooExpensive { whole: true } => text,
-                Failure::TooExpensive { whole: false } => format!(
-                    "'{text}': no further validation rules will be run due to call cost exceeds limit for rule: {name}"
-                ),
-                _ if text.starts_with("no such overload") => format!(
-                    "'{text}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
-                ),
-                _ => format!("{text} evaluating rule: {name}"),
-            };
-            self.errors.invalid(self.path.told(), kind, &why);
-            return match failure {
-                Failure::TooExpensive { .. } => Err(Exhausted),
-                _ => Ok(()),
-            };
+            Ok(_) => {}
+            Err(failure) => return self.failed(rule, failure, node),
         }
         let path = match &rule.field_path {
             Some(below) if self.path.as_str().is_empty() => below.clone(),
@@ -411,27 +391,14 @@ impl Walk<'_, '_> {
             None => self.path.told(),
         };
         let silent = !rule.uses_old_self && unchanged.holds();
-        let message = match &rule.message {
-            None => None,
-            Some(message) => match message.evaluate(bindings, &mut self.budget) {
-                Ok(outcome) => outcome.as_text().map(str::trim).and_then(usable).map(str::to_string),
-                Err(Failure::TooExpensive { whole }) => {
-                    let source = rule.rule.message_expression.as_deref().unwrap_or_default();
-                    let why = match whole {
-                        true => "messageExpression evaluation failed due to running out of cost budget, no further \
-                                 validation rules will be run"
-                            .to_string(),
-                        false => format!(
-                            "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
-                        ),
-                    };
-                    if !silent {
-                        self.errors.invalid(path, kind, &why);
-                    }
-                    return Err(Exhausted);
+        let message = match self.message(rule, bindings) {
+            Ok(message) => message,
+            Err(why) => {
+                if !silent {
+                    self.errors.invalid(path, node.kind.name(), &why);
                 }
-                Err(_) => None,
-            },
+                return Err(Exhausted);
+            }
         };
         let detail = match (message, &rule.rule.message) {
             (Some(message), _) => message,
@@ -449,6 +416,47 @@ impl Walk<'_, '_> {
             (_, None) => errors.push(path, Reason::Invalid, detail),
         }
         Ok(())
+    }
+
+    /// A rule that could not be evaluated to its end.
+    fn failed(&mut self, rule: &Compiled, failure: Failure, node: &Ref) -> Result<(), Exhausted> {
+        let name = rule.rule.message.as_ref().unwrap_or(&rule.rule.rule).trim();
+        let text = failure.to_string();
+        let why = match &failure {
+            Failure::TooExpensive { whole: true } => text,
+            Failure::TooExpensive { whole: false } => format!(
+                "'{text}': no further validation rules will be run due to call cost exceeds limit for rule: {name}"
+            ),
+            _ if text.starts_with("no such overload") => format!(
+                "'{text}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+            ),
+            _ => format!("{text} evaluating rule: {name}"),
+        };
+        self.errors.invalid(self.path.told(), node.kind.name(), &why);
+        match failure {
+            Failure::TooExpensive { .. } => Err(Exhausted),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the rule's `messageExpression` says, where it says something usable; an error where it costs too much.
+    fn message(&mut self, rule: &Compiled, bindings: &Bindings<'_>) -> Result<Option<String>, String> {
+        let Some(message) = &rule.message else { return Ok(None) };
+        match message.evaluate(bindings, &mut self.budget) {
+            Ok(outcome) => Ok(outcome.as_text().map(str::trim).and_then(usable).map(str::to_string)),
+            Err(Failure::TooExpensive { whole: true }) => Err(
+                "messageExpression evaluation failed due to running out of cost budget, no further validation rules \
+                 will be run"
+                    .to_string(),
+            ),
+            Err(Failure::TooExpensive { whole: false }) => {
+                let source = rule.rule.message_expression.as_deref().unwrap_or_default();
+                Err(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
+                ))
+            }
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -30,34 +30,8 @@ struct Draft<'a> {
 
 /// Reads the whole table.
 pub fn parse(text: &str) -> Result<Types, BadRow> {
-    // Names first, so that a row may refer to a type further down.
-    let mut ids: HashMap<String, TypeId> = HashMap::new();
-    let mut packages: HashMap<&str, &str> = HashMap::new();
-    let mut package = "";
-    for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
-        match (line.starts_with(' '), words.next()) {
-            (false, Some("package")) => {
-                let alias = words.next().unwrap_or("");
-                package = words.next().unwrap_or("");
-                packages.insert(alias, package);
-            }
-            (false, Some("type")) => {
-                let name = format!("{package}.{}", words.next().unwrap_or(""));
-                let id = TypeId(ids.len() as u32);
-                ids.insert(name, id);
-            }
-            _ => {}
-        }
-    }
-    let resolve = |word: &str, package: &str| -> Option<TypeId> {
-        match word.rsplit_once('.') {
-            Some((alias, name)) => ids.get(&format!("{}.{name}", packages.get(alias)?)).copied(),
-            None => ids.get(&format!("{package}.{word}")).copied(),
-        }
-    };
-
-    let mut drafts: Vec<Draft> = Vec::with_capacity(ids.len());
+    let names = Names::of(text);
+    let mut drafts: Vec<Draft> = Vec::with_capacity(names.ids.len());
     let mut package = "";
     for (number, line) in text.lines().enumerate() {
         let bad = |why: &str| BadRow { line: number + 1, why: format!("{why}: {line}") };
@@ -66,81 +40,126 @@ pub fn parse(text: &str) -> Result<Types, BadRow> {
             (_, []) => {}
             (false, ["package", _, full]) => package = full,
             (false, ["type", name, flags @ ..]) => {
-                let either = match flags.iter().find_map(|flag| flag.strip_prefix("either=")) {
-                    None => None,
-                    Some(word) => Some(Either {
-                        schema: resolve("JSONSchemaProps", package)
-                            .ok_or_else(|| bad("no schema in this package"))?,
-                        other: parse_either(word).ok_or_else(|| bad("unknown either"))?,
-                    }),
-                };
-                drafts.push(Draft {
-                    ty: Type {
-                        name: format!("{package}.{name}").into(),
-                        atomic: flags.contains(&"map=atomic"),
-                        published: flags.contains(&"published"),
-                        either,
-                        ..Type::default()
-                    },
-                    own: Vec::new(),
-                    inlines: Vec::new(),
-                    package,
-                })
+                drafts.push(parse_type(name, flags, package, &names).map_err(bad)?);
             }
             (false, [first, ..]) if first.starts_with('#') => {}
             (true, row) => {
                 let draft = drafts.last_mut().ok_or_else(|| bad("field before a type"))?;
-                match row {
-                    ["typemeta"] => draft.ty.has_type_meta = true,
-                    ["gvk", group_version, kind] => {
-                        draft.ty.kinds.push(GroupVersionKind::from_api_version(group_version, kind))
-                    }
-                    ["union", discriminator, fields] => {
-                        let fields = fields.split(',').map(|pair| {
-                            pair.split_once(':').map(|(field, name)| (field.into(), name.into()))
-                        });
-                        draft.ty.union = Some(Union {
-                            discriminator: (*discriminator != "-").then(|| (*discriminator).into()),
-                            fields: fields.collect::<Option<_>>().ok_or_else(|| bad("unknown union"))?,
-                        });
-                    }
-                    ["assume", path, value] => {
-                        let path = path.split('.').map(Box::from).collect();
-                        let value = serde_json::from_str(value).map_err(|_| bad("no JSON"))?;
-                        draft.ty.assumptions.push((path, value));
-                    }
-                    ["inline", name, ty, tag] => {
-                        draft.inlines.push(((*name).into(), ty, tag.parse().ok()));
-                    }
-                    [name, shape, tag, flags @ ..] => {
-                        let shape = parse_shape(shape, &|word| resolve(word, draft.package))
-                            .ok_or_else(|| bad("unknown shape"))?;
-                        let mut field = Field::new(name, shape);
-                        for flag in flags {
-                            set_flag(&mut field, flag).ok_or_else(|| bad("unknown flag"))?;
-                        }
-                        draft.own.push((field, tag.parse().ok()));
-                    }
-                    _ => return Err(bad("unknown row")),
-                }
+                parse_row(row, draft, &names).map_err(bad)?;
             }
             _ => return Err(bad("unknown line")),
         }
     }
-    assemble(drafts, &resolve)
+    assemble(drafts, &names)
+}
+
+/// The names of all types, which are read first, so that a row may refer to a type further down.
+struct Names<'a> {
+    ids: HashMap<String, TypeId>,
+    /// The packages by their aliases.
+    packages: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn of(text: &'a str) -> Names<'a> {
+        let mut names = Names { ids: HashMap::new(), packages: HashMap::new() };
+        let mut package = "";
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            match (line.starts_with(' '), words.next()) {
+                (false, Some("package")) => {
+                    let alias = words.next().unwrap_or("");
+                    package = words.next().unwrap_or("");
+                    names.packages.insert(alias, package);
+                }
+                (false, Some("type")) => {
+                    let name = format!("{package}.{}", words.next().unwrap_or(""));
+                    let id = TypeId(names.ids.len() as u32);
+                    names.ids.insert(name, id);
+                }
+                _ => {}
+            }
+        }
+        names
+    }
+
+    /// The type that a word means inside of a package.
+    fn resolve(&self, word: &str, package: &str) -> Option<TypeId> {
+        match word.rsplit_once('.') {
+            Some((alias, name)) => self.ids.get(&format!("{}.{name}", self.packages.get(alias)?)).copied(),
+            None => self.ids.get(&format!("{package}.{word}")).copied(),
+        }
+    }
+}
+
+/// The line that begins a type.
+fn parse_type<'a>(
+    name: &str,
+    flags: &[&str],
+    package: &'a str,
+    names: &Names,
+) -> Result<Draft<'a>, &'static str> {
+    let either = match flags.iter().find_map(|flag| flag.strip_prefix("either=")) {
+        None => None,
+        Some(word) => Some(Either {
+            schema: names.resolve("JSONSchemaProps", package).ok_or("no schema in this package")?,
+            other: parse_either(word).ok_or("unknown either")?,
+        }),
+    };
+    let ty = Type {
+        name: format!("{package}.{name}").into(),
+        atomic: flags.contains(&"map=atomic"),
+        published: flags.contains(&"published"),
+        either,
+        ..Type::default()
+    };
+    Ok(Draft { ty, own: Vec::new(), inlines: Vec::new(), package })
+}
+
+/// A line below a type: one of its fields, or a fact about it.
+fn parse_row<'a>(row: &[&'a str], draft: &mut Draft<'a>, names: &Names) -> Result<(), &'static str> {
+    match row {
+        ["typemeta"] => draft.ty.has_type_meta = true,
+        ["gvk", group_version, kind] => {
+            draft.ty.kinds.push(GroupVersionKind::from_api_version(group_version, kind))
+        }
+        ["union", discriminator, fields] => {
+            let fields = fields
+                .split(',')
+                .map(|pair| pair.split_once(':').map(|(field, name)| (field.into(), name.into())));
+            draft.ty.union = Some(Union {
+                discriminator: (*discriminator != "-").then(|| (*discriminator).into()),
+                fields: fields.collect::<Option<_>>().ok_or("unknown union")?,
+            });
+        }
+        ["assume", path, value] => {
+            let path = path.split('.').map(Box::from).collect();
+            let value = serde_json::from_str(value).map_err(|_| "no JSON")?;
+            draft.ty.assumptions.push((path, value));
+        }
+        ["inline", name, ty, tag] => draft.inlines.push(((*name).into(), ty, tag.parse().ok())),
+        [name, shape, tag, flags @ ..] => {
+            let shape =
+                parse_shape(shape, &|word| names.resolve(word, draft.package)).ok_or("unknown shape")?;
+            let mut field = Field::new(name, shape);
+            for flag in flags {
+                set_flag(&mut field, flag).ok_or("unknown flag")?;
+            }
+            draft.own.push((field, tag.parse().ok()));
+        }
+        _ => return Err("unknown row"),
+    }
+    Ok(())
 }
 
 /// Flattens inlined types into the JSON view and orders the wire view by tag.
-fn assemble<'a>(
-    drafts: Vec<Draft<'a>>,
-    resolve: &dyn Fn(&str, &str) -> Option<TypeId>,
-) -> Result<Types, BadRow> {
+fn assemble<'a>(drafts: Vec<Draft<'a>>, names: &Names) -> Result<Types, BadRow> {
     let inlined = |draft: &Draft<'a>| -> Result<Vec<(TypeId, usize)>, BadRow> {
         draft
             .inlines
             .iter()
             .map(|(_, ty, _)| {
-                let id = resolve(ty, draft.package).ok_or_else(|| BadRow {
+                let id = names.resolve(ty, draft.package).ok_or_else(|| BadRow {
                     line: 0,
                     why: format!("{} inlines the unknown type {ty}", draft.ty.name),
                 })?;

@@ -76,16 +76,17 @@ impl<'s> Rows<'s> {
             items.iter().map(|item| self.element(owned, item).ok_or(NoElement)).collect()
         };
         let (live_elements, applied_elements) = (elements(&live)?, elements(applied)?);
-        // Where each live element is; None for elements that share their keys, which give way to the
-        // one that is applied.
-        let mut places: HashMap<&str, Option<usize>> = HashMap::with_capacity(live.len());
-        for (place, element) in live_elements.iter().enumerate() {
-            places.entry(element).and_modify(|place| *place = None).or_insert(Some(place));
-        }
-        let mentioned: HashSet<&str> = applied_elements.iter().map(String::as_str).collect();
+        let places = places(&live_elements);
         let mut live: Vec<Option<Value>> = live.into_iter().map(Some).collect();
         let mut merged = Vec::with_capacity(live.len().max(applied.len()));
-        let take = |live: &mut [Option<Value>], merged: &mut Vec<Value>, index: usize| {
+        for next in interleave(&live_elements, &applied_elements, &places) {
+            let index = match next {
+                Next::Live(place) => {
+                    merged.extend(live[place].take());
+                    continue;
+                }
+                Next::Applied(index) => index,
+            };
             let place = places.get(applied_elements[index].as_str()).copied().flatten();
             match place.and_then(|place| live[place].take()) {
                 Some(mut item) => {
@@ -94,52 +95,72 @@ impl<'s> Rows<'s> {
                 }
                 None => merged.push(applied[index].clone()),
             }
-            Ok(())
-        };
-
-        // The applied elements that are live as well, in the applied order.
-        let mut shared =
-            applied_elements.iter().filter(|element| places.contains_key(element.as_str())).peekable();
-        let mut done: HashSet<&str> = HashSet::with_capacity(applied.len());
-        let (mut at_live, mut at_applied) = (0, 0);
-        while at_live < live.len() || at_applied < applied.len() {
-            if let (Some(here), Some(there)) = (live_elements.get(at_live), applied_elements.get(at_applied))
-            {
-                if here == there {
-                    take(&mut live, &mut merged, at_applied)?;
-                    done.insert(there);
-                    shared.next();
-                    at_live += 1;
-                    at_applied += 1;
-                    continue;
-                }
-                // It comes later in the applied order than another one that is live.
-                if mentioned.contains(here.as_str()) && shared.peek().is_some_and(|next| *next != here) {
-                    at_live += 1;
-                    continue;
-                }
-            }
-            if let Some(here) = live_elements.get(at_live) {
-                if !mentioned.contains(here.as_str()) {
-                    merged.extend(live[at_live].take());
-                    at_live += 1;
-                    continue;
-                }
-                if done.contains(here.as_str()) {
-                    at_live += 1;
-                }
-            }
-            if let Some(there) = applied_elements.get(at_applied) {
-                take(&mut live, &mut merged, at_applied)?;
-                done.insert(there);
-                if shared.peek() == Some(&there) {
-                    shared.next();
-                }
-                at_applied += 1;
-            }
         }
         Ok(merged)
     }
+}
+
+/// Where each live element is; `None` for elements that share their keys, which give way to the one that is applied.
+type Places<'e> = HashMap<&'e str, Option<usize>>;
+
+fn places(live: &[String]) -> Places<'_> {
+    let mut places: Places = HashMap::with_capacity(live.len());
+    for (place, element) in live.iter().enumerate() {
+        places.entry(element).and_modify(|place| *place = None).or_insert(Some(place));
+    }
+    places
+}
+
+/// What comes next in a merged list: a live element that is not applied, or an applied one.
+enum Next {
+    Live(usize),
+    Applied(usize),
+}
+
+/// The order of a merged list.
+fn interleave(live: &[String], applied: &[String], places: &Places) -> Vec<Next> {
+    let mentioned: HashSet<&str> = applied.iter().map(String::as_str).collect();
+    // The applied elements that are live as well, in the applied order.
+    let mut shared = applied.iter().filter(|element| places.contains_key(element.as_str())).peekable();
+    let mut done: HashSet<&str> = HashSet::with_capacity(applied.len());
+    let mut order = Vec::with_capacity(live.len().max(applied.len()));
+    let (mut at_live, mut at_applied) = (0, 0);
+    while at_live < live.len() || at_applied < applied.len() {
+        if let (Some(here), Some(there)) = (live.get(at_live), applied.get(at_applied)) {
+            if here == there {
+                order.push(Next::Applied(at_applied));
+                done.insert(there);
+                shared.next();
+                at_live += 1;
+                at_applied += 1;
+                continue;
+            }
+            // It comes later in the applied order than another one that is live.
+            if mentioned.contains(here.as_str()) && shared.peek().is_some_and(|next| *next != here) {
+                at_live += 1;
+                continue;
+            }
+        }
+        if let Some(here) = live.get(at_live) {
+            if !mentioned.contains(here.as_str()) {
+                order.push(Next::Live(at_live));
+                at_live += 1;
+                continue;
+            }
+            if done.contains(here.as_str()) {
+                at_live += 1;
+            }
+        }
+        if let Some(there) = applied.get(at_applied) {
+            order.push(Next::Applied(at_applied));
+            done.insert(there);
+            if shared.peek() == Some(&there) {
+                shared.next();
+            }
+            at_applied += 1;
+        }
+    }
+    order
 }
 
 #[cfg(test)]

@@ -52,13 +52,12 @@ fn invariants(schema: &Fields, level: Level, path: &mut Path, errors: &mut Field
     if let Some(values) = object(schema, "additionalProperties") {
         path.below("additionalProperties", |path| invariants(values, Level::Field, path, errors));
     }
-    if int_or_string && preserves {
-        let why = "must be false if x-kubernetes-int-or-string is true";
-        errors.invalid(path.with("x-kubernetes-preserve-unknown-fields"), true, why);
-    }
-    if int_or_string && embedded {
-        let why = "must be false if x-kubernetes-int-or-string is true";
-        errors.invalid(path.with("x-kubernetes-embedded-resource"), true, why);
+    for (word, is_set) in
+        [("x-kubernetes-preserve-unknown-fields", preserves), ("x-kubernetes-embedded-resource", embedded)]
+    {
+        if int_or_string && is_set {
+            errors.invalid(path.with(word), true, "must be false if x-kubernetes-int-or-string is true");
+        }
     }
     let either = json!([{"type": "integer"}, {"type": "string"}]);
     let skips = Skips {
@@ -91,27 +90,33 @@ fn invariants(schema: &Fields, level: Level, path: &mut Path, errors: &mut Field
     if level == Level::Root && !kind.is_empty() && kind != "object" {
         errors.invalid(path.with("type"), kind, "must be object at the root");
     }
-    let resource = level == Level::Root || embedded;
+    type_meta(schema, level, path, errors);
+    if embedded && !preserves && properties.is_none_or(Map::is_empty) {
+        let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.required(path.with("properties"), why);
+    }
+}
+
+/// The kind, apiVersion and metadata of a resource, the object itself or one embedded in it.
+fn type_meta(schema: &Fields, level: Level, path: &Path, errors: &mut FieldErrors) {
+    let is_resource = level == Level::Root || is_true(schema, "x-kubernetes-embedded-resource");
+    let properties = object(schema, "properties");
     for name in ["kind", "apiVersion"] {
         let Some(property) = properties.and_then(|properties| object(properties, name)) else { continue };
-        if resource && text(property, "type") != "string" {
+        if is_resource && text(property, "type") != "string" {
             let path = path.with(&format!("properties[{name}].type"));
             errors.invalid(path, text(property, "type"), "must be string");
         }
     }
     if let Some(metadata) = properties.and_then(|properties| object(properties, "metadata")) {
         let path = path.with("properties[metadata]");
-        if resource && text(metadata, "type") != "object" {
+        if is_resource && text(metadata, "type") != "object" {
             errors.invalid(format!("{path}.type"), text(metadata, "type"), "must be object");
         }
         if level == Level::Root && !says_names_alone(metadata) {
             let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
             errors.forbidden(path, why);
         }
-    }
-    if embedded && !preserves && properties.is_none_or(Map::is_empty) {
-        let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-        errors.required(path.with("properties"), why);
     }
 }
 

@@ -143,6 +143,87 @@ fn tell(errors: &mut Vec<FieldError>, add: impl FnOnce(&mut FieldErrors)) {
     errors.append(&mut one.0);
 }
 
+/// The keys of a list of type map, and the properties of its items that they name.
+fn list_keys(schema: &Fields, path: &Path, found: &mut FieldErrors) {
+    let list_type = schema.get("x-kubernetes-list-type").and_then(Value::as_str);
+    let list_keys = schema.get("x-kubernetes-list-map-keys").cloned().unwrap_or_else(|| json!([]));
+    let names: Vec<&str> = list_keys.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !names.is_empty() {
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        match list_type {
+            None => found.required(path.with("x-kubernetes-list-type"), why),
+            Some("map") => {}
+            Some(other) => found.invalid(path.with("x-kubernetes-list-type"), other, why),
+        }
+    }
+    if list_type != Some("map") {
+        return;
+    }
+    if names.is_empty() {
+        let why = "must not be empty if x-kubernetes-list-type is map";
+        found.required(path.with("x-kubernetes-list-map-keys"), why);
+    }
+    let items = match (schema.get("items"), object(schema, "items")) {
+        (None | Some(Value::Null), _) => {
+            let why = "must have a schema if x-kubernetes-list-type is map";
+            return found.required(path.with("items"), why);
+        }
+        (Some(items), None) => {
+            let why = "must only have a single schema if x-kubernetes-list-type is map";
+            return found.invalid(path.with("items"), items.clone(), why);
+        }
+        (_, Some(items)) => items,
+    };
+    if text(items, "type") != "object" {
+        let why = "must be object if parent array's x-kubernetes-list-type is map";
+        return found.invalid(path.with("items.type"), text(items, "type"), why);
+    }
+    let mut seen = HashSet::new();
+    for name in names {
+        let property = object(items, "properties").and_then(|properties| object(properties, name));
+        match property {
+            Some(key) if ["array", "object"].contains(&text(key, "type")) => {
+                let path = path.with(&format!("items.properties[{name}].type"));
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                found.invalid(path, text(items, "type"), why);
+            }
+            Some(_) => {}
+            None => {
+                let why = "entries must all be names of item properties";
+                found.invalid(path.with("x-kubernetes-list-map-keys"), list_keys.clone(), why);
+            }
+        }
+        if !seen.insert(name) {
+            let why = "must not contain duplicate entries";
+            found.invalid(path.with("x-kubernetes-list-map-keys"), list_keys.clone(), why);
+        }
+    }
+}
+
+fn properties(schema: &Fields) -> Option<&Fields> {
+    object(schema, "properties").filter(|properties| !properties.is_empty())
+}
+
+/// What holds for a property, of what holds for everything right below its schema.
+fn property_place(name: &str, schema: &Fields, path: &Path, place: &Place, inner: &Place) -> Place {
+    let node = place.node.as_ref().and_then(|node| node.property(name).cloned());
+    let mut inner = Place { node, ..inner.clone() };
+    // Of maps of a type that nobody knows, no old value is known.
+    if !["", "granular", "atomic"].contains(&text(schema, "x-kubernetes-map-type"))
+        && inner.uncorrelatable.is_none()
+    {
+        inner.uncorrelatable = Some(path.as_str().into());
+    }
+    let is_resource = place.root || is_true(schema, "x-kubernetes-embedded-resource");
+    if is_resource && META_FIELDS.contains(&name) {
+        inner.inside_metadata = true;
+        if place.root {
+            inner.no_defaults = Some(format!("in top-level {name}").into());
+        }
+    }
+    inner
+}
+
 impl Walk<'_> {
     fn schema(&mut self, schema: &Fields, path: &mut Path, place: Place) {
         // Enough is wrong; more would not be told.
@@ -155,42 +236,45 @@ impl Walk<'_> {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             tell(&mut self.schema, |errors| errors.forbidden(path.with("uniqueItems"), why));
         }
-        let properties = object(schema, "properties").filter(|properties| !properties.is_empty());
-        if properties.is_some()
+        if properties(schema).is_some()
             && is_given(schema, "additionalProperties")
             && schema.get("additionalProperties") != Some(&Value::Bool(true))
         {
             let why = "additionalProperties and properties are mutual exclusive";
             tell(&mut self.schema, |errors| errors.forbidden(path.with("additionalProperties"), why));
         }
-        let inner = self.inner_place(schema, &place);
+        self.below(schema, path, &place);
+        self.topology(schema, path);
+        let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
+        let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
+        let has_path = rules.iter().any(|rule| rule.get("fieldPath").is_some());
+        let read = || Some(Structural::parse(&Value::Object(schema.clone())).ok()?.root);
+        let node = place.node.clone().or_else(|| if has_path { read() } else { None });
+        for (index, rule) in rules.iter().enumerate() {
+            let path = path.with(&format!("x-kubernetes-validations[{index}]"));
+            self.rule(rule, node.as_ref(), &path);
+        }
+        if self.schema.len() == before
+            && let Some(node) = place.node.clone()
+        {
+            self.compile(&node, path, &place);
+        }
+    }
+
+    /// The schemas below a schema, in upstream's order.
+    fn below(&mut self, schema: &Fields, path: &mut Path, place: &Place) {
+        let inner = self.inner_place(schema, place);
         if let Some(values) = object(schema, "additionalProperties") {
-            let mut inner =
-                Place { node: place.node.as_ref().and_then(|node| node.values().cloned()), ..inner.clone() };
+            let node = place.node.as_ref().and_then(|node| node.values().cloned());
+            let mut inner = Place { node, ..inner.clone() };
             if place.inside_metadata {
                 inner.no_defaults = Some("inside additionalProperties applying to object metadata".into());
             }
             path.below("additionalProperties", |path| self.schema(values, path, inner));
         }
-        let resource = place.root || is_true(schema, "x-kubernetes-embedded-resource");
-        for (name, property) in properties.into_iter().flatten() {
+        for (name, property) in properties(schema).into_iter().flatten() {
             let Some(property) = property.as_object() else { continue };
-            let mut inner = Place {
-                node: place.node.as_ref().and_then(|node| node.property(name).cloned()),
-                ..inner.clone()
-            };
-            // Of maps of a type that nobody knows, no old value is known.
-            if !["", "granular", "atomic"].contains(&text(schema, "x-kubernetes-map-type"))
-                && inner.uncorrelatable.is_none()
-            {
-                inner.uncorrelatable = Some(path.as_str().into());
-            }
-            if resource && META_FIELDS.contains(&name.as_str()) {
-                inner.inside_metadata = true;
-                if place.root {
-                    inner.no_defaults = Some(format!("in top-level {name}").into());
-                }
-            }
+            let inner = property_place(name, schema, path, place, &inner);
             path.property(name, |path| self.schema(property, path, inner));
         }
         for (way, combined) in children(schema) {
@@ -210,21 +294,6 @@ impl Walk<'_> {
                 inner.uncorrelatable = Some(path.as_str().into());
             }
             path.below("items", |path| self.schema(items, path, inner));
-        }
-        self.topology(schema, path);
-        let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
-        let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
-        let has_path = rules.iter().any(|rule| rule.get("fieldPath").is_some());
-        let read = || Some(Structural::parse(&Value::Object(schema.clone())).ok()?.root);
-        let node = place.node.clone().or_else(|| if has_path { read() } else { None });
-        for (index, rule) in rules.iter().enumerate() {
-            let path = path.with(&format!("x-kubernetes-validations[{index}]"));
-            self.rule(rule, node.as_ref(), &path);
-        }
-        if self.schema.len() == before
-            && let Some(node) = place.node.clone()
-        {
-            self.compile(&node, path, &place);
         }
     }
 
@@ -308,62 +377,7 @@ impl Walk<'_> {
                 found.not_supported(path.with(word), given, known);
             }
         }
-        let list_type = schema.get("x-kubernetes-list-type").and_then(Value::as_str);
-        let list_keys = schema.get("x-kubernetes-list-map-keys").cloned().unwrap_or_else(|| json!([]));
-        let names: Vec<&str> = list_keys.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        if !names.is_empty() {
-            let why = "must be map if x-kubernetes-list-map-keys is non-empty";
-            match list_type {
-                None => found.required(path.with("x-kubernetes-list-type"), why),
-                Some("map") => {}
-                Some(other) => found.invalid(path.with("x-kubernetes-list-type"), other, why),
-            }
-        }
-        if list_type == Some("map") {
-            if names.is_empty() {
-                let why = "must not be empty if x-kubernetes-list-type is map";
-                found.required(path.with("x-kubernetes-list-map-keys"), why);
-            }
-            match (schema.get("items"), object(schema, "items")) {
-                (None | Some(Value::Null), _) => {
-                    found.required(path.with("items"), "must have a schema if x-kubernetes-list-type is map");
-                }
-                (Some(items), None) => {
-                    let why = "must only have a single schema if x-kubernetes-list-type is map";
-                    found.invalid(path.with("items"), items.clone(), why);
-                }
-                (_, Some(items)) if text(items, "type") != "object" => {
-                    let why = "must be object if parent array's x-kubernetes-list-type is map";
-                    found.invalid(path.with("items.type"), text(items, "type"), why);
-                }
-                (_, Some(items)) => {
-                    let mut seen = HashSet::new();
-                    for name in names {
-                        match object(items, "properties").and_then(|properties| object(properties, name)) {
-                            Some(key) if ["array", "object"].contains(&text(key, "type")) => {
-                                let path = path.with(&format!("items.properties[{name}].type"));
-                                let why =
-                                    "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                                found.invalid(path, text(items, "type"), why);
-                            }
-                            Some(_) => {}
-                            None => {
-                                let why = "entries must all be names of item properties";
-                                found.invalid(
-                                    path.with("x-kubernetes-list-map-keys"),
-                                    list_keys.clone(),
-                                    why,
-                                );
-                            }
-                        }
-                        if !seen.insert(name) {
-                            let why = "must not contain duplicate entries";
-                            found.invalid(path.with("x-kubernetes-list-map-keys"), list_keys.clone(), why);
-                        }
-                    }
-                }
-            }
-        }
+        list_keys(schema, path, &mut found);
         self.schema.append(&mut found.0);
         if self.options.list_map_keys {
             keys(schema, path, &mut self.schema);

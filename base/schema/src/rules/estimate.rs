@@ -7,10 +7,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr, operators,
+};
 use ferry_cel::Type;
 
 use crate::decl::{Decl, DeclKind};
+
+mod functions;
 
 /// The highest cost of the expression. `types` are those of its parts, by their ids.
 pub fn highest(expression: &IdedExpr, types: &HashMap<u64, Type>, root: &Arc<Decl>) -> u64 {
@@ -121,30 +125,8 @@ impl Estimate<'_> {
                 }
             }
             Expr::Call(call) => self.call(expression, call),
-            Expr::List(list) => {
-                let mut cost = LIST;
-                let mut size = if list.elements.is_empty() { Span::of(0) } else { NOTHING };
-                for element in &list.elements {
-                    cost = cost.and(self.cost(element));
-                    size = size.or(self.size_or_unknown(element));
-                }
-                self.entries
-                    .insert(expression.id, ElementSizes { is_list: true, key: Span::of(1), value: size });
-                cost
-            }
-            Expr::Map(map) => {
-                let mut cost = MAP;
-                let start = if map.entries.is_empty() { Span::of(0) } else { NOTHING };
-                let (mut key, mut value) = (start, start);
-                for entry in &map.entries {
-                    let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
-                    cost = cost.and(self.cost(&entry.key)).and(self.cost(&entry.value));
-                    key = key.or(self.size_or_unknown(&entry.key));
-                    value = value.or(self.size_or_unknown(&entry.value));
-                }
-                self.entries.insert(expression.id, ElementSizes { is_list: false, key, value });
-                cost
-            }
+            Expr::List(list) => self.list(expression, list),
+            Expr::Map(map) => self.map(expression, map),
             Expr::Struct(object) => {
                 let mut cost = STRUCT;
                 for entry in &object.entries {
@@ -157,6 +139,31 @@ impl Estimate<'_> {
             Expr::Comprehension(looped) if is_bind(looped) => self.bound(expression, looped),
             Expr::Comprehension(looped) => self.looped(expression, looped),
         }
+    }
+
+    fn list(&mut self, expression: &IdedExpr, list: &ListExpr) -> Span {
+        let mut cost = LIST;
+        let mut size = if list.elements.is_empty() { Span::of(0) } else { NOTHING };
+        for element in &list.elements {
+            cost = cost.and(self.cost(element));
+            size = size.or(self.size_or_unknown(element));
+        }
+        self.entries.insert(expression.id, ElementSizes { is_list: true, key: Span::of(1), value: size });
+        cost
+    }
+
+    fn map(&mut self, expression: &IdedExpr, map: &MapExpr) -> Span {
+        let mut cost = MAP;
+        let start = if map.entries.is_empty() { Span::of(0) } else { NOTHING };
+        let (mut key, mut value) = (start, start);
+        for entry in &map.entries {
+            let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
+            cost = cost.and(self.cost(&entry.key)).and(self.cost(&entry.value));
+            key = key.or(self.size_or_unknown(&entry.key));
+            value = value.or(self.size_or_unknown(&entry.value));
+        }
+        self.entries.insert(expression.id, ElementSizes { is_list: false, key, value });
+        cost
     }
 
     /// A name for a value.
@@ -348,115 +355,6 @@ impl Estimate<'_> {
         Span { min: u64::from(most > 0), max: most }.by(TRAVERSE)
     }
 
-    /// What a function does itself, and the size of what it makes.
-    fn function(&self, name: &str, target: Option<&IdedExpr>, args: &[IdedExpr]) -> (Span, Option<Span>) {
-        let one = (Span::of(1), None);
-        let target_size = target.map(|target| self.size_or_unknown(target));
-        let size_of = |at: usize| args.get(at).map(|argument| self.size_or_unknown(argument));
-        let allocated = |factor: f64, size: Span| (size.by(factor).and(Span::of(1)).and(LIST), Some(size));
-        let first = size_of(0).unwrap_or(UNKNOWN);
-        match (name, target_size, args.len()) {
-            ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(size), _) => {
-                let Some(target) = target else { return one };
-                match self.type_of(target) {
-                    Type::List(element) => {
-                        let mut each = Span::of(1);
-                        if matches!(**element, Type::String | Type::Bytes) {
-                            let size = self.places.get(&target.id).and_then(|decl| inner(decl));
-                            each = each.and(size.map_or(UNKNOWN, |decl| decl_size(&decl)).by(TRAVERSE));
-                        }
-                        (size.times(each), None)
-                    }
-                    _ => (size.by(TRAVERSE), None),
-                }
-            }
-            ("url" | "jsonpatch.escapeKey", _, 1) => (first.by(TRAVERSE), Some(first)),
-            ("lowerAscii" | "upperAscii" | "substring" | "trim", Some(size), _) => {
-                (size.by(TRAVERSE), Some(size))
-            }
-            ("replace", Some(size), 2..) => {
-                let with = size_of(1).unwrap_or(UNKNOWN);
-                (size.by(2.0 * TRAVERSE), Some(replaced(size, first, with)))
-            }
-            ("split", Some(size), _) => {
-                let most = args.get(1).and_then(number).unwrap_or(size.max);
-                (size.by(2.0 * TRAVERSE), Some(Span { min: 0, max: most }))
-            }
-            ("join", Some(size), _) => {
-                let Some(target) = target else { return one };
-                let element = self.places.get(&target.id).and_then(|decl| inner(decl));
-                let element = element
-                    .map(|decl| decl_size(&decl))
-                    .or_else(|| self.entry(target).map(|entry| entry.value))
-                    .unwrap_or(UNKNOWN);
-                let mut total = size.times(element);
-                if let Some(separator) = size_of(0) {
-                    let between = Span { min: size.min.saturating_sub(1), max: size.max.saturating_sub(1) };
-                    total = total.and(separator.times(between));
-                }
-                (total.by(TRAVERSE), Some(total))
-            }
-            ("find" | "findAll", Some(size), 1..) => {
-                let cost = size.and(Span::of(1)).by(TRAVERSE).times(first.by(REGEX));
-                (cost, Some(Span { min: 0, max: size.max }))
-            }
-            ("matches", Some(size), 1) => (size.and(Span::of(1)).by(TRAVERSE).times(first.by(REGEX)), None),
-            ("contains", Some(size), 1) => (size.by(TRAVERSE).times(first.by(TRAVERSE)), None),
-            ("startsWith" | "endsWith", Some(_), 1) => (first.by(TRAVERSE), None),
-            ("format", Some(size), _) => (size.by(TRAVERSE), None),
-            ("cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver", _, 1..) => {
-                (first.by(TRAVERSE), None)
-            }
-            ("ip", None, 1) => (first.by(TRAVERSE), None),
-            ("ip.isCanonical", _, 1) => (first.by(2.0 * TRAVERSE), None),
-            ("containsIP" | "containsCIDR", _, 1) => {
-                let address = Span { min: 4, max: 16 };
-                let mut cost = address.and(address).by(TRAVERSE);
-                if name == "containsCIDR" {
-                    cost = cost.and(address.by(TRAVERSE)).and(Span::of(1));
-                }
-                if matches!(self.type_of(&args[0]), Type::String) {
-                    cost = cost.and(first.by(TRAVERSE));
-                }
-                (cost, None)
-            }
-            ("validate", _, 1..) => (first.by(TRAVERSE).by(128.0 * REGEX), None),
-            ("strings.quote", _, 1) => {
-                let size = Span {
-                    min: first.min.saturating_add(2),
-                    max: first.max.saturating_mul(2).saturating_add(2),
-                };
-                (first.by(TRAVERSE), Some(size))
-            }
-            ("bytes", None, 1) if matches!(self.type_of(&args[0]), Type::String) => {
-                (first.by(TRAVERSE), Some(Span { min: first.min, max: first.max.saturating_mul(4) }))
-            }
-            ("string", None, 1) if matches!(self.type_of(&args[0]), Type::Bytes) => {
-                (first.by(TRAVERSE), Some(Span { min: first.min / 4, max: first.max }))
-            }
-            ("sets.contains" | "sets.intersects", _, 2) => {
-                (first.times(size_of(1).unwrap_or(UNKNOWN)).and(Span::of(1)), None)
-            }
-            ("sets.equivalent", _, 2) => {
-                (first.times(size_of(1).unwrap_or(UNKNOWN)).by(2.0).and(Span::of(1)), None)
-            }
-            ("slice", Some(size), 2) => {
-                let (start, end) = (number(&args[0]).unwrap_or(0), number(&args[1]).unwrap_or(size.max));
-                allocated(1.0, Span::of(end.saturating_sub(start)))
-            }
-            ("lists.range", _, 1) => allocated(1.0, Span::of(number(&args[0]).unwrap_or(u64::MAX))),
-            ("reverse", Some(size), 0) => allocated(1.0, size),
-            ("flatten", Some(size), _) => {
-                let depth = if args.is_empty() { 1 } else { number(&args[0]).unwrap_or(u64::MAX) };
-                allocated(depth as f64, size)
-            }
-            ("distinct" | "sort" | "sortBy" | "@sortByAssociatedKeys", Some(size), _) => {
-                allocated(2.0, size.times(size))
-            }
-            _ => one,
-        }
-    }
-
     fn type_of(&self, expression: &IdedExpr) -> &Type {
         self.types.get(&expression.id).unwrap_or(&Type::Dyn)
     }
@@ -588,26 +486,4 @@ fn number(expression: &IdedExpr) -> Option<u64> {
         Expr::Literal(LiteralValue::Int(number)) => u64::try_from(*number.inner()).ok(),
         _ => None,
     }
-}
-
-/// The size of a text after parts of the one size became parts of the other.
-fn replaced(size: Span, old: Span, new: Span) -> Span {
-    let (mut count, mut kept) = (Span::of(0), Span::of(0));
-    if old.min == 0 {
-        count.max = size.max.saturating_add(1);
-        kept.max = size.max;
-    } else if new.max <= old.min {
-        kept.max = size.max;
-    } else {
-        count.max = (size.max as f64 / old.min as f64).ceil() as u64;
-    }
-    if old.max == 0 {
-        count.min = size.min.saturating_add(1);
-        kept.min = size.min;
-    } else if old.max <= new.min {
-        kept.min = size.min;
-    } else {
-        count.min = (size.min as f64 / old.max as f64).ceil() as u64;
-    }
-    count.times(new).and(kept)
 }

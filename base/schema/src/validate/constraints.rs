@@ -288,49 +288,10 @@ impl Judge {
         outcome.fitted += 1;
         let Some(logic) = node.logic() else { return };
         if !logic.any_of.is_empty() {
-            let mut best: Option<Outcome> = None;
-            let mut fits = None;
-            for schema in &logic.any_of {
-                let result = self.value(value, old, schema);
-                if !result.failed {
-                    fits = Some(result);
-                    break;
-                }
-                if best.as_ref().is_none_or(|best| result.fitted > best.fitted) {
-                    best = Some(result);
-                }
-            }
-            if fits.is_none() {
-                self.plain(outcome, |path| format!("{path:?} must validate at least one schema (anyOf)"));
-            }
-            fits.or(best).into_iter().for_each(|result| outcome.merge(result));
+            self.any_of(value, old, &logic.any_of, outcome);
         }
         if !logic.one_of.is_empty() {
-            let mut best: Option<Outcome> = None;
-            let mut first = None;
-            let mut count = 0;
-            for schema in &logic.one_of {
-                let result = self.value(value, old, schema);
-                if !result.failed {
-                    count += 1;
-                    best = None;
-                    first.get_or_insert(result);
-                } else if count == 0 && best.as_ref().is_none_or(|best| result.fitted > best.fitted) {
-                    best = Some(result);
-                }
-            }
-            if count == 1 {
-                first.into_iter().for_each(|result| outcome.merge(result));
-            } else {
-                let found = match count {
-                    0 => "Found none valid".to_string(),
-                    count => format!("Found {count} valid alternatives"),
-                };
-                self.plain(outcome, |path| {
-                    format!("{path:?} must validate one and only one schema (oneOf). {found}")
-                });
-                best.into_iter().for_each(|result| outcome.merge(result));
-            }
+            self.one_of(value, old, &logic.one_of, outcome);
         }
         if !logic.all_of.is_empty() {
             let mut valid = 0;
@@ -349,6 +310,53 @@ impl Judge {
         {
             self.plain(outcome, |path| format!("{path:?} must not validate the schema (not)"));
         }
+    }
+
+    /// What of the schemas fits; else the faults of the one that came closest.
+    fn any_of(&mut self, value: &Value, old: Option<&Value>, schemas: &[Ref], outcome: &mut Outcome) {
+        let mut best: Option<Outcome> = None;
+        let mut fits = None;
+        for schema in schemas {
+            let result = self.value(value, old, schema);
+            if !result.failed {
+                fits = Some(result);
+                break;
+            }
+            if best.as_ref().is_none_or(|best| result.fitted > best.fitted) {
+                best = Some(result);
+            }
+        }
+        if fits.is_none() {
+            self.plain(outcome, |path| format!("{path:?} must validate at least one schema (anyOf)"));
+        }
+        fits.or(best).into_iter().for_each(|result| outcome.merge(result));
+    }
+
+    fn one_of(&mut self, value: &Value, old: Option<&Value>, schemas: &[Ref], outcome: &mut Outcome) {
+        let mut best: Option<Outcome> = None;
+        let mut first = None;
+        let mut count = 0;
+        for schema in schemas {
+            let result = self.value(value, old, schema);
+            if !result.failed {
+                count += 1;
+                best = None;
+                first.get_or_insert(result);
+            } else if count == 0 && best.as_ref().is_none_or(|best| result.fitted > best.fitted) {
+                best = Some(result);
+            }
+        }
+        if count == 1 {
+            return first.into_iter().for_each(|result| outcome.merge(result));
+        }
+        let found = match count {
+            0 => "Found none valid".to_string(),
+            count => format!("Found {count} valid alternatives"),
+        };
+        self.plain(outcome, |path| {
+            format!("{path:?} must validate one and only one schema (oneOf). {found}")
+        });
+        best.into_iter().for_each(|result| outcome.merge(result));
     }
 
     fn text(&self, text: &str, node: &Node, outcome: &mut Outcome) {

@@ -72,7 +72,8 @@ fn second_version(autoscaler: &Value) -> String {
     text.push_str("Metrics:\t( current / target )\n");
     let current = autoscaler.list("status.currentMetrics");
     for (index, metric) in autoscaler.list("spec.metrics").iter().enumerate() {
-        text.push_str(&format!("  {}\n", measured(metric, current.get(index).unwrap_or(&Value::Null))));
+        let metric = Metric { spec: metric, current: current.get(index).unwrap_or(&Value::Null) };
+        text.push_str(&format!("  {}\n", metric.line()));
     }
     text.push_str(&bounds(autoscaler));
     if autoscaler.has("spec.behavior") {
@@ -98,91 +99,93 @@ fn second_version(autoscaler: &Value) -> String {
     text
 }
 
-/// What is measured, with its value and its target. Each sort has its own words.
-fn measured(metric: &Value, current: &Value) -> String {
-    let quantity = |value: &Value| match value {
-        Value::Null => "<unknown>".to_owned(),
-        other => to_text(other),
-    };
-    // Where the sort was measured but not this value of it, upstream prints a pointer to nothing.
-    let now = |source: &str, field: &str| {
-        let value = current.at(&format!("{source}.current.{field}"));
-        if current.has(source) && value.is_null() { "<nil>".to_owned() } else { quantity(value) }
-    };
-    let target = |source: &str, field: &str| match metric.at(&format!("{source}.target.{field}")) {
-        Value::Null => "<nil>".to_owned(),
-        value => to_text(value),
-    };
-    match metric.text("type") {
-        "External" => {
-            let name = metric.text("external.metric.name");
-            if metric.has("external.target.averageValue") {
-                let now = quantity(current.at("external.current.averageValue"));
-                return format!(
-                    "{name:?} (target average value):\t{now} / {}",
-                    target("external", "averageValue")
-                );
-            }
-            format!(
-                "{name:?} (target value):\t{} / {}",
-                now("external", "value"),
-                target("external", "value")
-            )
-        }
-        "Pods" => format!(
-            "{:?} on pods:\t{} / {}",
-            metric.text("pods.metric.name"),
-            now("pods", "averageValue"),
-            target("pods", "averageValue")
-        ),
-        "Object" => {
-            let (words, field) = match metric.text("object.target.type") {
-                "AverageValue" => ("target average value", "averageValue"),
-                _ => ("target value", "value"),
-            };
-            format!(
-                "\"{}\" on {}/{} ({words}):\t{} / {}",
-                metric.text("object.metric.name"),
-                metric.text("object.describedObject.kind"),
-                metric.text("object.describedObject.name"),
-                now("object", field),
-                target("object", field)
-            )
-        }
-        "Resource" => {
-            let what = format!("resource {} on pods", metric.text("resource.name"));
-            of_resource(metric, current, "resource", &what, &now, &target)
-        }
-        "ContainerResource" => {
-            let what = format!(
-                "resource {} of container \"{}\" on pods",
-                metric.text("containerResource.name"),
-                metric.text("containerResource.container")
-            );
-            of_resource(metric, current, "containerResource", &what, &now, &target)
-        }
-        other => format!("<unknown metric type {other:?}>"),
-    }
+/// A metric of the spec with its current state, either may be absent.
+struct Metric<'v> {
+    spec: &'v Value,
+    current: &'v Value,
 }
 
-fn of_resource(
-    metric: &Value,
-    current: &Value,
-    source: &str,
-    what: &str,
-    now: &dyn Fn(&str, &str) -> String,
-    target: &dyn Fn(&str, &str) -> String,
-) -> String {
-    if metric.has(&format!("{source}.target.averageValue")) {
-        return format!("{what}:\t{} / {}", now(source, "averageValue"), target(source, "averageValue"));
+impl Metric<'_> {
+    /// What is measured, with its value and its target. Each type of metric has its own words.
+    fn line(&self) -> String {
+        let spec = self.spec;
+        match spec.text("type") {
+            "External" => self.external(),
+            "Pods" => {
+                format!("{:?} on pods:\t{}", spec.text("pods.metric.name"), self.pair("pods", "averageValue"))
+            }
+            "Object" => {
+                let (words, field) = match spec.text("object.target.type") {
+                    "AverageValue" => ("target average value", "averageValue"),
+                    _ => ("target value", "value"),
+                };
+                format!(
+                    "\"{}\" on {}/{} ({words}):\t{}",
+                    spec.text("object.metric.name"),
+                    spec.text("object.describedObject.kind"),
+                    spec.text("object.describedObject.name"),
+                    self.pair("object", field)
+                )
+            }
+            "Resource" => {
+                self.resource("resource", &format!("resource {} on pods", spec.text("resource.name")))
+            }
+            "ContainerResource" => {
+                let what = format!(
+                    "resource {} of container \"{}\" on pods",
+                    spec.text("containerResource.name"),
+                    spec.text("containerResource.container")
+                );
+                self.resource("containerResource", &what)
+            }
+            other => format!("<unknown metric type {other:?}>"),
+        }
     }
-    let now = match current.int(&format!("{source}.current.averageUtilization")) {
-        Some(percent) => format!("{percent}% ({})", now(source, "averageValue")),
-        None => "<unknown>".to_owned(),
-    };
-    let wanted = metric.int(&format!("{source}.target.averageUtilization"));
-    let wanted = wanted.map_or_else(|| "<auto>".to_owned(), |percent| format!("{percent}%"));
-    format!("{what}  (as a percentage of request):\t{now} / {wanted}")
+
+    fn external(&self) -> String {
+        let name = self.spec.text("external.metric.name");
+        if !self.spec.has("external.target.averageValue") {
+            return format!("{name:?} (target value):\t{}", self.pair("external", "value"));
+        }
+        let now = match self.current.at("external.current.averageValue") {
+            Value::Null => "<unknown>".to_owned(),
+            value => to_text(value),
+        };
+        format!("{name:?} (target average value):\t{now} / {}", self.target("external", "averageValue"))
+    }
+
+    fn resource(&self, source: &str, what: &str) -> String {
+        if self.spec.has(&format!("{source}.target.averageValue")) {
+            return format!("{what}:\t{}", self.pair(source, "averageValue"));
+        }
+        let now = match self.current.int(&format!("{source}.current.averageUtilization")) {
+            Some(percent) => format!("{percent}% ({})", self.now(source, "averageValue")),
+            None => "<unknown>".to_owned(),
+        };
+        let wanted = self.spec.int(&format!("{source}.target.averageUtilization"));
+        let wanted = wanted.map_or_else(|| "<auto>".to_owned(), |percent| format!("{percent}%"));
+        format!("{what}  (as a percentage of request):\t{now} / {wanted}")
+    }
+
+    fn pair(&self, source: &str, field: &str) -> String {
+        format!("{} / {}", self.now(source, field), self.target(source, field))
+    }
+
+    /// Where there is a current state of the source but not of this field, upstream prints a pointer to nothing.
+    fn now(&self, source: &str, field: &str) -> String {
+        match self.current.at(&format!("{source}.current.{field}")) {
+            Value::Null if self.current.has(source) => "<nil>".to_owned(),
+            Value::Null => "<unknown>".to_owned(),
+            value => to_text(value),
+        }
+    }
+
+    fn target(&self, source: &str, field: &str) -> String {
+        match self.spec.at(&format!("{source}.target.{field}")) {
+            Value::Null => "<nil>".to_owned(),
+            value => to_text(value),
+        }
+    }
 }
 
 fn direction(rules: &Value, title: &str) -> String {

@@ -224,63 +224,77 @@ fn visit_made(
         return Ok(());
     };
     if let Ok(index) = part.parse::<usize>() {
-        let items = elements(value)?;
-        if let Some(create) = create.filter(|_| items.len() == index) {
-            items.push(made_for(rest, create));
-            return visit_made(&mut items[index], rest, Some(create), true, found);
-        }
-        let count = items.len();
-        let item = items
-            .get_mut(index)
-            .ok_or_else(|| Error::new(format!("index {index} specified but only {count} elements found")))?;
-        return visit_made(item, rest, create, false, found);
+        return visit_index(elements(value)?, index, rest, create, found);
     }
     if part.starts_with('[') && part.ends_with(']') {
-        let (field, pattern) = element_match(part)?;
-        let regex =
-            Regex::new(pattern).map_err(|error| Error::new(format!("error parsing regexp: {error}")))?;
-        let items = elements(value)?;
-        let fits = |item: &Value| match field {
-            "" => regex.is_match(&scalar_text(item)),
-            field => item.get(field).is_some_and(|value| regex.is_match(&scalar_text(value))),
-        };
-        if create.is_some() && !items.iter().any(fits) {
-            items.push(match field {
-                "" => pattern.into(),
-                field => serde_json::json!({ field: pattern }),
-            });
-        }
-        for item in items.iter_mut().filter(|item| fits(item)) {
-            // a scalar is what was looked for, whatever follows
-            let rest = if field.is_empty() { &[] } else { rest };
-            visit_made(item, rest, create, false, found)?;
-        }
-        return Ok(());
+        return visit_matches(elements(value)?, part, rest, create, found);
     }
     if part == "*" {
         return elements(value)?.iter_mut().try_for_each(|item| visit_made(item, rest, create, false, found));
     }
     match value {
-        Value::Null if create.is_none() => Ok(()),
-        Value::Null | Value::Object(_) => {
-            if value.is_null() {
-                *value = Value::Object(Default::default());
-            }
-            let Value::Object(map) = value else { return Ok(()) };
-            match (map.contains_key(part), create) {
-                (true, _) => {
-                    let field = map.get_mut(part).expect("it is there");
-                    visit_made(field, rest, create, false, found)
-                }
-                (false, Some(create)) => {
-                    let field = map.entry(part.clone()).or_insert_with(|| made_for(rest, create));
-                    visit_made(field, rest, Some(create), true, found)
-                }
-                (false, None) => Ok(()),
-            }
-        }
-        _ => Err(Error::new("wrong node kind: expected MappingNode")),
+        Value::Null if create.is_none() => return Ok(()),
+        Value::Null => *value = Value::Object(Default::default()),
+        _ => {}
     }
+    let Value::Object(map) = value else {
+        return Err(Error::new("wrong node kind: expected MappingNode"));
+    };
+    match (map.get_mut(part), create) {
+        (Some(field), _) => visit_made(field, rest, create, false, found),
+        (None, Some(create)) => {
+            let field = map.entry(part.clone()).or_insert_with(|| made_for(rest, create));
+            visit_made(field, rest, Some(create), true, found)
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+/// The element with a number; the one behind the last can be made.
+fn visit_index(
+    items: &mut Vec<Value>,
+    index: usize,
+    rest: &[String],
+    create: Option<&Value>,
+    found: &mut dyn FnMut(&mut Value, bool),
+) -> Result<()> {
+    if let Some(create) = create.filter(|_| items.len() == index) {
+        items.push(made_for(rest, create));
+        return visit_made(&mut items[index], rest, Some(create), true, found);
+    }
+    let count = items.len();
+    let item = items
+        .get_mut(index)
+        .ok_or_else(|| Error::new(format!("index {index} specified but only {count} elements found")))?;
+    visit_made(item, rest, create, false, found)
+}
+
+/// The elements that fit `[field=pattern]`; where none does, one can be made.
+fn visit_matches(
+    items: &mut Vec<Value>,
+    part: &str,
+    rest: &[String],
+    create: Option<&Value>,
+    found: &mut dyn FnMut(&mut Value, bool),
+) -> Result<()> {
+    let (field, pattern) = element_match(part)?;
+    let regex = Regex::new(pattern).map_err(|error| Error::new(format!("error parsing regexp: {error}")))?;
+    let fits = |item: &Value| match field {
+        "" => regex.is_match(&scalar_text(item)),
+        field => item.get(field).is_some_and(|value| regex.is_match(&scalar_text(value))),
+    };
+    if create.is_some() && !items.iter().any(fits) {
+        items.push(match field {
+            "" => pattern.into(),
+            field => serde_json::json!({ field: pattern }),
+        });
+    }
+    for item in items.iter_mut().filter(|item| fits(item)) {
+        // a scalar is what was looked for, whatever follows
+        let rest = if field.is_empty() { &[] } else { rest };
+        visit_made(item, rest, create, false, found)?;
+    }
+    Ok(())
 }
 
 /// What stands in a new place: by the next part of the path, or at its end.

@@ -486,21 +486,31 @@ impl Reader<'_, '_, '_> {
         let Some(token) = self.peek().cloned() else {
             return Err(self.parser.error(self.parser.source.len(), "unexpected EOF"));
         };
-        let error = |reason: String| self.parser.error(token.offset, reason);
         self.next += 1;
-        let mut fields = Vec::new();
-        let base = match token.kind {
-            Kind::Dot => Base::Dot,
-            Kind::Field => {
-                fields.push(token.text[1..].to_owned());
-                Base::Dot
-            }
-            Kind::Variable => {
-                if !self.parser.variables.contains(&token.text) {
-                    return Err(error(format!("undefined variable {:?}", token.text)));
-                }
+        // A field is one of the dot.
+        let mut fields: Vec<String> =
+            (token.kind == Kind::Field).then(|| token.text[1..].to_owned()).into_iter().collect();
+        let base = self.base(&token)?;
+        let mut offset = token.offset;
+        while let Some(field) = self.peek().filter(|token| token.kind == Kind::Field && !token.spaced) {
+            fields.push(field.text[1..].to_owned());
+            offset = field.offset;
+            self.next += 1;
+        }
+        // An error about a chain of fields is told at its last one.
+        let place = Place { offset, text: text_of(&self.tokens[start..self.next]) };
+        Ok(Operand { base, fields, place })
+    }
+
+    /// What a token at the beginning of an operand stands for.
+    fn base(&mut self, token: &Token) -> Result<Base, String> {
+        let error = |reason: String| self.parser.error(token.offset, reason);
+        Ok(match token.kind {
+            Kind::Dot | Kind::Field => Base::Dot,
+            Kind::Variable if self.parser.variables.contains(&token.text) => {
                 Base::Variable(token.text.clone())
             }
+            Kind::Variable => return Err(error(format!("undefined variable {:?}", token.text))),
             Kind::Text => {
                 Base::Literal(unquote(&token.text).ok_or_else(|| error("invalid syntax".to_owned()))?.into())
             }
@@ -532,16 +542,7 @@ impl Reader<'_, '_, '_> {
                 }))
             }
             Kind::Sign => return Err(error(format!("unexpected {:?} in operand", token.text))),
-        };
-        let mut offset = token.offset;
-        while let Some(field) = self.peek().filter(|token| token.kind == Kind::Field && !token.spaced) {
-            fields.push(field.text[1..].to_owned());
-            offset = field.offset;
-            self.next += 1;
-        }
-        // An error about a chain of fields is told at its last one.
-        let place = Place { offset, text: text_of(&self.tokens[start..self.next]) };
-        Ok(Operand { base, fields, place })
+        })
     }
 }
 
