@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Role, Session, Writer};
@@ -26,7 +27,7 @@ where
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "port-forward");
-            channels::close(&mut to_client).await;
+            channels::close(&mut to_client, CloseCode::Normal).await;
             return;
         }
     };
@@ -74,7 +75,11 @@ where
         }
     };
     let inward = async {
-        while let Some(Ok(message)) = from_client.next().await {
+        while let Some(message) = from_client.next().await {
+            let message = match message {
+                Ok(message) => message,
+                Err(error) => return channels::end_of(&error),
+            };
             match protocol.decode(message) {
                 Input::Data { channel, data } => {
                     if let Some(writer) = writers.get_mut(&channel) {
@@ -89,12 +94,13 @@ where
                 Input::Nothing => {}
             }
         }
+        CloseCode::Normal
     };
-    tokio::select! {
-        () = outward => {}
-        () = inward => {}
-    }
-    channels::close(&mut to_client).await;
+    let code = tokio::select! {
+        () = outward => CloseCode::Normal,
+        code = inward => code,
+    };
+    channels::close(&mut to_client, code).await;
 }
 
 /// A connection is two streams with one request id; the error stream first.
