@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::SpanId;
 use crate::handoff;
-use crate::ring::Record;
+use crate::record::Record;
 
 /// A clock whose records were moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,10 @@
 //! The identity a span carries across processes: W3C Trace Context, `traceparent`.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 
-use rand::{Rng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 
 /// One causal unit of work. Never zero.
@@ -92,7 +91,7 @@ macro_rules! identifier {
         impl $name {
             pub fn generate() -> Self {
                 loop {
-                    if let Some(number) = NonZero::new(random($random)) {
+                    if let Some(number) = NonZero::new($random) {
                         return $name(number);
                     }
                 }
@@ -145,16 +144,20 @@ macro_rules! identifier {
     };
 }
 
-identifier!(TraceId, u128, 32, |rng| (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64()));
-identifier!(SpanId, u64, 16, |rng| rng.next_u64());
+identifier!(TraceId, u128, 32, (u128::from(random()) << 64) | u128::from(random()));
+identifier!(SpanId, u64, 16, random());
 
-/// Identifiers need to be unique, not secret: a small generator per thread, seeded by the
-/// system, costs a few nanoseconds and no lock.
-fn random<T>(of: impl FnOnce(&mut SmallRng) -> T) -> T {
+/// Identifiers need to be unique, not secret: a row per thread (SplitMix64) that begins where the system's randomness says.
+/// It comes back to a number after all others.
+fn random() -> u64 {
     thread_local! {
-        static GENERATOR: RefCell<SmallRng> = RefCell::new(rand::make_rng());
+        static STATE: Cell<u64> = Cell::new(rand::random());
     }
-    GENERATOR.with_borrow_mut(of)
+    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    STATE.set(state);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

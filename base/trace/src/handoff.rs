@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::context::Context;
-use crate::ring::{Record, ring};
+use crate::record::Record;
+use crate::ring::ring;
 
 /// Who sent what a network plugin left: a process of this very host.
 pub const PLUGIN: &str = "cni";

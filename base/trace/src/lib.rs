@@ -39,14 +39,17 @@
 
 mod arrange;
 pub mod axis;
+mod block;
 pub mod chapters;
 pub mod clocks;
 pub mod context;
 pub mod critical;
+mod facts;
 pub mod handoff;
 pub mod history;
 pub mod lives;
 pub mod packet;
+mod record;
 pub mod ring;
 #[cfg(any(test, feature = "script"))]
 pub mod script;
@@ -56,9 +59,12 @@ pub mod value;
 mod wall;
 
 pub use context::{Context, MalformedTraceparent, SpanId, TraceId};
+pub use facts::Fact;
 pub use history::{History, Retention};
 pub use lives::{Life, lives};
-pub use ring::{Record, Ring, ring};
+pub use record::{Kept, Record, Step};
+pub use ring::{Ring, ring};
 pub use span::{Span, current, current_cause, inherit, span, span_since};
 pub use timeline::{Focus, Timeline, timeline};
 pub use value::Value;
+pub use wall::Moment;

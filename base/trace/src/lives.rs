@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ring::Record;
+use crate::record::Record;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,7 +84,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
     use crate::value::Value;
 
     const WEB: &str = "deployments.apps/default/web";

@@ -8,7 +8,7 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
 use crate::history::codec::{Decoder, Encoder};
-use crate::ring::Record;
+use crate::record::{Kept, Record};
 
 pub const CONTENT_TYPE: &str = "application/vnd.ferry.spans";
 const MAGIC: &[u8; 8] = b"FerryPk2";
@@ -31,7 +31,10 @@ impl std::error::Error for Unreadable {}
 /// The caller bounds how many: [`MAX_RECORDS`].
 pub fn pack<'a>(records: impl IntoIterator<Item = &'a Record>) -> io::Result<Vec<u8>> {
     let (mut encoder, mut plain) = (Encoder::default(), Vec::new());
-    records.into_iter().for_each(|record| encoder.encode(record, &mut plain));
+    for record in records {
+        let (head, facts) = record.take_apart();
+        encoder.encode(Kept { head: &head, facts: facts.bytes() }, &mut plain);
+    }
     let mut packet = DeflateEncoder::new(MAGIC.to_vec(), Compression::fast());
     packet.write_all(&plain)?;
     packet.finish()
@@ -57,7 +60,7 @@ pub fn unpack(packet: &[u8]) -> Result<Vec<Record>, Unreadable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
 
     #[test]
     fn what_is_packed_is_unpacked_and_nothing_else_is() {

@@ -6,29 +6,30 @@ use std::fmt::{Display, Write as _};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{self, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
 use crate::context::{Context, SpanId};
-use crate::ring::{Record, ring};
-use crate::value::{Value, cut};
-use crate::wall;
+use crate::facts::{Fact, Facts};
+use crate::record::Head;
+use crate::ring::ring;
+use crate::wall::Moment;
 
 /// Opens a step as a child of the task's current span; where there is none, of a new trace.
 ///
 /// Names read `room.step`: `kubelet.sandbox`, `admission.mutate`.
 pub fn span(name: &'static str) -> Span {
-    below_current(name, Instant::now)
+    below_current(name, Moment::now)
 }
 
 /// The same for a step whose time is measured anyway: it began at `began`, and its end is said with [`Span::took`]. The
 /// clock is not read once more.
-pub fn span_since(name: &'static str, began: Instant) -> Span {
+pub fn span_since(name: &'static str, began: Moment) -> Span {
     below_current(name, || began)
 }
 
-fn below_current(name: &'static str, began: impl FnOnce() -> Instant) -> Span {
+fn below_current(name: &'static str, began: impl FnOnce() -> Moment) -> Span {
     match CURRENT.get() {
         Some(Scope { context, cause }) if context.sampled => {
             Span::open(name, context.child(), Some(context.span), cause, began)
@@ -67,10 +68,12 @@ pub struct Span {
 }
 
 struct Recorded {
-    began: Instant,
+    name: &'static str,
+    parent: Option<SpanId>,
+    began: Moment,
     /// Where its duration was said already.
-    took: Option<Duration>,
-    record: Record,
+    took: Option<u64>,
+    facts: Facts,
 }
 
 impl Span {
@@ -78,8 +81,8 @@ impl Span {
     /// that says nothing, a new trace.
     pub fn root(name: &'static str, remote: Option<Context>) -> Self {
         match remote {
-            Some(remote) => Span::open(name, remote.child(), Some(remote.span), None, Instant::now),
-            None => Span::open(name, Context::generate(), None, None, Instant::now),
+            Some(remote) => Span::open(name, remote.child(), Some(remote.span), None, Moment::now),
+            None => Span::open(name, Context::generate(), None, None, Moment::now),
         }
     }
 
@@ -96,30 +99,14 @@ impl Span {
         context: Context,
         parent: Option<SpanId>,
         cause: Option<i64>,
-        began: impl FnOnce() -> Instant,
+        began: impl FnOnce() -> Moment,
     ) -> Self {
-        let recorded = context.sampled.then(|| {
-            let began = began();
-            Recorded {
-                began,
-                took: None,
-                record: Record {
-                    name: Cow::Borrowed(name),
-                    trace: context.trace,
-                    span: context.span,
-                    parent,
-                    start: wall::time_of(began),
-                    duration: 0,
-                    sequence: 0,
-                    object: None,
-                    causes: Vec::new(),
-                    committed: None,
-                    error: None,
-                    attributes: Vec::new(),
-                    source: None,
-                    is_relayed: false,
-                },
-            }
+        let recorded = context.sampled.then(|| Recorded {
+            name,
+            parent,
+            began: began(),
+            took: None,
+            facts: Facts::default(),
         });
         Span { context, cause, recorded }
     }
@@ -150,18 +137,15 @@ impl Span {
     /// How long it took, said by whoever has measured it.
     pub fn took(&mut self, duration: Duration) -> &mut Self {
         if let Some(recorded) = &mut self.recorded {
-            recorded.took = Some(duration);
+            recorded.took = Some(duration.as_nanos() as u64);
         }
         self
     }
 
     /// Adds a fact. Only names, counts, verdicts and revisions; never a secret.
-    pub fn set(&mut self, key: &'static str, value: impl Into<Value>) -> &mut Self {
-        if let Some(Recorded { record, .. }) = &mut self.recorded {
-            if record.attributes.capacity() == 0 {
-                record.attributes.reserve_exact(2);
-            }
-            record.attributes.push((Cow::Borrowed(key), value.into()));
+    pub fn set<'a>(&mut self, key: &'static str, value: impl Into<Fact<'a>>) -> &mut Self {
+        if let Some(Recorded { facts, .. }) = &mut self.recorded {
+            facts.attribute(key, &value.into());
         }
         self
     }
@@ -169,8 +153,8 @@ impl Span {
     /// Names the object this step is about: resource (`deployments.apps`), namespace (empty
     /// for cluster scope) and name.
     pub fn object(&mut self, resource: &str, namespace: &str, name: &str) -> &mut Self {
-        if let Some(Recorded { record, .. }) = &mut self.recorded {
-            record.object = Some(object_key(resource, namespace, name).into());
+        if let Some(Recorded { facts, .. }) = &mut self.recorded {
+            facts.object(&key_parts(resource, namespace, name));
         }
         self
     }
@@ -179,10 +163,8 @@ impl Span {
     /// answers several changes.
     pub fn caused_by(&mut self, revision: i64) -> &mut Self {
         self.cause = Some(revision);
-        if let Some(Recorded { record, .. }) = &mut self.recorded
-            && record.causes.len() < Record::MAX_CAUSES
-        {
-            record.causes.push(revision);
+        if let Some(Recorded { facts, .. }) = &mut self.recorded {
+            facts.cause(revision);
         }
         self
     }
@@ -190,8 +172,8 @@ impl Span {
     /// This step wrote `revision`. Known at once, not only when the span ends: a watcher may
     /// act on the revision before the request that made it has been answered.
     pub fn committed(&mut self, revision: i64) -> &mut Self {
-        if let Some(Recorded { record, .. }) = &mut self.recorded {
-            record.committed = Some(revision);
+        if let Some(Recorded { facts, .. }) = &mut self.recorded {
+            facts.committed(revision);
             ring().note_writer(revision, self.context);
         }
         self
@@ -199,11 +181,11 @@ impl Span {
 
     /// The step did not do what it was opened for.
     pub fn fail(&mut self, error: &dyn Display) -> &mut Self {
-        if let Some(Recorded { record, .. }) = &mut self.recorded {
+        if let Some(Recorded { facts, .. }) = &mut self.recorded {
             let mut text = String::new();
             // A Display that fails leaves what it wrote so far, which is still the best account.
             let _ = write!(text, "{error}");
-            record.error = Some(cut(&without_values(&text)).into());
+            facts.error(&without_values(&text));
         }
         self
     }
@@ -236,10 +218,20 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some(Recorded { began, took, mut record }) = self.recorded.take() {
-            record.duration = took.unwrap_or_else(|| began.elapsed()).as_nanos() as u64;
-            ring().push(record);
-        }
+        let Some(Recorded { name, parent, began, took, facts }) = self.recorded.take() else { return };
+        let head = Head {
+            name,
+            trace: self.context.trace,
+            span: self.context.span,
+            parent,
+            start: began.time_of_day(),
+            duration: took.unwrap_or_else(|| began.nanoseconds()),
+            sequence: 0,
+            facts_at: 0,
+            facts_length: 0,
+            marks: facts.marks(),
+        };
+        ring().keep(head, facts.bytes());
     }
 }
 
@@ -282,8 +274,12 @@ fn after_value(text: &str) -> &str {
 
 /// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
 pub fn object_key(resource: &str, namespace: &str, name: &str) -> String {
+    key_parts(resource, namespace, name).concat()
+}
+
+fn key_parts<'a>(resource: &'a str, namespace: &'a str, name: &'a str) -> [&'a str; 5] {
     let separator = if namespace.is_empty() { "" } else { "/" };
-    [resource, "/", namespace, separator, name].concat()
+    [resource, "/", namespace, separator, name]
 }
 
 impl Context {
@@ -364,6 +360,8 @@ impl<F: Future> Future for Instrumented<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Record;
+    use crate::value::Value;
 
     fn recorded(context: Context) -> Option<Record> {
         ring().trace(context.trace).into_iter().find(|record| record.span == context.span)

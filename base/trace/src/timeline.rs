@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::context::{SpanId, TraceId};
 use crate::lives::{life_of, lives};
-use crate::ring::Record;
+use crate::record::Record;
 
 /// What a timeline is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl<'a> Graph<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
 
     /// A scripted history: who called whom, who wrote and who answered what.
     #[derive(Default)]

@@ -57,14 +57,6 @@ impl Value {
             _ => None,
         }
     }
-
-    /// Bytes held outside the value itself.
-    pub(crate) fn heap(&self) -> usize {
-        match &self.0 {
-            Inner::Long(text) => text.len(),
-            _ => 0,
-        }
-    }
 }
 
 /// The longest prefix of whole characters within [`Value::MAX_TEXT`].

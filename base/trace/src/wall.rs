@@ -3,50 +3,72 @@
 //! A step reads that one when it begins and when it ends. The time of day is read once a second, to see whether somebody
 //! has set it.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-/// Nanoseconds since 1970.
-pub fn time_of(moment: Instant) -> u64 {
-    static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::begin(Instant::now(), now()));
-    CLOCK.time_of(moment, now)
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment by the clock that does not jump, as the number that it is: [`std::time::Instant`] takes ten times as long to
+/// tell how far two of them are apart, and a write of an object asks forty times.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Moment(u64);
+
+impl Moment {
+    pub fn now() -> Moment {
+        let now = clock_gettime(ClockId::Monotonic);
+        Moment((now.tv_sec as u64).wrapping_mul(SECOND).wrapping_add(now.tv_nsec as u64))
+    }
+
+    pub fn elapsed(self) -> Duration {
+        Duration::from_nanos(self.nanoseconds())
+    }
+
+    /// How long ago it was.
+    pub(crate) fn nanoseconds(self) -> u64 {
+        Moment::now().0.saturating_sub(self.0)
+    }
+
+    /// Nanoseconds since 1970.
+    pub(crate) fn time_of_day(self) -> u64 {
+        static CLOCK: Clock = Clock::new();
+        CLOCK.time_of(self, now)
+    }
 }
 
+const SECOND: u64 = 1_000_000_000;
 /// How long a clock that was set is told as it was.
-const CHECK: u64 = 1_000_000_000;
+const CHECK: u64 = SECOND;
 /// Two clocks are not read at the same moment, so a smaller difference is none.
 const IS_SET: u64 = 1_000_000;
 
 struct Clock {
-    origin: Instant,
-    /// The time of day at the origin, as the system's clock says now.
-    at_origin: AtomicU64,
-    /// When that was last compared: nanoseconds after the origin.
+    /// What the system's clock says more than the one that does not jump.
+    ahead: AtomicU64,
+    /// When that was last compared, by the latter; 0 where it never was.
     compared: AtomicU64,
 }
 
 impl Clock {
-    fn begin(origin: Instant, now: u64) -> Clock {
-        Clock { origin, at_origin: AtomicU64::new(now), compared: AtomicU64::new(0) }
+    const fn new() -> Clock {
+        Clock { ahead: AtomicU64::new(0), compared: AtomicU64::new(0) }
     }
 
-    fn time_of(&self, moment: Instant, now: impl FnOnce() -> u64) -> u64 {
-        let after = moment.saturating_duration_since(self.origin).as_nanos() as u64;
-        if after.saturating_sub(self.compared.load(Ordering::Relaxed)) > CHECK {
-            self.compare(now);
+    fn time_of(&self, moment: Moment, now: impl FnOnce() -> u64) -> u64 {
+        let compared = self.compared.load(Ordering::Acquire);
+        if compared == 0 || moment.0.saturating_sub(compared) > CHECK {
+            self.compare(Moment::now(), now());
         }
-        self.at_origin.load(Ordering::Relaxed).saturating_add(after)
+        self.ahead.load(Ordering::Relaxed).wrapping_add(moment.0)
     }
 
     #[cold]
-    fn compare(&self, now: impl FnOnce() -> u64) {
-        let (now, after) = (now(), self.origin.elapsed().as_nanos() as u64);
-        self.compared.store(after, Ordering::Relaxed);
-        let at_origin = now.saturating_sub(after);
-        if at_origin.abs_diff(self.at_origin.load(Ordering::Relaxed)) > IS_SET {
-            self.at_origin.store(at_origin, Ordering::Relaxed);
+    fn compare(&self, moment: Moment, now: u64) {
+        let ahead = now.wrapping_sub(moment.0);
+        let differs = ahead.wrapping_sub(self.ahead.load(Ordering::Relaxed)).cast_signed().unsigned_abs() > IS_SET;
+        if differs {
+            self.ahead.store(ahead, Ordering::Relaxed);
         }
+        self.compared.store(moment.0.max(1), Ordering::Release);
     }
 }
 
@@ -60,24 +82,29 @@ mod tests {
 
     #[test]
     fn the_time_of_day_follows_the_steady_clock_and_whoever_sets_it() {
-        const HOUR: u64 = 3_600 * CHECK;
-        let long_ago = Instant::now() - Duration::from_secs(10);
-        let clock = Clock::begin(long_ago, HOUR);
-        let at = |seconds| long_ago + Duration::from_secs(seconds);
+        const HOUR: u64 = 3_600 * SECOND;
+        let clock = Clock::new();
+        let began = Moment::now();
+        let at = |seconds: u64| Moment(began.0 + seconds * SECOND);
         let never = || unreachable!("it was compared a moment ago");
-        assert_eq!(clock.time_of(at(1), never), HOUR + CHECK);
+        let first = clock.time_of(began, || HOUR);
+        assert!(first.abs_diff(HOUR) < SECOND, "{first}");
+        assert_eq!(clock.time_of(at(1), never), first + SECOND);
         // Ten seconds later the system's clock is where it should be, but for the time between two reads.
-        assert_eq!(clock.time_of(at(10), || HOUR + 10 * CHECK + 900), HOUR + 10 * CHECK);
-        clock.compared.store(0, Ordering::Relaxed);
-        // Somebody set it two hours forward.
-        let set = clock.time_of(at(10), || 3 * HOUR + 10 * CHECK);
-        assert!(set.abs_diff(3 * HOUR + 10 * CHECK) < CHECK, "{set}");
-        assert!(clock.time_of(at(9), never) < set);
+        clock.compare(at(10), first + 10 * SECOND + 900);
+        assert_eq!(clock.time_of(at(10), never), first + 10 * SECOND);
+        // Somebody set it two hours forward, or back.
+        clock.compare(at(11), first + 2 * HOUR + 11 * SECOND);
+        assert_eq!(clock.time_of(at(11), never), first + 2 * HOUR + 11 * SECOND);
+        clock.compare(at(12), 12 * SECOND);
+        assert_eq!(clock.time_of(at(12), never), 12 * SECOND);
     }
 
     #[test]
-    fn it_is_the_time_of_day() {
-        let told = time_of(Instant::now());
-        assert!(told.abs_diff(now()) < 10 * CHECK, "{told}");
+    fn it_is_the_time_of_day_and_goes_on() {
+        let moment = Moment::now();
+        let told = moment.time_of_day();
+        assert!(told.abs_diff(now()) < 10 * SECOND, "{told}");
+        assert!(Moment::now() >= moment && moment.elapsed() < Duration::from_secs(10));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use ferry_api::{GroupResource, Object, Status};
 use ferry_registry::verbs::{Annotation, Call, Operation, Reservation};
+use ferry_trace::Moment;
 
 use crate::configuration::BadConfiguration;
 use crate::reinvocation::Reinvocation;
@@ -204,7 +205,7 @@ impl Chain {
     ) -> Result<(), Status> {
         for (name, plugin) in &self.mutating {
             if plugin.handles(request) {
-                let began = Instant::now();
+                let began = Moment::now();
                 let mut span = ferry_trace::span_since("admission.mutate", began);
                 span.set("plugin", *name);
                 let verdict = span.in_scope(plugin.mutate(request, object, old)).await;
@@ -239,7 +240,7 @@ impl Chain {
         }
         for (name, plugin) in &self.validating {
             if plugin.handles(request) {
-                let began = Instant::now();
+                let began = Moment::now();
                 let mut span = ferry_trace::span_since("admission.validate", began);
                 span.set("plugin", *name);
                 let verdict = span.in_scope(plugin.validate(request, object, old)).await;
@@ -260,7 +261,7 @@ impl Chain {
         let mut total = Reservation::default();
         for (name, plugin) in &self.reserving {
             if plugin.handles(request) {
-                let began = Instant::now();
+                let began = Moment::now();
                 let mut span = ferry_trace::span_since("admission.reserve", began);
                 span.set("plugin", *name);
                 let reserved = span.in_scope(plugin.reserve(request, object, old)).await;

@@ -9,7 +9,7 @@ use ferry_api::{GroupResource, Status};
 use ferry_auth::authenticate::ClientCertificates;
 use ferry_auth::impersonate::{Impersonated, wanted_user};
 use ferry_auth::{Attributes, Credentials, Decision, Forbidden, User};
-use ferry_trace::Span;
+use ferry_trace::{Moment, Span};
 use futures::FutureExt;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, EXPECT, HeaderName, HeaderValue, WARNING};
@@ -484,7 +484,7 @@ async fn authenticate(
     if ui::is_public(info) {
         return Ok(Arc::new(User::anonymous()).into());
     }
-    let began = Instant::now();
+    let began = Moment::now();
     let mut span = ferry_trace::span_since("filter.authentication", began);
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
         span.fail(error);
@@ -543,7 +543,7 @@ async fn impersonate(
 }
 
 async fn authorize(api: &Api, info: &RequestInfo, user: &User) -> Decision {
-    let began = Instant::now();
+    let began = Moment::now();
     let mut span = ferry_trace::span_since("filter.authorization", began);
     let decision = span.in_scope(api.authorization.authorize(&info.attributes(user))).await;
     let took = began.elapsed();

@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 
 use crate::context::SpanId;
-use crate::ring::Record;
+use crate::facts::mark;
+use crate::record::{Head, Kept};
 
 /// A step that took as long as this is worth keeping, whatever it was: somebody waited for it.
 const LONG: u64 = 500_000;
@@ -15,17 +16,18 @@ const LONG: u64 = 500_000;
 /// Calls that are open at a time; a span whose parent never ends must not take memory for ever.
 const MAX_AWAITED: usize = 16 * 1024;
 
-/// What of a record decides whether it is kept.
+/// What of a span decides whether it is kept.
 pub struct Outline {
+    pub sequence: u64,
     span: SpanId,
     parent: Option<SpanId>,
     says_something: bool,
 }
 
 impl Outline {
-    pub fn of(record: &Record) -> Outline {
-        let Record { span, parent, .. } = *record;
-        Outline { span, parent, says_something: says_something(record) }
+    pub fn of(kept: Kept<'_>) -> Outline {
+        let Head { sequence, span, parent, .. } = *kept.head;
+        Outline { sequence, span, parent, says_something: says_something(kept.head) }
     }
 }
 
@@ -36,11 +38,11 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether it is kept. Records are shown in the order in which they ended, on whichever thread.
-    pub fn takes(&mut self, record: &Outline) -> bool {
-        let is_awaited = !self.awaited.is_empty() && self.awaited.remove(&record.span);
-        let is_chosen = is_awaited || record.says_something;
-        if let Some(parent) = record.parent.filter(|_| is_chosen) {
+    /// Whether it is kept. Spans are shown in the order in which they ended, on whichever thread.
+    pub fn takes(&mut self, outline: &Outline) -> bool {
+        let is_awaited = !self.awaited.is_empty() && self.awaited.remove(&outline.span);
+        let is_chosen = is_awaited || outline.says_something;
+        if let Some(parent) = outline.parent.filter(|_| is_chosen) {
             if self.awaited.len() >= MAX_AWAITED {
                 self.awaited.clear();
             }
@@ -50,19 +52,21 @@ impl Choice {
     }
 }
 
-fn says_something(record: &Record) -> bool {
-    record.parent.is_none()
-        || record.committed.is_some()
-        || record.object.is_some()
-        || record.error.is_some()
-        || !record.causes.is_empty()
-        || record.duration >= LONG
+fn says_something(head: &Head) -> bool {
+    const SAID: u8 = mark::COMMITTED | mark::OBJECT | mark::ERROR | mark::CAUSE;
+    head.parent.is_none() || head.marks & SAID != 0 || head.duration >= LONG
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Record;
     use crate::script::history;
+
+    fn outline(record: &Record) -> Outline {
+        let (head, facts) = record.take_apart();
+        Outline::of(Kept { head: &head, facts: facts.bytes() })
+    }
 
     #[test]
     fn what_says_something_is_kept_with_all_that_called_it() {
@@ -86,7 +90,7 @@ mod tests {
         let mut choice = Choice::default();
         let mut kept: Vec<&str> = records
             .iter()
-            .filter(|record| choice.takes(&Outline::of(record)))
+            .filter(|record| choice.takes(&outline(record)))
             .map(|record| &*record.name)
             .collect();
         kept.reverse();
@@ -102,7 +106,7 @@ mod tests {
         for _ in 0..MAX_AWAITED * 3 {
             let mut record = history("step >1").remove(0);
             record.parent = Some(SpanId::generate());
-            assert!(choice.takes(&Outline::of(&record)));
+            assert!(choice.takes(&outline(&record)));
         }
         assert!(choice.awaited.len() <= MAX_AWAITED);
     }

@@ -8,8 +8,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::texts::Texts;
 use crate::context::{SpanId, TraceId};
-use crate::ring::Record;
+use crate::facts::{Reader, Said, Told};
+use crate::record::{Kept, Record};
 use crate::value::Value;
 
 const HAS_PARENT: u8 = 1;
@@ -59,91 +61,130 @@ struct Before {
 /// What the reader of a segment knows at this point of it; the writer keeps the same.
 #[derive(Default)]
 pub struct Encoder {
-    texts: HashMap<Box<str>, u64, foldhash::fast::RandomState>,
+    texts: Texts,
     traces: HashMap<TraceId, u64, foldhash::fast::RandomState>,
     before: Before,
 }
 
+/// What of a span's facts stands in a place of its own.
+#[derive(Default)]
+struct Placed<'a> {
+    name: &'a [u8],
+    object: Option<&'a [u8]>,
+    error: Option<&'a [u8]>,
+    source: Option<&'a [u8]>,
+    committed: Option<i64>,
+    causes: u64,
+    attributes: u64,
+}
+
+impl<'a> Placed<'a> {
+    fn of(kept: Kept<'a>) -> Placed<'a> {
+        let mut placed = Placed { name: kept.head.name.as_bytes(), ..Placed::default() };
+        for said in Reader(kept.facts) {
+            match said {
+                Said::Name(name) => placed.name = name,
+                Said::Object(object) => placed.object = Some(object),
+                Said::Error(error) => placed.error = Some(error),
+                Said::Source(source) => placed.source = Some(source),
+                Said::Committed(revision) => placed.committed = Some(revision),
+                Said::Cause(_) => placed.causes += 1,
+                Said::Attribute(..) => placed.attributes += 1,
+            }
+        }
+        placed
+    }
+}
+
 impl Encoder {
-    pub fn encode(&mut self, record: &Record, out: &mut Vec<u8>) {
+    pub fn encode(&mut self, kept: Kept<'_>, out: &mut Vec<u8>) {
+        let (head, placed) = (kept.head, Placed::of(kept));
         let before = &self.before;
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        let flags = flag(record.parent.is_some(), HAS_PARENT)
-            | flag(record.object.is_some(), HAS_OBJECT)
-            | flag(record.committed.is_some(), HAS_COMMITTED)
-            | flag(record.error.is_some(), HAS_ERROR)
-            | flag(record.source.is_some(), HAS_SOURCE)
-            | flag(before.trace == Some(record.trace), SAME_TRACE)
-            | flag(before.parent == Some(record.span), IS_CALLER)
-            | flag(record.parent.is_some() && before.parent == record.parent, SAME_PARENT);
+        let flags = flag(head.parent.is_some(), HAS_PARENT)
+            | flag(placed.object.is_some(), HAS_OBJECT)
+            | flag(placed.committed.is_some(), HAS_COMMITTED)
+            | flag(placed.error.is_some(), HAS_ERROR)
+            | flag(placed.source.is_some(), HAS_SOURCE)
+            | flag(before.trace == Some(head.trace), SAME_TRACE)
+            | flag(before.parent == Some(head.span), IS_CALLER)
+            | flag(head.parent.is_some() && before.parent == head.parent, SAME_PARENT);
         out.push(flags);
-        self.text(out, Column::Word, &record.name);
+        self.text(out, Column::Word, placed.name);
         if flags & SAME_TRACE == 0 {
-            self.trace(out, record.trace);
+            self.trace(out, head.trace);
         }
         if flags & IS_CALLER == 0 {
-            out.extend(record.span.to_bytes());
+            out.extend(head.span.to_bytes());
         }
-        if let Some(parent) = record.parent.filter(|_| flags & SAME_PARENT == 0) {
+        if let Some(parent) = head.parent.filter(|_| flags & SAME_PARENT == 0) {
             out.extend(parent.to_bytes());
         }
-        signed(out, record.start.wrapping_sub(self.before.start) as i64);
-        number(out, record.duration);
-        (self.before.trace, self.before.parent) = (Some(record.trace), record.parent);
-        self.before.start = record.start;
-        for (column, text) in
-            [(Column::Object, &record.object), (Column::Value, &record.error), (Column::Word, &record.source)]
-        {
+        signed(out, head.start.wrapping_sub(self.before.start) as i64);
+        number(out, head.duration);
+        (self.before.trace, self.before.parent) = (Some(head.trace), head.parent);
+        self.before.start = head.start;
+        let texts =
+            [(Column::Object, placed.object), (Column::Value, placed.error), (Column::Word, placed.source)];
+        for (column, text) in texts {
             if let Some(text) = text {
                 self.text(out, column, text);
             }
         }
-        if let Some(revision) = record.committed {
+        if let Some(revision) = placed.committed {
             self.revision(out, revision);
         }
-        number(out, record.causes.len() as u64);
-        for &cause in &record.causes {
-            self.revision(out, cause);
+        self.causes(out, kept, placed.causes);
+        self.attributes(out, kept, placed.attributes);
+    }
+
+    fn causes(&mut self, out: &mut Vec<u8>, kept: Kept<'_>, count: u64) {
+        number(out, count);
+        if count > 0 {
+            for said in Reader(kept.facts) {
+                if let Said::Cause(revision) = said {
+                    self.revision(out, revision);
+                }
+            }
         }
-        number(out, record.attributes.len() as u64);
-        for (key, value) in &record.attributes {
+    }
+
+    fn attributes(&mut self, out: &mut Vec<u8>, kept: Kept<'_>, count: u64) {
+        number(out, count);
+        for said in Reader(kept.facts) {
+            let Said::Attribute(key, told) = said else { continue };
             self.text(out, Column::Word, key);
-            self.value(out, value);
-        }
-    }
-
-    fn value(&mut self, out: &mut Vec<u8>, value: &Value) {
-        match (value.as_i64(), value.as_bool(), value.as_str()) {
-            (Some(integer), ..) => {
-                number(out, INTEGER);
-                signed(out, integer);
-            }
-            (None, Some(truth), _) => number(out, if truth { TRUE } else { FALSE }),
-            (None, None, text) => {
-                number(out, TEXT);
-                self.text(out, Column::Value, text.unwrap_or_default());
+            match told {
+                Told::Integer(integer) => {
+                    number(out, INTEGER);
+                    signed(out, integer);
+                }
+                Told::Boolean(truth) => number(out, if truth { TRUE } else { FALSE }),
+                Told::Text(text) => {
+                    number(out, TEXT);
+                    self.text(out, Column::Value, text);
+                }
             }
         }
     }
 
-    fn text(&mut self, out: &mut Vec<u8>, column: Column, text: &str) {
-        if let Some(known) = self.texts.get(text) {
-            return number(out, KNOWN + *known);
+    fn text(&mut self, out: &mut Vec<u8>, column: Column, text: &[u8]) {
+        if let Some(known) = self.texts.find_or_add(text) {
+            return number(out, KNOWN + u64::from(known));
         }
-        self.texts.insert(text.into(), self.texts.len() as u64);
         if let Some(uid) = uid(text) {
             number(out, NEW_UID);
             return out.extend(uid.to_be_bytes());
         }
         let last = &mut self.before.texts[column as usize];
-        let alike = last.iter().zip(text.as_bytes()).take(MAX_SHARED);
+        let alike = last.iter().zip(text).take(MAX_SHARED);
         let shared = alike.take_while(|(one, other)| one == other).count();
         number(out, NEW);
         number(out, shared as u64);
         number(out, (text.len() - shared) as u64);
-        out.extend(&text.as_bytes()[shared..]);
+        out.extend_from_slice(&text[shared..]);
         last.truncate(shared);
-        last.extend(&text.as_bytes()[shared..]);
+        last.extend_from_slice(&text[shared..]);
     }
 
     fn trace(&mut self, out: &mut Vec<u8>, trace: TraceId) {
@@ -269,12 +310,12 @@ impl Decoder {
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 /// The number that a text names, if it is a uid and would be written just so.
-fn uid(text: &str) -> Option<u128> {
+fn uid(text: &[u8]) -> Option<u128> {
     if text.len() != 36 {
         return None;
     }
     let mut number = 0_u128;
-    for (at, byte) in text.bytes().enumerate() {
+    for (at, byte) in text.iter().copied().enumerate() {
         let digit = match byte {
             b'-' if DASHES.contains(&at) => continue,
             _ if DASHES.contains(&at) => return None,
@@ -333,24 +374,12 @@ fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::block::Block;
+    use crate::record::tests::{full, record};
 
     #[test]
     fn every_field_survives() {
-        let mut full = record("kubelet.sync", 1_700_000_000_000_000_000);
-        full.parent = Some(SpanId::generate());
-        full.object = Some("pods/default/é".into());
-        full.causes = vec![5, 3, i64::MAX];
-        full.committed = Some(-1);
-        full.error = Some("no".into());
-        full.source = Some("node".into());
-        full.duration = u64::MAX;
-        full.attributes = vec![
-            (Cow::Borrowed("count"), Value::from(i64::MIN)),
-            (Cow::Borrowed("yes"), Value::from(true)),
-            (Cow::Borrowed("no"), Value::from(false)),
-            (Cow::Borrowed("text"), Value::from("")),
-        ];
+        let full = full();
         let mut caller =
             Record { trace: full.trace, object: full.object.clone(), ..record("kubelet.sync", 3) };
         (caller.span, caller.parent) = (full.parent.unwrap(), Some(SpanId::generate()));
@@ -367,7 +396,7 @@ mod tests {
         .into();
         let records = [record("one", 0), full, caller, sibling, record("one", 9)];
         let (mut encoder, mut bytes) = (Encoder::default(), Vec::new());
-        records.iter().for_each(|record| encoder.encode(record, &mut bytes));
+        Block::of(&records).all().for_each(|kept| encoder.encode(kept, &mut bytes));
         let (mut decoder, mut rest) = (Decoder::default(), bytes.as_slice());
         for expected in records {
             assert_eq!(decoder.decode(&mut rest), Some(expected));
@@ -379,7 +408,7 @@ mod tests {
     #[test]
     fn bytes_of_nobody_are_no_record_and_no_panic() {
         let mut bytes = Vec::new();
-        Encoder::default().encode(&record("step", 7), &mut bytes);
+        Block::of(&[record("step", 7)]).all().for_each(|kept| Encoder::default().encode(kept, &mut bytes));
         for cut in 0..bytes.len() {
             assert_eq!(Decoder::default().decode(&mut &bytes[..cut]), None, "cut at {cut}");
         }

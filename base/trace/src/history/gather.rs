@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Found, Wanted};
 use crate::context::{SpanId, TraceId};
-use crate::ring::Record;
+use crate::record::Record;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -107,7 +107,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
 
     /// A command makes a set (r1), the set's reconcile two pods (r2, r3), each pod is bound (r4, r5).
     fn history() -> Vec<Record> {
@@ -135,7 +135,7 @@ mod tests {
     fn check(seeds: Wanted, direction: Direction, expected: &[u64]) {
         let history = history();
         let find = |wanted: &Wanted| {
-            let records = history.iter().filter(|record| wanted.takes(record)).cloned().collect();
+            let records = history.iter().filter(|record| wanted.takes(*record)).cloned().collect();
             Ok::<_, Infallible>(Found { records, ..Found::default() })
         };
         let Ok(found) = gather(&seeds, direction, find);
@@ -154,7 +154,7 @@ mod tests {
             records.map(|record| found.add([record.clone()]));
             assert_eq!(found.records.iter().map(|record| record.committed).collect::<Vec<_>>(), [Some(7)]);
             let find = |wanted: &Wanted| {
-                let records = records.into_iter().filter(|record| wanted.takes(record)).cloned().collect();
+                let records = records.into_iter().filter(|record| wanted.takes(*record)).cloned().collect();
                 Ok::<_, Infallible>(Found { records, ..Found::default() })
             };
             let Ok(found) = gather(&Wanted::object("pods/x"), Direction::Both, find);

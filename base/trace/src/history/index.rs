@@ -1,9 +1,7 @@
 //! What occurs in a segment: hashes of its keys, in order, and the time that it covers.
 
-use std::collections::HashSet;
-
 use crate::context::TraceId;
-use crate::ring::Record;
+use crate::record::Step;
 
 const MAGIC: &[u8; 8] = b"FerryIx2";
 
@@ -52,25 +50,30 @@ pub struct Index {
 #[derive(Default)]
 pub struct IndexBuilder {
     times: Option<(u64, u64)>,
-    keys: HashSet<u32, foldhash::fast::RandomState>,
-    /// Of the record before.
-    trace: Option<TraceId>,
+    /// Some of them several times.
+    keys: Vec<u32>,
+    /// The trace, user and revision of the span before, which the next one often names too.
+    before: [Option<u32>; 3],
 }
 
 impl IndexBuilder {
-    pub fn add(&mut self, record: &Record) {
-        let (first, last) = self.times.unwrap_or((record.start, record.end()));
-        self.times = Some((first.min(record.start), last.max(record.end())));
-        if self.trace.replace(record.trace) != Some(record.trace) {
-            self.keys.insert(Key::Trace(record.trace).hash());
+    pub fn add(&mut self, step: &impl Step) {
+        let (start, end) = (step.start(), step.end());
+        let (first, last) = self.times.unwrap_or((start, end));
+        self.times = Some((first.min(start), last.max(end)));
+        let trace = Some(Key::Trace(step.trace()));
+        let [user, uid] = step.texts(["user", "uid"]);
+        let committed = step.committed().map(Key::Revision);
+        for (key, before) in [trace, user.map(Key::User), committed].into_iter().zip(&mut self.before) {
+            let hash = key.map(Key::hash);
+            if hash.is_some() && *before != hash {
+                self.keys.extend(hash);
+                *before = hash;
+            }
         }
-        let object = record.object.as_deref().map(Key::Object);
-        let uid = record.text("uid").map(Key::Uid);
-        let user = record.text("user").map(Key::User);
-        let committed = record.committed.map(Key::Revision);
-        let named = [object, uid, user, committed].into_iter().flatten();
-        let causes = record.causes.iter().map(|cause| Key::Revision(*cause));
-        self.keys.extend(named.chain(causes).map(Key::hash));
+        let named = [step.object().map(Key::Object), uid.map(Key::Uid)];
+        self.keys.extend(named.into_iter().flatten().map(Key::hash));
+        step.each_cause(|cause| self.keys.push(Key::Revision(cause).hash()));
     }
 
     /// When its first record began.
@@ -78,11 +81,11 @@ impl IndexBuilder {
         self.times.map(|(first, _)| first)
     }
 
-    pub fn build(self) -> Index {
+    pub fn build(mut self) -> Index {
         let (first_start, last_end) = self.times.unwrap_or_default();
-        let mut keys: Vec<u32> = self.keys.into_iter().collect();
-        keys.sort_unstable();
-        Index { first_start, last_end, keys }
+        self.keys.sort_unstable();
+        self.keys.dedup();
+        Index { first_start, last_end, keys: self.keys }
     }
 }
 
@@ -122,7 +125,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
 
     #[test]
     fn an_index_knows_what_is_in_its_segment_and_survives_the_disk() {

@@ -20,6 +20,7 @@ mod gather;
 mod index;
 mod retention;
 mod segment;
+mod texts;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
@@ -30,7 +31,8 @@ pub use gather::{Direction, gather};
 pub use retention::{Retention, RetentionError};
 
 use crate::context::{SpanId, TraceId};
-use crate::ring::{Record, Ring, ring};
+use crate::record::{Record, Step};
+use crate::ring::{Ring, ring};
 use index::{Index, Key};
 use segment::Segment;
 use writer::Writer;
@@ -63,7 +65,7 @@ impl History {
     /// What is on disk and in the ring. Blocks: it reads files.
     pub fn find(&self, wanted: &Wanted) -> io::Result<Found> {
         let mut found = read(&self.directory, wanted)?;
-        found.add(self.ring.matching(|record| wanted.takes(record)));
+        found.add(self.ring.matching(|kept| wanted.takes(kept)));
         Ok(found)
     }
 
@@ -128,17 +130,18 @@ impl Wanted {
             && self.users.is_empty()
     }
 
-    pub fn takes(&self, record: &Record) -> bool {
+    pub fn takes(&self, step: &impl Step) -> bool {
         let has = |set: &HashSet<String>, text: Option<&str>| text.is_some_and(|text| set.contains(text));
-        let is_in_time = record.end() >= self.from && self.to.is_none_or(|to| record.start <= to);
+        let is_in_time = step.end() >= self.from && self.to.is_none_or(|to| step.start() <= to);
+        let answers = |revision: i64| self.revisions.contains(&revision);
         is_in_time
             && (self.is_everything()
-                || self.traces.contains(&record.trace)
-                || has(&self.objects, record.object.as_deref())
-                || record.committed.is_some_and(|revision| self.revisions.contains(&revision))
-                || record.causes.iter().any(|revision| self.revisions.contains(revision))
-                || (!self.uids.is_empty() && has(&self.uids, record.text("uid")))
-                || (!self.users.is_empty() && has(&self.users, record.text("user"))))
+                || (!self.traces.is_empty() && self.traces.contains(&step.trace()))
+                || (!self.objects.is_empty() && has(&self.objects, step.object()))
+                || (!self.revisions.is_empty()
+                    && (step.committed().is_some_and(answers) || step.is_caused_by(answers)))
+                || (!self.uids.is_empty() && has(&self.uids, step.text("uid")))
+                || (!self.users.is_empty() && has(&self.users, step.text("user"))))
     }
 
     fn keys(&self) -> impl Iterator<Item = Key<'_>> {
@@ -229,7 +232,8 @@ mod tests {
     use std::time::{Duration, Instant, SystemTime};
 
     use super::*;
-    use crate::ring::tests::record;
+    use crate::block::Block;
+    use crate::record::tests::record;
     use crate::value::Value;
 
     fn ring() -> &'static Ring {
@@ -268,13 +272,13 @@ mod tests {
         let first = ring();
         let history = start(directory.path(), first);
         let written: Vec<Record> = (1..=500).map(write).collect();
-        written.iter().for_each(|record| first.push(record.clone()));
+        written.iter().for_each(|record| first.push(record));
         history.close();
         assert_eq!(history.dropped(), 0);
 
         let second = ring();
         let history = start(directory.path(), second);
-        second.push(write(501));
+        second.push(&write(501));
         let check = |wanted: Wanted, expected: &dyn Fn(&Record) -> bool| {
             let found = without_sequence(history.find(&wanted).unwrap().records);
             let expected: Vec<Record> = written.iter().filter(|record| expected(record)).cloned().collect();
@@ -304,7 +308,7 @@ mod tests {
         let history = start(directory.path(), ring);
         let give_up = Instant::now() + Duration::from_secs(30);
         for round in 1..=3_u64 {
-            ring.push(write(round));
+            ring.push(&write(round));
             // A file and nothing but the file, as another process or a restart would find it.
             while read(directory.path(), &Wanted::default()).unwrap().records.len() < round as usize {
                 assert!(Instant::now() < give_up, "nothing was written: {:?}", history.failure());
@@ -320,7 +324,7 @@ mod tests {
         for number in 0..10_u64 {
             let mut file = segment::Open::create(directory.path(), number + 1).unwrap();
             let records: Vec<Record> = (0..100).map(|each| write(number * 100 + each)).collect();
-            file.append(&records).unwrap();
+            file.append(&Block::of(&records)).unwrap();
             ids.push(records[0].trace);
             file.seal().unwrap();
         }
@@ -337,7 +341,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ring: &'static Ring = Box::leak(Box::new(Ring::new(16 << 10)));
         let history = start(directory.path(), ring);
-        (1..=5_000).map(write).for_each(|record| ring.push(record));
+        (1..=5_000).map(write).for_each(|record| ring.push(&record));
         history.close();
         let kept = read(directory.path(), &Wanted::default()).unwrap().records.len() as u64;
         assert!(kept > 0 && history.dropped() > 0, "{kept} kept, {} dropped", history.dropped());

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
 use super::index::{Index, IndexBuilder};
-use crate::ring::Record;
+use crate::block::Block;
+use crate::record::Record;
 
 const MAGIC: &[u8; 8] = b"FerryTr2";
 /// For the next batch.
@@ -154,13 +155,13 @@ impl Open {
     }
 
     /// Writes and makes durable.
-    pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    pub fn append(&mut self, batch: &Block) -> io::Result<()> {
         const HEAD: usize = 8;
         self.batch.clear();
         self.batch.resize(HEAD, 0);
-        for record in records {
-            self.encoder.encode(record, &mut self.batch);
-            self.index.add(record);
+        for kept in batch.all() {
+            self.encoder.encode(kept, &mut self.batch);
+            self.index.add(&kept);
         }
         let length = u32::try_from(self.batch.len() - HEAD).map_err(io::Error::other)?;
         let sum = crc32fast::hash(&self.batch[HEAD..]);
@@ -196,12 +197,12 @@ fn private() -> OpenOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::tests::record;
 
     fn written(directory: &Path) -> (Segment, Open, Vec<Record>) {
         let mut open = Open::create(directory, 1).unwrap();
         let records: Vec<Record> = (0..30).map(|start| record("step", start)).collect();
-        records.chunks(10).for_each(|batch| open.append(batch).unwrap());
+        records.chunks(10).for_each(|batch| open.append(&Block::of(batch)).unwrap());
         (list(directory).unwrap().remove(0), open, records)
     }
 
@@ -226,7 +227,7 @@ mod tests {
         let mut written = 0;
         for size in [1, 5_000, 0, 20_000, 3] {
             let records: Vec<Record> = (0..size).map(|start| record("step", start)).collect();
-            open.append(&records).unwrap();
+            open.append(&Block::of(&records)).unwrap();
             written += records.len();
             assert_eq!(list(directory.path()).unwrap()[0].records(|_| true).unwrap().len(), written);
         }

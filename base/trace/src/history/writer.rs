@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use super::choice::{Choice, Outline};
 use super::retention::Retention;
 use super::segment::{self, Open, Segment};
-use crate::ring::{Record, Ring};
+use crate::block::Block;
+use crate::ring::Ring;
 
 /// Spans end in bursts: one write and one sync take a burst along. What is lost in a crash is younger than this.
 const GATHER: Duration = Duration::from_millis(500);
@@ -23,6 +24,8 @@ const GATHER: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(10);
 /// Small enough that a question reads little, large enough that an index is a small part of it.
 const SEGMENT_BYTES: u64 = 1 << 20;
+/// Room for the next batch.
+const KEPT_BYTES: usize = 64 << 10;
 /// However little happens, old segments are looked for as often as this.
 const LOOK_AT_AGE: Duration = Duration::from_secs(3600);
 
@@ -84,18 +87,19 @@ impl Drop for Writer {
 fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
     let mut written = 0;
     let mut choice = Choice::default();
+    // Kept from one batch to the next.
+    let (mut ended, mut chosen, mut batch) = (Vec::new(), Vec::new(), Block::default());
     loop {
         let is_stopping = wait_for_more(ring, written, shared);
-        let ended = ring.outlines_after(written, Outline::of);
-        if let Some(&(last, _)) = ended.last() {
-            let chosen: Vec<u64> = ended
-                .iter()
-                .filter(|(_, outline)| choice.takes(outline))
-                .map(|(sequence, _)| *sequence)
-                .collect();
-            let records = ring.of_sequences(&chosen);
-            let missed = (last - written) - (ended.len() - (chosen.len() - records.len())) as u64;
-            let appended = if records.is_empty() { Ok(()) } else { segments.append(&records) };
+        ring.each_after(written, |kept| ended.push(Outline::of(kept)));
+        ended.sort_by_key(|outline| outline.sequence);
+        if let Some(last) = ended.last().map(|outline| outline.sequence) {
+            chosen.extend(
+                ended.iter().filter(|outline| choice.takes(outline)).map(|outline| outline.sequence),
+            );
+            ring.copy(&chosen, &mut batch);
+            let missed = (last - written) - (ended.len() - (chosen.len() - batch.len())) as u64;
+            let appended = if batch.len() == 0 { Ok(()) } else { segments.append(&batch) };
             let lost = match appended {
                 Ok(()) => {
                     *shared.failure.lock() = None;
@@ -108,11 +112,14 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
                     if !is_stopping {
                         thread::park_timeout(RETRY);
                     }
-                    missed + records.len() as u64
+                    missed + batch.len() as u64
                 }
             };
             shared.dropped.fetch_add(lost, Ordering::SeqCst);
             written = last;
+            empty(&mut ended);
+            empty(&mut chosen);
+            batch.empty(KEPT_BYTES);
         } else if let Err(error) = segments.prune() {
             *shared.failure.lock() = Some(error.to_string());
         }
@@ -123,6 +130,12 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
             return;
         }
     }
+}
+
+/// A burst must not take its room for ever.
+fn empty<T>(list: &mut Vec<T>) {
+    list.clear();
+    list.shrink_to(KEPT_BYTES / size_of::<T>());
 }
 
 /// Sleeps until something has ended, gathers what ends with it, and says whether the writer is to stop.
@@ -165,7 +178,7 @@ impl Segments {
         Ok(())
     }
 
-    fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    fn append(&mut self, batch: &Block) -> io::Result<()> {
         if self.open.is_none() {
             self.complete()?;
         }
@@ -173,7 +186,7 @@ impl Segments {
             Some(open) => open,
             None => self.open.insert(begin(&self.directory)?),
         };
-        open.append(records)?;
+        open.append(batch)?;
         let is_full = open.bytes() >= SEGMENT_BYTES.min(self.retention.bytes / 8);
         // A segment goes as a whole: one that covers too much time would keep what is too old.
         let began = open.began().map(Duration::from_nanos).unwrap_or_default();
@@ -231,7 +244,8 @@ fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::record;
+    use crate::record::Record;
+    use crate::record::tests::record;
 
     #[test]
     fn the_oldest_segments_go_when_they_are_too_many_or_too_old() {
@@ -265,7 +279,7 @@ mod tests {
         for batch in 0..200 {
             let records: Vec<Record> =
                 (0..100).map(|each| record("step", time + batch * 100 + each)).collect();
-            segments.append(&records).unwrap();
+            segments.append(&Block::of(&records)).unwrap();
         }
         let left = segment::list(directory.path()).unwrap();
         let bytes: u64 = left.iter().map(Segment::bytes).sum();
@@ -281,9 +295,9 @@ mod tests {
         let mut segments =
             Segments { directory: directory.path().into(), retention, open: None, is_torn: false };
         let time = now().as_nanos() as u64;
-        segments.append(&[record("first", time)]).unwrap();
+        segments.append(&Block::of(&[record("first", time)])).unwrap();
         (segments.open, segments.is_torn) = (None, true);
-        segments.append(&[record("second", time)]).unwrap();
+        segments.append(&Block::of(&[record("second", time)])).unwrap();
         let indexed: Vec<bool> = segment::list(directory.path())
             .unwrap()
             .iter()
