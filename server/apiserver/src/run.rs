@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ferry_admission::usage_history::UsageHistory;
 use ferry_admission::{Chain, Configuration, plugins};
+use ferry_api::Status;
 use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
 use ferry_auth::authenticate::{OidcConfig, ServiceAccounts};
@@ -32,7 +33,8 @@ use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, CertificateAuthenticators, Upkeep};
 use crate::definitions::Definitions;
-use crate::flow_control::{self, FlowControl, FlowControlConfig};
+use crate::flow_control::{self, Fairness, FlowControl, FlowControlConfig};
+use crate::founding::{self, FirstObject};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::node_connection::NodeConnection;
@@ -40,7 +42,7 @@ use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::{self, CachedObjects, UsedToken};
 use crate::trace_peers::TracePeers;
-use crate::{access, address_repair, follow, policy, server, usage_samples};
+use crate::{access, address_repair, aggregation, follow, policy, server, usage_samples};
 
 /// How long a server has been ready when it makes documents that nobody asked for yet.
 const WARM_AFTER: Duration = Duration::from_secs(2);
@@ -199,6 +201,8 @@ pub enum StartError {
     Store(#[from] ferry_store::Error),
     #[error("make the objects that every cluster has: {0}")]
     Bootstrap(#[from] kube::Error),
+    #[error("make the objects that every cluster has: {}", .0.message)]
+    Found(Status),
     #[error(transparent)]
     Addresses(#[from] server_addresses::Error),
 }
@@ -253,9 +257,16 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         Arc::new(FrontProxy::new(certificates::certified_key(&config.given.front_proxy_client(&pki)?)?));
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     let defaults = Defaults { config: &config, api: &api, client: &client, bootstrap: &bootstrap };
+    let is_founded = defaults.found(&addresses).await?;
     let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
     let registering = OptionFuture::from(aggregation.map(Aggregation::start));
-    tokio::join!(registering, defaults.write(&addresses)).1?;
+    let completed = async {
+        match is_founded {
+            true => defaults.in_force(&addresses).await,
+            false => defaults.write(&addresses).await,
+        }
+    };
+    tokio::join!(registering, completed).1?;
     writing.await.map_err(config_error)??;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     api.health.started();
@@ -337,12 +348,41 @@ struct Defaults<'a> {
 }
 
 impl Defaults<'_> {
+    /// Writes all of it at once where there is none of it, and says whether it did.
+    async fn found(&self, addresses: &ServerAddresses) -> Result<bool, StartError> {
+        if !founding::is_due(self.api) {
+            return Ok(false);
+        }
+        let mut objects = self.bootstrap.objects();
+        objects.extend(addresses.first_objects());
+        objects.extend(aggregation::first_objects(self.api));
+        if self.uses_rbac() {
+            objects.extend(policy::objects().map_err(config_error)?);
+        }
+        let mut first: Vec<_> = objects.into_iter().map(FirstObject::of_server).collect();
+        if self.fairness().is_some() {
+            first.extend(Fairness::first_objects().map_err(config_error)?);
+        }
+        founding::found(self.api, &server_identity(), first).await.map_err(StartError::Found)
+    }
+
+    /// Says that this server is there, too, and returns when what was written is in force.
+    async fn in_force(&self, addresses: &ServerAddresses) -> Result<(), StartError> {
+        let flow_control = async {
+            if let Some(fairness) = self.fairness() {
+                fairness.objects_in_force().await;
+            }
+        };
+        tokio::join!(flow_control, addresses.publish(self.client)).1?;
+        Ok(())
+    }
+
     /// The store syncs once for what it is told at once, so all goes out together that needs nothing else to be there.
     async fn write(&self, addresses: &ServerAddresses) -> Result<(), StartError> {
         let (bootstrap, client) = (self.bootstrap, self.client);
         tokio::try_join!(bootstrap.without_namespace(client).err_into(), self.flow_control())?;
         let policy = async {
-            match self.config.authorization_modes.iter().any(|mode| mode == "RBAC") {
+            match self.uses_rbac() {
                 true => policy::bootstrap(client).await.map_err(StartError::from),
                 false => Ok(()),
             }
@@ -352,8 +392,16 @@ impl Defaults<'_> {
         Ok(())
     }
 
+    fn uses_rbac(&self) -> bool {
+        self.config.authorization_modes.iter().any(|mode| mode == "RBAC")
+    }
+
+    fn fairness(&self) -> Option<&Arc<Fairness>> {
+        self.api.flow_control.fairness().filter(|_| serves_flow_control(self.api))
+    }
+
     async fn flow_control(&self) -> Result<(), StartError> {
-        match self.api.flow_control.fairness().filter(|_| serves_flow_control(self.api)) {
+        match self.fairness() {
             Some(fairness) => Ok(fairness.write_objects(self.client).await?),
             None => Ok(()),
         }
