@@ -93,6 +93,8 @@ pub struct Config {
     pub certificate_check: Duration,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
+    /// Exactly these run, whatever is on by default.
+    pub only_admission_plugins: Option<Vec<String>>,
     /// The AdmissionConfiguration file.
     pub admission_configuration: Option<PathBuf>,
     /// How long a request may take that is no watch or stream.
@@ -137,6 +139,7 @@ impl Config {
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
+            only_admission_plugins: None,
             admission_configuration: None,
             request_timeout: Duration::from_secs(60),
             priority_and_fairness: true,
@@ -561,17 +564,14 @@ async fn api(
     let rbac = Arc::new(Rbac::new());
     follow::follow(&registry, &rbac, follow::RBAC);
     let authorization = access::authorization(config, &registry, &rbac).await?;
-    let admission = Chain::new(
-        &plugins::Context {
-            registry: registry.clone(),
-            authorization: authorization.clone(),
-            configuration: admission_configuration(config)?,
-            usage,
-        },
-        &config.enable_admission_plugins,
-        &config.disable_admission_plugins,
-    )
-    .map_err(config_error)?;
+    let context = plugins::Context {
+        registry: registry.clone(),
+        authorization: authorization.clone(),
+        configuration: admission_configuration(config)?,
+        usage,
+    };
+    let (enable, disable) = admission_plugins(config);
+    let admission = Chain::new(&context, &enable, &disable).map_err(config_error)?;
     let authenticators = access::authentication(config, pki, &registry, service_accounts.clone()).await?;
     let api = Api::new(Parts {
         authentication: authenticators.union,
@@ -627,6 +627,17 @@ fn open_history(config: &Config) -> Result<Option<Arc<History>>, StartError> {
     let path = config.data_dir.join("trace");
     let history = History::start(&path, retention).map_err(|source| StartError::Write { path, source })?;
     Ok(Some(Arc::new(history)))
+}
+
+/// Those that are on beside the usual ones, and those that are off.
+fn admission_plugins(config: &Config) -> (Vec<String>, Vec<String>) {
+    match &config.only_admission_plugins {
+        Some(only) => {
+            let others = plugins::TABLE.iter().map(|row| row.name.to_owned());
+            (only.clone(), others.filter(|name| !only.contains(name)).collect())
+        }
+        None => (config.enable_admission_plugins.clone(), config.disable_admission_plugins.clone()),
+    }
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {
