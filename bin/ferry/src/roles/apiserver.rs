@@ -125,6 +125,9 @@ pub struct Flags {
     pub max_mutating_requests_inflight: usize,
 }
 
+/// How long a server that starts waits for etcd, as upstream's does: both are often started at once.
+const ETCD_PATIENCE: Duration = Duration::from_secs(20);
+
 /// The API server by itself, also when called as kube-apiserver.
 #[derive(Args, Clone)]
 pub struct Alone {
@@ -271,6 +274,7 @@ async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
         config.tls.ca = flags.etcd_cafile.clone();
         config.tls.identity = flags.etcd_certfile.clone().zip(flags.etcd_keyfile.clone());
         // The one waits for the disk, the other for the network.
+        config.patience = ETCD_PATIENCE;
         let connected = async { Etcd::connect(config).await.context("connect to etcd") };
         let ((), store) = tokio::try_join!(claimed, connected)?;
         return Ok(Arc::new(store));
