@@ -6,6 +6,7 @@
 mod allocator;
 mod cluster;
 mod data_version;
+mod deferred;
 mod program;
 mod progress;
 mod roles;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
+use deferred::Deferred;
 
 #[derive(Parser)]
 #[command(
@@ -40,42 +42,42 @@ enum Role {
     #[command(
         after_help = "Examples:\n  ferry up\n  ferry up --data-dir /srv/two --port 7443       start a second cluster on this machine\n  ferry up --config /etc/ferry/ferry.yaml        read options from a file, named like the flags\n  FERRY_NODE_NAME=edge-1 ferry up                read options from the environment"
     )]
-    Up(Box<cluster::options::ServerOptions>),
+    Up(Deferred<Box<cluster::options::ServerOptions>>),
     /// Follow one command from end to end; starts a cluster if none runs
     #[command(
         after_help = "Examples:\n  ferry demo                        works without internet access\n  ferry demo --keep                 keeps the namespace ferry-demo\n  ferry demo --image httpd          runs another web server\n  ferry demo -- --port 7443         passes options to `ferry up`"
     )]
-    Demo(cluster::demo::Flags),
+    Demo(Deferred<cluster::demo::Flags>),
     /// Stop the cluster and remove its processes, interfaces, rules, mounts and cgroups from this host
     #[command(
         after_help = "Examples:\n  ferry down                        keeps data and images for the next `ferry up`\n  ferry down --purge                removes them too"
     )]
-    Down(cluster::down::Flags),
+    Down(Deferred<cluster::down::Flags>),
     /// Show running parts, resource usage and problems
     #[command(after_help = "Examples:\n  ferry status\n  ferry status -o json | jq .problems")]
-    Status(cluster::status::Flags),
+    Status(Deferred<cluster::status::Flags>),
     /// Check the cluster's security settings
-    Check(cluster::security::Flags),
+    Check(Deferred<cluster::security::Flags>),
     /// Run a one-node cluster in the foreground
     #[command(
         after_help = "Examples:\n  ferry server --config /etc/ferry/ferry.yaml       as in the systemd unit\n  ferry server --datastore-endpoint http://E1:2379,http://E2:2379,http://E3:2379"
     )]
-    Server(Box<cluster::options::ServerOptions>),
+    Server(Deferred<Box<cluster::options::ServerOptions>>),
     /// Serve the Kubernetes API from an embedded store or etcd
     #[command(name = "apiserver")]
-    ApiServer(Box<roles::apiserver::Alone>),
+    ApiServer(Deferred<Box<roles::apiserver::Alone>>),
     /// Serve etcd's API from an embedded store
-    Etcd(Box<roles::etcd::Flags>),
+    Etcd(Deferred<Box<roles::etcd::Flags>>),
     /// Run the controllers against an API server
-    ControllerManager(roles::controller_manager::Flags),
+    ControllerManager(Deferred<roles::controller_manager::Flags>),
     /// Run the scheduler against an API server
-    Scheduler(roles::scheduler::Flags),
+    Scheduler(Deferred<roles::scheduler::Flags>),
     /// Run pods on this host through a container runtime
-    Kubelet(roles::kubelet::Flags),
+    Kubelet(Deferred<roles::kubelet::Flags>),
     /// Program this host's kernel for Services (nftables or iptables)
-    Proxy(roles::proxy::Flags),
+    Proxy(Deferred<roles::proxy::Flags>),
     /// Serve DNS records of Services and pods
-    Dns(roles::dns::Flags),
+    Dns(Deferred<roles::dns::Flags>),
     /// Control any Kubernetes cluster from the command line
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -83,47 +85,47 @@ enum Role {
         words: Vec<OsString>,
     },
     /// Measure Ferry's performance on this machine
-    Bench(roles::bench::Flags),
+    Bench(Deferred<roles::bench::Flags>),
     /// Show what happened in the cluster, when and why
     #[command(
         after_help = "Examples:\n  ferry trace --last\n  ferry trace pod/web-0 -n shop              shows why it is not running\n  ferry trace -- kubectl run web --image=nginx   traces a command live"
     )]
-    Trace(Box<ferry_timeline::Flags>),
+    Trace(Deferred<Box<ferry_timeline::Flags>>),
     /// Show why and by whom an object was deleted, evicted, restarted, scaled or changed
-    Why(Box<ferry_timeline::why::Flags>),
+    Why(Deferred<Box<ferry_timeline::why::Flags>>),
     /// Open the cluster's web page in a browser, signed in with your credentials
     #[command(
         after_help = "Examples:\n  ferry ui\n  ferry ui --no-open                      only prints the link\n  ferry ui --kubeconfig alice.kubeconfig  signs in as another user"
     )]
-    Ui(roles::ui::Flags),
+    Ui(Deferred<roles::ui::Flags>),
     /// Run an additional node of a cluster
     #[command(
         after_help = "Examples:\n  ferry token create                                      on the server\n  ferry agent --server https://HOST:6443 --token TOKEN    on the new node"
     )]
-    Agent(cluster::agent::Flags),
+    Agent(Deferred<cluster::agent::Flags>),
     /// Manage the tokens with which nodes join
     #[command(
         after_help = "Examples:\n  ferry token create\n  ferry token create --help       lifetime and permissions"
     )]
-    Token(cluster::token::Flags),
+    Token(Deferred<cluster::token::Flags>),
     /// Load images into a node without a registry
     #[command(
         after_help = "Examples:\n  docker save nginx | ferry image load -\n  ferry image load nginx.tar\n  ferry image ls"
     )]
-    Image(cluster::image::Flags),
+    Image(Deferred<cluster::image::Flags>),
     /// Save the store to a file, or restore it from one
     #[command(
         after_help = "Examples:\n  ferry snapshot save /backup/today.snapshot                             works while the server runs\n  ferry snapshot restore /backup/today.snapshot --data-dir /srv/new"
     )]
-    Snapshot(roles::snapshot::Flags),
+    Snapshot(Deferred<roles::snapshot::Flags>),
     /// Print the completion script for a shell
     #[command(
         after_help = "Examples:\n  ferry completion bash > /etc/bash_completion.d/ferry\n  source <(ferry completion zsh)"
     )]
-    Completion(roles::manual::CompletionFlags),
+    Completion(Deferred<roles::manual::CompletionFlags>),
     /// Write a manual page for each command
     #[command(hide = true)]
-    Man(roles::manual::ManFlags),
+    Man(Deferred<roles::manual::ManFlags>),
 }
 
 impl Role {
@@ -168,7 +170,7 @@ fn main() -> ExitCode {
         },
         None => arguments,
     };
-    let arguments = match settings::complete(&Cli::command(), arguments, std::env::vars_os()) {
+    let arguments = match settings::complete(Cli::command, arguments, std::env::vars_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("ferry: {error:#}");
@@ -187,9 +189,9 @@ fn main() -> ExitCode {
 /// The options of a running server, from its arguments, environment and file.
 fn server_options(words: cluster::security::Words) -> anyhow::Result<cluster::options::ServerOptions> {
     let environment = words.environment.into_iter();
-    let arguments = settings::complete(&Cli::command(), words.arguments, environment)?;
+    let arguments = settings::complete(Cli::command, words.arguments, environment)?;
     match Cli::try_parse_from(&arguments)?.role {
-        Role::Server(options) | Role::Up(options) => Ok(*options),
+        Role::Server(Deferred(options)) | Role::Up(Deferred(options)) => Ok(*options),
         _ => anyhow::bail!("the process is not `ferry server`"),
     }
 }
@@ -209,29 +211,29 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         }
     }
     match cli.role {
-        Role::Up(options) => cluster::up::run(&options, &arguments[2..]),
-        Role::Demo(flags) => cluster::demo::run(&flags),
-        Role::Completion(flags) => roles::manual::complete(Cli::command(), &flags),
-        Role::Man(flags) => roles::manual::write(Cli::command(), &flags),
-        Role::Down(flags) => cluster::down::run(&flags),
-        Role::Status(flags) => cluster::status::run(&flags),
-        Role::Check(flags) => cluster::security::run(&flags, server_options),
-        Role::Agent(flags) => cluster::agent::run(flags),
-        Role::Token(flags) => cluster::token::run(&flags),
-        Role::Image(flags) => cluster::image::run(&flags),
-        Role::Server(options) => cluster::server::run(*options),
-        Role::ApiServer(flags) => roles::apiserver::run(*flags),
-        Role::Etcd(flags) => roles::etcd::run(*flags),
-        Role::ControllerManager(flags) => roles::controller_manager::run(flags),
-        Role::Scheduler(flags) => roles::scheduler::run(flags),
-        Role::Kubelet(flags) => roles::kubelet::run(flags),
-        Role::Proxy(flags) => roles::proxy::run(flags),
-        Role::Dns(flags) => roles::dns::run(flags),
-        Role::Bench(flags) => roles::bench::run(flags),
-        Role::Snapshot(flags) => roles::snapshot::run(flags),
-        Role::Trace(flags) => roles::trace::run(*flags),
-        Role::Ui(flags) => roles::ui::run(&flags),
-        Role::Why(flags) => roles::trace::why(*flags),
+        Role::Up(Deferred(options)) => cluster::up::run(&options, &arguments[2..]),
+        Role::Demo(Deferred(flags)) => cluster::demo::run(&flags),
+        Role::Completion(Deferred(flags)) => roles::manual::complete(Cli::command(), &flags),
+        Role::Man(Deferred(flags)) => roles::manual::write(Cli::command(), &flags),
+        Role::Down(Deferred(flags)) => cluster::down::run(&flags),
+        Role::Status(Deferred(flags)) => cluster::status::run(&flags),
+        Role::Check(Deferred(flags)) => cluster::security::run(&flags, server_options),
+        Role::Agent(Deferred(flags)) => cluster::agent::run(flags),
+        Role::Token(Deferred(flags)) => cluster::token::run(&flags),
+        Role::Image(Deferred(flags)) => cluster::image::run(&flags),
+        Role::Server(Deferred(options)) => cluster::server::run(*options),
+        Role::ApiServer(Deferred(flags)) => roles::apiserver::run(*flags),
+        Role::Etcd(Deferred(flags)) => roles::etcd::run(*flags),
+        Role::ControllerManager(Deferred(flags)) => roles::controller_manager::run(flags),
+        Role::Scheduler(Deferred(flags)) => roles::scheduler::run(flags),
+        Role::Kubelet(Deferred(flags)) => roles::kubelet::run(flags),
+        Role::Proxy(Deferred(flags)) => roles::proxy::run(flags),
+        Role::Dns(Deferred(flags)) => roles::dns::run(flags),
+        Role::Bench(Deferred(flags)) => roles::bench::run(flags),
+        Role::Snapshot(Deferred(flags)) => roles::snapshot::run(flags),
+        Role::Trace(Deferred(flags)) => roles::trace::run(*flags),
+        Role::Ui(Deferred(flags)) => roles::ui::run(&flags),
+        Role::Why(Deferred(flags)) => roles::trace::why(*flags),
         Role::Kubectl { .. } => anyhow::bail!("kubectl runs before flags are parsed"),
     }
 }

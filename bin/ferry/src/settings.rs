@@ -18,14 +18,19 @@ const NOT_OPTIONS: [&str; 1] = ["FERRY_LOG"];
 /// The roles that people start by hand or by a unit, and so have a file for.
 const ROLES: [&str; 3] = ["up", "server", "agent"];
 
-/// The command line, completed by what the environment and the file say.
+/// The command line, completed by what the environment and the file say. `command` describes all roles, which takes a while.
 pub fn complete(
-    command: &Command,
+    command: impl FnOnce() -> Command,
     arguments: Vec<OsString>,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> anyhow::Result<Vec<OsString>> {
     let role = arguments.get(1).and_then(|word| word.to_str()).filter(|word| ROLES.contains(word));
-    let Some(role) = role.and_then(|role| command.find_subcommand(role)) else { return Ok(arguments) };
+    let Some(role) = role else { return Ok(arguments) };
+    let mut command = command();
+    let Some(role) = command.find_subcommand_mut(role) else { return Ok(arguments) };
+    // Only then are its flags described.
+    role.build();
+    let role = &*role;
     let mut said: BTreeSet<String> = arguments[2..].iter().filter_map(|word| option_of(role, word)).collect();
     let mut completed = arguments;
     for (name, value) in environment {
@@ -121,7 +126,7 @@ mod tests {
     fn completed(words: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
         let words = words.iter().map(OsString::from).collect();
         let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let words = complete(&crate::Cli::command(), words, environment)?;
+        let words = complete(crate::Cli::command, words, environment)?;
         Ok(words.into_iter().map(|word| word.into_string().unwrap()).collect())
     }
 

@@ -17,4 +17,4 @@ pub mod unauthenticated_connections;
 
 pub use guard::{Access, Guard, User, verb};
 pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};
-pub use pages::{Check, Extra, Pages, health, one_check, slis_page};
+pub use pages::{AlwaysAllowed, Check, Extra, Pages, health, one_check, slis_page};

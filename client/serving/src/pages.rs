@@ -21,10 +21,32 @@ pub type Extra = (&'static str, Box<dyn Fn() -> BoxFuture<'static, Result<String
 pub struct Pages {
     /// Whom callers have to convince. Without one anybody may read: upstream's proxy and DNS ask nobody.
     pub guard: Option<Guard>,
+    /// What everybody may read all the same.
+    pub always_allowed: AlwaysAllowed,
     pub registry: Registry,
     /// Beside `ping`, which always succeeds.
     pub checks: Vec<Check>,
     pub extra: Vec<Extra>,
+}
+
+/// Paths, or beginnings of paths that end in `*`.
+#[derive(Clone, Debug)]
+pub struct AlwaysAllowed(pub Vec<String>);
+
+impl Default for AlwaysAllowed {
+    /// Health is everybody's, as upstream's components have it.
+    fn default() -> AlwaysAllowed {
+        AlwaysAllowed(["/healthz", "/livez", "/readyz"].map(String::from).into())
+    }
+}
+
+impl AlwaysAllowed {
+    fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|allowed| match allowed.strip_suffix('*') {
+            Some(beginning) => path.starts_with(beginning),
+            None => allowed == path,
+        })
+    }
 }
 
 /// Each path that can be asked for, since paths are also what permissions are kept by.
@@ -67,7 +89,7 @@ impl Pages {
         }
     }
 
-    /// Why the caller does not get the page. Health is everybody's, as upstream's components have it.
+    /// Why the caller does not get the page.
     async fn refusal(
         &self,
         request: &Request<Incoming>,
@@ -75,7 +97,7 @@ impl Pages {
         path: &'static str,
     ) -> Option<Response<Body>> {
         let guard = self.guard.as_ref()?;
-        if !path.starts_with("/metrics") {
+        if self.always_allowed.has(path) {
             return None;
         }
         let user = match guard.authenticate(certificate, request.headers()).await {

@@ -181,6 +181,11 @@ impl Config {
                 continue;
             }
             let (name, on) = word.strip_prefix('-').map_or((word.as_str(), true), |name| (name, false));
+            let is_absent =
+                |(own, alias): &(&str, &str)| *own == name || (*alias == name && !alias.is_empty());
+            if !on && table::ABSENT.iter().any(is_absent) {
+                continue;
+            }
             let position = all.iter().position(|row| row.name == name || row.alias == name);
             let position = position.ok_or_else(|| {
                 let known: Vec<&str> = all.iter().map(|row| row.name).collect();
@@ -210,6 +215,13 @@ mod tests {
         let without = chosen(&["*", "-deployment"]).unwrap();
         assert_eq!(without.len(), all.len() - 1);
         assert!(!without.contains(&"deployment-controller"));
+    }
+
+    #[test]
+    fn what_only_upstream_has_can_be_left_out_and_not_be_asked_for() {
+        assert_eq!(chosen(&["*", "-cloud-node-lifecycle", "-selinux-warning-controller"]), chosen(&["*"]));
+        assert!(chosen(&["*", "service-lb-controller"]).is_err());
+        assert!(table::ABSENT.iter().all(|(name, _)| table::ROWS.iter().all(|row| row.name != *name)));
     }
 
     #[test]

@@ -39,6 +39,21 @@ const fn off(
     Row { name, alias, account, on_by_default: false, start }
 }
 
+/// Upstream's other controllers and what they were called before: they can be left out, which they are, and not be asked for.
+pub static ABSENT: &[(&str, &str)] = &[
+    ("cloud-node-controller", "cloud-node"),
+    ("cloud-node-lifecycle-controller", "cloud-node-lifecycle"),
+    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", ""),
+    ("node-route-controller", "route"),
+    ("podcertificaterequest-cleaner-controller", ""),
+    ("podgroup-protection-controller", ""),
+    ("resourcepoolstatusrequest-controller", ""),
+    ("selinux-warning-controller", ""),
+    ("service-lb-controller", "service"),
+    ("storage-version-migrator-controller", ""),
+    ("storageversion-garbage-collector-controller", "storage-version-gc"),
+];
+
 pub static ROWS: &[Row] = &[
     row("deployment-controller", "deployment", "deployment-controller", deployment::start),
     row("replicaset-controller", "replicaset", "replicaset-controller", replica_set::start_replica_set),

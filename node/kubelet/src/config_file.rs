@@ -36,6 +36,21 @@ pub fn apply(path: &Path, config: &mut Config) -> Result<(), Error> {
     Ok(())
 }
 
+/// Applies fields of such a file that were given in another way.
+pub fn apply_fields(
+    fields: serde_json::Map<String, serde_json::Value>,
+    config: &mut Config,
+) -> Result<(), String> {
+    let mut fields = fields;
+    fields.insert("apiVersion".into(), API_VERSION.into());
+    fields.insert("kind".into(), KIND.into());
+    let file: File = serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
+    match file.give_to(config).as_slice() {
+        [] => Ok(()),
+        unused => Err(format!("{} cannot be set", unused.join(", "))),
+    }
+}
+
 /// A configuration in force, as `/configz` shows it.
 pub fn shown(config: &Config) -> serde_json::Value {
     let mut shown = serde_json::to_value(File::of(config)).expect("a configuration is JSON");

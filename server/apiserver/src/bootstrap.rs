@@ -48,24 +48,36 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 impl Bootstrap {
+    /// All of it, for a cluster that has nothing yet.
+    pub fn objects(&self) -> Vec<Value> {
+        let mut objects = self.objects_without_namespace();
+        objects.extend([self.service(), self.trust(), token_tracking()]);
+        objects
+    }
+
+    fn objects_without_namespace(&self) -> Vec<Value> {
+        let range = json!({"spec": {"cidrs": [self.service_cidr]}});
+        let range = object("networking.k8s.io/v1", "ServiceCIDR", "", "kubernetes", range);
+        let namespaces = NAMESPACES.map(|name| object("v1", "Namespace", "", name, json!({})));
+        let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
+            let class = json!({"value": value, "description": description});
+            object("scheduling.k8s.io/v1", "PriorityClass", "", name, class)
+        });
+        namespaces.into_iter().chain([range]).chain(classes).collect()
+    }
+
     /// The namespaces themselves, and what is in none.
     pub async fn without_namespace(&self, client: &Client) -> Result<(), kube::Error> {
         let mut span = ferry_trace::span("apiserver.bootstrap");
         span.set("namespaces", NAMESPACES.len() as i64);
-        let namespaces = NAMESPACES.map(|name| ensure(client, "", "v1", "Namespace", None, name, json!({})));
-        let range = json!({"spec": {"cidrs": [self.service_cidr]}});
-        let range = ensure(client, "networking.k8s.io", "v1", "ServiceCIDR", None, "kubernetes", range);
-        let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
-            let class = json!({"value": value, "description": description});
-            ensure(client, "scheduling.k8s.io", "v1", "PriorityClass", None, name, class)
-        });
-        tokio::try_join!(try_join_all(namespaces), range, try_join_all(classes))?;
+        let objects = self.objects_without_namespace().into_iter();
+        try_join_all(objects.map(|object| ensure(client, object))).await?;
         Ok(())
     }
 
     /// What is in namespaces, which are there.
     pub async fn in_namespaces(&self, client: &Client) -> Result<(), kube::Error> {
-        let service = ensure(client, "", "v1", "Service", Some("default"), "kubernetes", self.service());
+        let service = ensure(client, self.service());
         let tracking = again_after_others(|| track_tokens(client));
         tokio::try_join!(service, self.announce(client), tracking)?;
         Ok(())
@@ -74,17 +86,12 @@ impl Bootstrap {
     /// Tells whom to believe; again whenever that changed.
     pub async fn announce(&self, client: &Client) -> Result<(), kube::Error> {
         let _span = ferry_trace::span("apiserver.announce");
-        again_after_others(|| {
-            let trust = json!({"data": self.trust()});
-            let name = "extension-apiserver-authentication";
-            ensure(client, "", "v1", "ConfigMap", Some("kube-system"), name, trust)
-        })
-        .await
+        again_after_others(|| ensure(client, self.trust())).await
     }
 
     /// What extension API servers and other components need to know to believe our callers.
     fn trust(&self) -> Value {
-        json!({
+        let data = json!({
             "client-ca-file": self.trust.ca_pem,
             "requestheader-allowed-names": "[\"front-proxy-client\"]",
             "requestheader-client-ca-file": self.trust.front_proxy_ca_pem,
@@ -92,7 +99,9 @@ impl Bootstrap {
             "requestheader-group-headers": "[\"X-Remote-Group\"]",
             "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
             "requestheader-username-headers": "[\"X-Remote-User\"]",
-        })
+        });
+        let name = "extension-apiserver-authentication";
+        object("v1", "ConfigMap", "kube-system", name, json!({"data": data}))
     }
 
     fn labels(&self) -> Value {
@@ -100,15 +109,38 @@ impl Bootstrap {
     }
 
     fn service(&self) -> Value {
-        json!({
+        let service = json!({
             "metadata": {"labels": self.labels()},
             "spec": {
                 "clusterIP": self.service_ip.to_string(), "clusterIPs": [self.service_ip.to_string()],
                 "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port}],
                 "sessionAffinity": "None", "type": "ClusterIP",
             },
-        })
+        });
+        object("v1", "Service", "default", "kubernetes", service)
     }
+}
+
+/// An object of this place, whose `content` may have metadata already.
+pub(crate) fn object(
+    api_version: &str,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    mut content: Value,
+) -> Value {
+    content["apiVersion"] = api_version.into();
+    content["kind"] = kind.into();
+    content["metadata"]["name"] = name.into();
+    if !namespace.is_empty() {
+        content["metadata"]["namespace"] = namespace.into();
+    }
+    content
+}
+
+fn token_tracking() -> Value {
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    object("v1", "ConfigMap", "kube-system", TOKEN_TRACKING, json!({"data": {"since": today}}))
 }
 
 /// Since when the use of long-lived tokens is noted: their cleaner counts from here. A day that is written stays.
@@ -119,9 +151,7 @@ async fn track_tokens(client: &Client) -> Result<(), kube::Error> {
     if api.get_opt(TOKEN_TRACKING).await?.as_ref().and_then(since).is_some() {
         return Ok(());
     }
-    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-    let tracking = json!({"data": {"since": today}});
-    ensure(client, "", "v1", "ConfigMap", Some("kube-system"), TOKEN_TRACKING, tracking).await
+    ensure(client, token_tracking()).await
 }
 
 /// Servers that start together write the same things at the same time. Whoever was slower looks again at what there is.
@@ -142,29 +172,24 @@ where
 }
 
 /// Creates the object, or brings what is there to the same content.
-pub(crate) async fn ensure(
-    client: &Client,
-    group: &str,
-    version: &str,
-    kind: &str,
-    namespace: Option<&str>,
-    name: &str,
-    mut content: Value,
-) -> Result<(), kube::Error> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    let api: Api<DynamicObject> = match namespace {
+pub(crate) async fn ensure(client: &Client, object: Value) -> Result<(), kube::Error> {
+    let object: DynamicObject = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+    let types = object.types.clone().unwrap_or_default();
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types).map_err(unreadable)?);
+    let api: Api<DynamicObject> = match &object.metadata.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
-    content["metadata"]["name"] = name.into();
-    content["apiVersion"] = resource.api_version.as_str().into();
-    content["kind"] = kind.into();
-    let object: DynamicObject = serde_json::from_value(content).map_err(kube::Error::SerdeError)?;
+    let name = object.metadata.name.clone().unwrap_or_default();
     match api.create(&PostParams::default(), &object).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 409 => refresh(&api, name, object).await,
+        Err(kube::Error::Api(status)) if status.code == 409 => refresh(&api, &name, object).await,
         Err(error) => Err(error),
     }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> kube::Error {
+    kube::Error::SerdeError(serde::de::Error::custom(error))
 }
 
 /// The server's address may have changed since the last start.

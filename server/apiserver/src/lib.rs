@@ -30,6 +30,7 @@ mod fair_limit;
 pub mod filters;
 pub mod flow_control;
 mod follow;
+mod founding;
 pub mod given_files;
 mod headers;
 pub mod health;

@@ -5,9 +5,29 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::bootstrap::again_after_others;
+
+/// The whole of the built-in policy, for a cluster that has nothing yet.
+pub fn objects() -> Result<Vec<Value>, serde_json::Error> {
+    let Policy { cluster_roles, cluster_role_bindings, roles, role_bindings } = bootstrap_policy::policy();
+    let mut objects = Vec::new();
+    add(&mut objects, cluster_roles)?;
+    add(&mut objects, cluster_role_bindings)?;
+    add(&mut objects, roles)?;
+    add(&mut objects, role_bindings)?;
+    Ok(objects)
+}
+
+fn add<K: Serialize>(objects: &mut Vec<Value>, added: Vec<K>) -> Result<(), serde_json::Error> {
+    for object in added {
+        objects.push(serde_json::to_value(object)?);
+    }
+    Ok(())
+}
 
 /// Writes what is missing of the built-in policy. Requests go out together, so that the store writes them
 /// in few batches.

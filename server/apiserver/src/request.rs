@@ -219,11 +219,14 @@ fn go_package(group: &str) -> &str {
     if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
 }
 
+/// Owns the fields of requests that name nobody.
+pub const UNNAMED_MANAGER: &str = "unknown";
+
 /// `kubectl` of `kubectl/v1.36.4 (linux/amd64) …`.
 fn manager_of(user_agent: &str) -> &str {
     let manager = user_agent.split('/').next().unwrap_or("");
     let end = manager.char_indices().map(|(at, _)| at).nth(128).unwrap_or(manager.len());
-    if manager.is_empty() { "unknown" } else { &manager[..end] }
+    if manager.is_empty() { UNNAMED_MANAGER } else { &manager[..end] }
 }
 
 /// A resourceVersion parameter.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ferry_admission::usage_history::UsageHistory;
 use ferry_admission::{Chain, Configuration, plugins};
+use ferry_api::Status;
 use ferry_auth::audit::{Audit, LogFile, LogFileConfig, Policy, WebhookSink, WebhookSinkConfig};
 use ferry_auth::authenticate::service_account::ServiceAccountConfig;
 use ferry_auth::authenticate::{OidcConfig, ServiceAccounts};
@@ -32,7 +33,8 @@ use crate::api::{Api, Limits, Parts, RuntimeConfig};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::{self, CertificateAuthenticators, Upkeep};
 use crate::definitions::Definitions;
-use crate::flow_control::{self, FlowControl, FlowControlConfig};
+use crate::flow_control::{self, Fairness, FlowControl, FlowControlConfig};
+use crate::founding::{self, FirstObject};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
 use crate::long_running;
@@ -41,7 +43,7 @@ use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
 use crate::tokens::{self, CachedObjects, UsedToken};
 use crate::trace_peers::TracePeers;
-use crate::{access, address_repair, follow, policy, server, usage_samples};
+use crate::{access, address_repair, aggregation, follow, policy, server, usage_samples};
 
 /// How long a server has been ready when it makes documents that nobody asked for yet.
 const WARM_AFTER: Duration = Duration::from_secs(2);
@@ -92,6 +94,8 @@ pub struct Config {
     pub certificate_check: Duration,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
+    /// Exactly these run, whatever is on by default.
+    pub only_admission_plugins: Option<Vec<String>>,
     /// The AdmissionConfiguration file.
     pub admission_configuration: Option<PathBuf>,
     /// How long a request may take that is no watch or stream.
@@ -139,6 +143,7 @@ impl Config {
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),
+            only_admission_plugins: None,
             admission_configuration: None,
             request_timeout: Duration::from_secs(60),
             priority_and_fairness: true,
@@ -205,6 +210,8 @@ pub enum StartError {
     Store(#[from] ferry_store::Error),
     #[error("make the objects that every cluster has: {0}")]
     Bootstrap(#[from] kube::Error),
+    #[error("make the objects that every cluster has: {}", .0.message)]
+    Found(Status),
     #[error(transparent)]
     Addresses(#[from] server_addresses::Error),
 }
@@ -259,9 +266,16 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
         Arc::new(FrontProxy::new(certificates::certified_key(&config.given.front_proxy_client(&pki)?)?));
     let addresses = Arc::new(ServerAddresses::new(advertised, config.shared_store.then(|| store.clone())));
     let defaults = Defaults { config: &config, api: &api, client: &client, bootstrap: &bootstrap };
+    let is_founded = defaults.found(&addresses).await?;
     let aggregation = Aggregation::new(api.clone(), client.clone(), front_proxy.clone(), stop.clone());
     let registering = OptionFuture::from(aggregation.map(Aggregation::start));
-    tokio::join!(registering, defaults.write(&addresses)).1?;
+    let completed = async {
+        match is_founded {
+            true => defaults.in_force(&addresses).await,
+            false => defaults.write(&addresses).await,
+        }
+    };
+    tokio::join!(registering, completed).1?;
     writing.await.map_err(config_error)??;
     certificates::write_kubeconfig(&config, &pki, &url)?;
     api.health.started();
@@ -343,12 +357,41 @@ struct Defaults<'a> {
 }
 
 impl Defaults<'_> {
+    /// Writes all of it at once where there is none of it, and says whether it did.
+    async fn found(&self, addresses: &ServerAddresses) -> Result<bool, StartError> {
+        if !founding::is_due(self.api) {
+            return Ok(false);
+        }
+        let mut objects = self.bootstrap.objects();
+        objects.extend(addresses.first_objects());
+        objects.extend(aggregation::first_objects(self.api));
+        if self.uses_rbac() {
+            objects.extend(policy::objects().map_err(config_error)?);
+        }
+        let mut first: Vec<_> = objects.into_iter().map(FirstObject::of_server).collect();
+        if self.fairness().is_some() {
+            first.extend(Fairness::first_objects().map_err(config_error)?);
+        }
+        founding::found(self.api, &server_identity(), first).await.map_err(StartError::Found)
+    }
+
+    /// Says that this server is there, too, and returns when what was written is in force.
+    async fn in_force(&self, addresses: &ServerAddresses) -> Result<(), StartError> {
+        let flow_control = async {
+            if let Some(fairness) = self.fairness() {
+                fairness.objects_in_force().await;
+            }
+        };
+        tokio::join!(flow_control, addresses.publish(self.client)).1?;
+        Ok(())
+    }
+
     /// The store syncs once for what it is told at once, so all goes out together that needs nothing else to be there.
     async fn write(&self, addresses: &ServerAddresses) -> Result<(), StartError> {
         let (bootstrap, client) = (self.bootstrap, self.client);
         tokio::try_join!(bootstrap.without_namespace(client).err_into(), self.flow_control())?;
         let policy = async {
-            match self.config.authorization_modes.iter().any(|mode| mode == "RBAC") {
+            match self.uses_rbac() {
                 true => policy::bootstrap(client).await.map_err(StartError::from),
                 false => Ok(()),
             }
@@ -358,8 +401,16 @@ impl Defaults<'_> {
         Ok(())
     }
 
+    fn uses_rbac(&self) -> bool {
+        self.config.authorization_modes.iter().any(|mode| mode == "RBAC")
+    }
+
+    fn fairness(&self) -> Option<&Arc<Fairness>> {
+        self.api.flow_control.fairness().filter(|_| serves_flow_control(self.api))
+    }
+
     async fn flow_control(&self) -> Result<(), StartError> {
-        match self.api.flow_control.fairness().filter(|_| serves_flow_control(self.api)) {
+        match self.fairness() {
             Some(fairness) => Ok(fairness.write_objects(self.client).await?),
             None => Ok(()),
         }
@@ -519,17 +570,14 @@ async fn api(
     let rbac = Arc::new(Rbac::new());
     follow::follow(&registry, &rbac, follow::RBAC);
     let authorization = access::authorization(config, &registry, &rbac).await?;
-    let admission = Chain::new(
-        &plugins::Context {
-            registry: registry.clone(),
-            authorization: authorization.clone(),
-            configuration: admission_configuration(config)?,
-            usage,
-        },
-        &config.enable_admission_plugins,
-        &config.disable_admission_plugins,
-    )
-    .map_err(config_error)?;
+    let context = plugins::Context {
+        registry: registry.clone(),
+        authorization: authorization.clone(),
+        configuration: admission_configuration(config)?,
+        usage,
+    };
+    let (enable, disable) = admission_plugins(config);
+    let admission = Chain::new(&context, &enable, &disable).map_err(config_error)?;
     let authenticators = access::authentication(config, pki, &registry, service_accounts.clone()).await?;
     let api = Api::new(Parts {
         authentication: authenticators.union,
@@ -590,6 +638,17 @@ fn open_history(config: &Config) -> Result<Option<Arc<History>>, StartError> {
     let path = config.data_dir.join("trace");
     let history = History::start(&path, retention).map_err(|source| StartError::Write { path, source })?;
     Ok(Some(Arc::new(history)))
+}
+
+/// Those that are on beside the usual ones, and those that are off.
+fn admission_plugins(config: &Config) -> (Vec<String>, Vec<String>) {
+    match &config.only_admission_plugins {
+        Some(only) => {
+            let others = plugins::TABLE.iter().map(|row| row.name.to_owned());
+            (only.clone(), others.filter(|name| !only.contains(name)).collect())
+        }
+        None => (config.enable_admission_plugins.clone(), config.disable_admission_plugins.clone()),
+    }
 }
 
 fn admission_configuration(config: &Config) -> Result<Configuration, StartError> {

@@ -14,7 +14,7 @@ use kube::Client;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use crate::bootstrap::ensure;
+use crate::bootstrap::{ensure, object};
 
 const LEASES: &str = "/registry/masterleases/";
 const LEASE: Duration = Duration::from_secs(15);
@@ -42,6 +42,12 @@ pub enum Error {
 impl ServerAddresses {
     pub fn new(own: SocketAddr, store: Option<Arc<dyn Store>>) -> ServerAddresses {
         ServerAddresses { own: RwLock::new(own), store }
+    }
+
+    /// The endpoints of a cluster that has nothing yet: this server.
+    pub fn first_objects(&self) -> [Value; 2] {
+        let own = *self.own.read();
+        objects(&BTreeSet::from([own.ip()]), own.port())
     }
 
     /// Says that this server is there, and writes down who is.
@@ -126,10 +132,18 @@ async fn write_alive(client: &Client, store: &dyn Store, port: u16) -> Result<()
 }
 
 async fn write(client: &Client, addresses: &BTreeSet<IpAddr>, port: u16) -> Result<(), Error> {
-    let (slice, endpoints) = (slice(addresses, port), endpoints(addresses, port));
-    ensure(client, "discovery.k8s.io", "v1", "EndpointSlice", Some("default"), "kubernetes", slice).await?;
-    ensure(client, "", "v1", "Endpoints", Some("default"), "kubernetes", endpoints).await?;
+    let [slice, endpoints] = objects(addresses, port);
+    ensure(client, slice).await?;
+    ensure(client, endpoints).await?;
     Ok(())
+}
+
+fn objects(addresses: &BTreeSet<IpAddr>, port: u16) -> [Value; 2] {
+    let (slice, endpoints) = (slice(addresses, port), endpoints(addresses, port));
+    [
+        object("discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes", slice),
+        object("v1", "Endpoints", "default", "kubernetes", endpoints),
+    ]
 }
 
 fn key(address: IpAddr) -> Arc<str> {

@@ -17,6 +17,14 @@ use super::feature_gates::FeatureGateFlags;
 use super::no_effect::{NoEffect, Row, Table};
 use super::{access, audit, certificates, component, encryption};
 
+/// Upstream takes a second range, of the other IP family.
+fn service_range(text: &str) -> Result<ipnet::IpNet, String> {
+    if text.contains(',') {
+        return Err("two ranges (dual-stack Services) are not supported".into());
+    }
+    text.parse().map_err(|_| format!("{text:?} is no range like 10.96.0.0/16"))
+}
+
 #[derive(Args, Clone)]
 pub struct Flags {
     /// Where the store, keys and the administrator's kubeconfig are
@@ -41,7 +49,7 @@ pub struct Flags {
     #[arg(long, default_value_t = 0)]
     pub quota_backend_bytes: u64,
     /// Addresses of services; 10.96.0.0/16 when not given
-    #[arg(long)]
+    #[arg(long, value_parser = service_range)]
     pub service_cluster_ip_range: Option<ipnet::IpNet>,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
@@ -96,6 +104,9 @@ pub struct Flags {
     pub enable_admission_plugins: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// Deprecated: exactly these admission plugins, and with an empty value none
+    #[arg(long, value_delimiter = ',', num_args = 1, conflicts_with_all = ["enable_admission_plugins", "disable_admission_plugins"])]
+    pub admission_control: Option<Vec<String>>,
     /// An AdmissionConfiguration file: the configuration of admission plugins
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
@@ -119,6 +130,9 @@ pub struct Flags {
     #[arg(long, default_value_t = 1_000)]
     pub max_connections_per_user: usize,
 }
+
+/// How long a server that starts waits for etcd, as upstream's does: both are often started at once.
+const ETCD_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The API server by itself, also when called as kube-apiserver.
 #[derive(Args, Clone)]
@@ -154,9 +168,16 @@ impl Table for Upstream {
         Row::Switch("service-account-extend-token-expiration"),
         Row::Switch("permit-port-sharing"),
         Row::Switch("permit-address-sharing"),
+        Row::Switch("aggregator-reject-forwarding-redirect"),
+        Row::Switch("disable-http2-serving"),
+        Row::Switch("enable-logs-handler"),
+        Row::Switch("shutdown-send-retry-after"),
         Row::Switch("watch-cache"),
         Row::Value("apiserver-count"),
         Row::Value("default-watch-cache-size"),
+        Row::Value("max-connection-bytes-per-sec"),
+        Row::Value("shutdown-watch-termination-grace-period"),
+        Row::Value("storage-initialization-timeout"),
         Row::Value("watch-cache-sizes"),
         Row::Value("delete-collection-workers"),
         Row::Value("endpoint-reconciler-type"),
@@ -190,6 +211,10 @@ impl Table for Upstream {
         Row::Value("audit-webhook-batch-max-size"),
         Row::Value("audit-webhook-batch-max-wait"),
         // How much is logged: FERRY_LOG.
+        Row::Value("log-json-info-buffer-size"),
+        Row::Switch("log-json-split-stream"),
+        Row::Value("log-text-info-buffer-size"),
+        Row::Switch("log-text-split-stream"),
         Row::Value("v"),
         Row::Value("vmodule"),
         Row::Value("logging-format"),
@@ -214,8 +239,11 @@ pub async fn start_server(flags: Flags, store: Arc<dyn Store>) -> anyhow::Result
 async fn serve(alone: Alone, shutdown: CancellationToken) -> anyhow::Result<()> {
     let data_dir = alone.flags.data_dir.clone();
     let cert_dir = alone.certificates.cert_dir.clone();
+    // Takes milliseconds, in which the store is connected to.
+    let reading = tokio::task::spawn_blocking(ferry_api::kinds::builtin);
     let starting = async {
         let store = open_store(&alone.flags).await?;
+        reading.await.context("read the table of kinds")?;
         let config = Config { given: alone.certificates.files(), ..config(alone.flags)? };
         let shown = cert_dir.filter(|_| config.given.serving.is_none());
         let running = start(config, store).await.context("start the API server")?;
@@ -252,6 +280,7 @@ async fn open_engine(flags: &Flags) -> anyhow::Result<Arc<dyn Store>> {
         config.tls.ca = flags.etcd_cafile.clone();
         config.tls.identity = flags.etcd_certfile.clone().zip(flags.etcd_keyfile.clone());
         // The one waits for the disk, the other for the network.
+        config.patience = ETCD_PATIENCE;
         let connected = async { Etcd::connect(config).await.context("connect to etcd") };
         let ((), store) = tokio::try_join!(claimed, connected)?;
         return Ok(Arc::new(store));
@@ -328,6 +357,9 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         api_audiences: flags.api_audiences,
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
+        only_admission_plugins: flags
+            .admission_control
+            .map(|names| names.into_iter().filter(|name| !name.is_empty()).collect()),
         admission_configuration: flags.admission_control_config_file,
         request_timeout: flags.request_timeout,
         priority_and_fairness: flags.enable_priority_and_fairness,

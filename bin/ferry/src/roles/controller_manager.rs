@@ -29,6 +29,16 @@ pub struct Flags {
     /// Give each node a range of --cluster-cidr for its pods
     #[arg(long, default_value_t = false, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     allocate_node_cidrs: bool,
+    /// Prefix length of a node's range of IPv4 addresses
+    #[arg(long, visible_alias = "node-cidr-mask-size", default_value_t = 24, value_parser = clap::value_parser!(u8).range(0..=32))]
+    node_cidr_mask_size_ipv4: u8,
+    /// Prefix length of a node's range of IPv6 addresses
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
+    node_cidr_mask_size_ipv6: u8,
+    /// PEM file of the key that signs the tokens of Secrets of type kubernetes.io/service-account-token; without it none are
+    /// made
+    #[arg(long)]
+    service_account_private_key_file: Option<PathBuf>,
     /// PEM file of the authority that every namespace's ConfigMap kube-root-ca.crt publishes
     #[arg(long)]
     root_ca_file: Option<PathBuf>,
@@ -38,6 +48,18 @@ pub struct Flags {
     /// PEM key of that authority
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
+    /// Longest life of a certificate that is signed
+    #[arg(long, default_value = "8760h", value_parser = component::duration)]
+    cluster_signing_duration: Duration,
+    /// Time between two looks at the nodes' heartbeats
+    #[arg(long, default_value = "5s", value_parser = component::duration)]
+    node_monitor_period: Duration,
+    /// Time in which a new node need not have sent its first heartbeat
+    #[arg(long, default_value = "1m", value_parser = component::duration)]
+    node_startup_grace_period: Duration,
+    /// Number of finished pods above which the oldest are deleted; 0 for no limit
+    #[arg(long, default_value_t = 12500)]
+    terminated_pod_gc_threshold: usize,
     /// Time after a node's last heartbeat until it is marked unreachable, e.g. 40s
     #[arg(long, default_value = "50s", value_parser = component::duration)]
     node_monitor_grace_period: Duration,
@@ -80,8 +102,57 @@ impl Table for Upstream {
     /// All controllers have one identity, which the kubeconfig gives.
     const ROWS: &'static [Row] = &[
         Row::Value("cluster-name"),
-        Row::Value("service-account-private-key-file"),
         Row::Switch("use-service-account-credentials"),
+        // What is always so here.
+        Row::Only("cidr-allocator-type", &["RangeAllocator"]),
+        Row::Only("cloud-provider", &["", "external"]),
+        Row::Only("flex-volume-plugin-dir", &["", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"]),
+        Row::Only("leader-elect-resource-lock", &["leases"]),
+        Row::Only("leader-elect-resource-name", &["kube-controller-manager"]),
+        Row::Only("leader-elect-resource-namespace", &["kube-system"]),
+        Row::Switch("configure-cloud-routes"),
+        Row::Switch("contention-profiling"),
+        Row::Switch("disable-attach-detach-reconcile-sync"),
+        Row::Switch("disable-force-detach-on-timeout"),
+        Row::Switch("disable-http2-serving"),
+        Row::Switch("enable-dynamic-provisioning"),
+        Row::Switch("enable-garbage-collector"),
+        Row::Switch("permit-address-sharing"),
+        Row::Switch("permit-port-sharing"),
+        // Controllers act on changes, and as many at a time as there are.
+        Row::Value("attach-detach-reconcile-sync-period"),
+        Row::Value("concurrent-cron-job-syncs"),
+        Row::Value("concurrent-daemonset-syncs"),
+        Row::Value("concurrent-deployment-syncs"),
+        Row::Value("concurrent-device-taint-eviction-syncs"),
+        Row::Value("concurrent-endpoint-syncs"),
+        Row::Value("concurrent-ephemeralvolume-syncs"),
+        Row::Value("concurrent-gc-syncs"),
+        Row::Value("concurrent-job-syncs"),
+        Row::Value("concurrent-namespace-syncs"),
+        Row::Value("concurrent-node-syncs"),
+        Row::Value("concurrent-rc-syncs"),
+        Row::Value("concurrent-replicaset-syncs"),
+        Row::Value("concurrent-resource-quota-syncs"),
+        Row::Value("concurrent-resourceclaim-syncs"),
+        Row::Value("concurrent-service-endpoint-syncs"),
+        Row::Value("concurrent-service-syncs"),
+        Row::Value("concurrent-serviceaccount-token-syncs"),
+        Row::Value("concurrent-statefulset-syncs"),
+        Row::Value("concurrent-ttl-after-finished-syncs"),
+        Row::Value("concurrent-validating-admission-policy-status-syncs"),
+        Row::Value("controller-start-interval"),
+        Row::Value("endpoint-updates-batch-period"),
+        Row::Value("endpointslice-updates-batch-period"),
+        Row::Value("http2-max-streams-per-connection"),
+        Row::Value("min-resync-period"),
+        Row::Value("mirroring-concurrent-service-endpoint-syncs"),
+        Row::Value("mirroring-endpointslice-updates-batch-period"),
+        Row::Value("namespace-sync-period"),
+        Row::Value("node-sync-period"),
+        Row::Value("pvclaimbinder-sync-period"),
+        Row::Value("resource-quota-sync-period"),
+        Row::Value("route-reconciliation-period"),
     ];
 }
 
@@ -114,6 +185,13 @@ impl Flags {
         {
             config.signing_ca = Some(SigningCa { certificate: read(certificate)?, key: read(key)? });
         }
+        config.service_account_key = self.service_account_private_key_file.as_ref().map(read).transpose()?;
+        config.certificate_duration = self.cluster_signing_duration;
+        config.node_cidr_mask_v4 = self.node_cidr_mask_size_ipv4;
+        config.node_cidr_mask_v6 = self.node_cidr_mask_size_ipv6;
+        config.terminated_pod_threshold = self.terminated_pod_gc_threshold;
+        config.node_monitor_period = self.node_monitor_period;
+        config.node_startup_grace_period = self.node_startup_grace_period;
         config.node_monitor_grace_period = self.node_monitor_grace_period;
         config.legacy_token_clean_up_period = self.legacy_service_account_token_clean_up_period;
         config.horizontal_pod_autoscaler = HorizontalPodAutoscaling {

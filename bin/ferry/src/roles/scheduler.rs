@@ -35,7 +35,17 @@ struct Upstream;
 
 impl Table for Upstream {
     const SHARED: &'static [Row] = no_effect::COMPONENT;
-    const ROWS: &'static [Row] = &[];
+    const ROWS: &'static [Row] = &[
+        // What is always so here.
+        Row::Only("leader-elect-resource-lock", &["leases"]),
+        Row::Only("leader-elect-resource-name", &["kube-scheduler"]),
+        Row::Only("leader-elect-resource-namespace", &["kube-system"]),
+        Row::Switch("contention-profiling"),
+        Row::Switch("disable-http2-serving"),
+        Row::Switch("permit-address-sharing"),
+        Row::Switch("permit-port-sharing"),
+        Row::Value("http2-max-streams-per-connection"),
+    ];
 }
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {

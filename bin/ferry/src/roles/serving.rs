@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use ferry_client::{Api, CancellationToken, Client};
 use ferry_metrics::Registry;
-use ferry_serving::{Certificate, ClientCa, Error, Extra, Guard, Listener, Pages, Tls};
+use ferry_serving::{AlwaysAllowed, Certificate, ClientCa, Error, Extra, Guard, Listener, Pages, Tls};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio_util::task::TaskTracker;
@@ -26,8 +26,8 @@ impl Shown {
         Shown { registry, extra: Vec::new() }
     }
 
-    fn pages(self, guard: Option<Guard>) -> Pages {
-        Pages { guard, registry: self.registry, checks: Vec::new(), extra: self.extra }
+    fn pages(self, guard: Option<Guard>, always_allowed: AlwaysAllowed) -> Pages {
+        Pages { guard, always_allowed, registry: self.registry, checks: Vec::new(), extra: self.extra }
     }
 }
 
@@ -70,6 +70,9 @@ pub struct ServingFlags<const PORT: u16> {
     tls_cert_file: Option<PathBuf>,
     #[arg(long, requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
+    /// Paths that everybody may read without authorization; one that ends in * stands for all that begin so
+    #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez")]
+    authorization_always_allow_paths: Vec<String>,
 }
 
 impl<const PORT: u16> ServingFlags<PORT> {
@@ -100,7 +103,8 @@ impl<const PORT: u16> ServingFlags<PORT> {
         let Some(listener) = unless_taken(bound, self.secure_port.is_some())? else { return Ok(tasks) };
         tracing::info!(address = %listener.address(), "metrics and health are served");
         let guard = Guard::new(Some(client.clone()), true);
-        tasks.spawn(shown.pages(Some(guard)).serve(listener, shutdown.clone()));
+        let always_allowed = AlwaysAllowed(self.authorization_always_allow_paths.clone());
+        tasks.spawn(shown.pages(Some(guard), always_allowed).serve(listener, shutdown.clone()));
         Ok(tasks)
     }
 }
@@ -134,7 +138,7 @@ pub fn plain(
     if wanted.port() != 0
         && let Some(listener) = unless_taken(Listener::plain(wanted), address.is_some())?
     {
-        tasks.spawn(shown.pages(None).serve(listener, shutdown.clone()));
+        tasks.spawn(shown.pages(None, AlwaysAllowed::default()).serve(listener, shutdown.clone()));
     }
     Ok(tasks)
 }
@@ -161,7 +165,7 @@ pub fn secure(
     let tls =
         Tls { certificate: Certificate::SelfSigned(own_names()), client_ca: Some(ClientCa::Pem(client_ca)) };
     let listener = Listener::bind(address, &tls)?;
-    Ok((listener, shown.pages(Some(Guard::new(Some(client.clone()), true)))))
+    Ok((listener, shown.pages(Some(Guard::new(Some(client.clone()), true)), AlwaysAllowed::default())))
 }
 
 #[cfg(test)]

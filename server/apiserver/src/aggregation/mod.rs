@@ -102,6 +102,18 @@ impl Remote {
     }
 }
 
+/// The APIServices of what a server answers for itself, for a cluster that has nothing yet.
+pub fn first_objects(api: &Api) -> Vec<Value> {
+    let served = api.served();
+    match served.place(GROUP, "v1", PLURAL) {
+        Some(_) => {
+            let local = registration::local(served.rows.iter().map(AsRef::as_ref));
+            local.values().map(Registration::object).collect()
+        }
+        None => Vec::new(),
+    }
+}
+
 /// Who else answers a request: for a resource, for the list of a version's resources, for its OpenAPI.
 pub fn remote(api: &Api, info: &RequestInfo) -> Option<Arc<Remote>> {
     let served = api.served();

@@ -2,6 +2,8 @@
 //! creates what is missing, restores the spec of mandatory objects, and that of suggested ones unless their annotation or an
 //! edit says otherwise. It deletes objects of former versions that bear the annotation. Pure.
 
+use std::sync::LazyLock;
+
 use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -17,6 +19,10 @@ pub struct Boot<K> {
     /// Its spec is restored whatever its annotation says.
     pub mandatory: bool,
 }
+
+/// Those that are kept; each change of a configuration object is compared with all of them.
+pub static LEVELS: LazyLock<Vec<Boot<PriorityLevelConfiguration>>> = LazyLock::new(priority_levels);
+pub static SCHEMAS: LazyLock<Vec<Boot<FlowSchema>>> = LazyLock::new(flow_schemas);
 
 /// What the two kinds have in common here.
 pub trait Configuration: Clone + PartialEq {

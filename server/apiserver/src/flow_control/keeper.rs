@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::bootstrap::{self, Write};
 use super::levels::LevelSpec;
 use super::{Fairness, Objects};
+use crate::founding::FirstObject;
 
 const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
 const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
@@ -41,9 +42,21 @@ impl Fairness {
                 break;
             }
             tokio::try_join!(write_all(client, levels), write_all(client, schemas))?;
-            self.until(|| self.planned() == (Vec::new(), Vec::new())).await;
+            self.objects_in_force().await;
         }
         Ok(())
+    }
+
+    /// What [`write_objects`](Fairness::write_objects) writes into a cluster that has nothing yet.
+    pub fn first_objects() -> Result<Vec<FirstObject>, serde_json::Error> {
+        let levels = bootstrap::LEVELS.iter().map(|boot| serde_json::to_value(&boot.object));
+        let schemas = bootstrap::SCHEMAS.iter().map(|boot| serde_json::to_value(&boot.object));
+        levels.chain(schemas).map(|object| Ok(FirstObject { manager: PRODUCER, object: object? })).collect()
+    }
+
+    /// Returns when the objects are in force that others or this server have written.
+    pub async fn objects_in_force(&self) {
+        self.until(|| self.planned() == (Vec::new(), Vec::new())).await;
     }
 
     async fn write_conditions(&self, client: &Client) -> Result<(), kube::Error> {
@@ -81,10 +94,7 @@ impl Fairness {
         let objects = self.objects.lock();
         let levels: Vec<_> = objects.levels.values().cloned().collect();
         let schemas: Vec<_> = objects.schemas.values().cloned().collect();
-        (
-            bootstrap::plan(&bootstrap::priority_levels(), &levels),
-            bootstrap::plan(&bootstrap::flow_schemas(), &schemas),
-        )
+        (bootstrap::plan(&bootstrap::LEVELS, &levels), bootstrap::plan(&bootstrap::SCHEMAS, &schemas))
     }
 
     async fn reconcile(&self, client: &Client) -> Result<(), kube::Error> {

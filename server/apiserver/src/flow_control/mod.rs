@@ -266,7 +266,7 @@ impl Fairness {
                 None => tracing::warn!(name, "a PriorityLevelConfiguration is invalid and has no effect"),
             }
         }
-        for boot in bootstrap::priority_levels().iter().filter(|boot| boot.mandatory) {
+        for boot in bootstrap::LEVELS.iter().filter(|boot| boot.mandatory) {
             let name = boot.object.metadata.name.as_deref().unwrap_or("");
             if let (false, Some(spec)) = (specs.contains_key(name), LevelSpec::read(&boot.object)) {
                 specs.insert(name.into(), spec);
@@ -275,7 +275,7 @@ impl Fairness {
         let stored = objects.schemas.values().map(|schema| Arc::new(Schema::new(schema)));
         let mut schemas: Vec<Arc<Schema>> =
             stored.filter(|schema| specs.contains_key(&schema.level)).collect();
-        for boot in bootstrap::flow_schemas().iter().filter(|boot| boot.mandatory) {
+        for boot in bootstrap::SCHEMAS.iter().filter(|boot| boot.mandatory) {
             let schema = Schema::new(&boot.object);
             if !schemas.iter().any(|stored| stored.name == schema.name) {
                 schemas.push(Arc::new(schema));

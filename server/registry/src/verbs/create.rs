@@ -297,7 +297,7 @@ pub fn managed_write<'a>(
     }
 }
 
-async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
+pub(super) async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
     let strategy_options = strategy.options();

@@ -2,6 +2,7 @@
 //! the admission hook what the cluster thinks of it.
 
 pub mod create;
+mod create_together;
 pub mod delete;
 pub mod initialize;
 pub mod list;

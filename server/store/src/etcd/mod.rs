@@ -20,12 +20,13 @@ use bytes::Bytes;
 use ferry_etcd_api::etcdserverpb::response_op::Response;
 use ferry_etcd_api::etcdserverpb::{
     CompactionRequest, RangeRequest, RangeResponse, ResponseHeader, ResponseOp, SnapshotRequest,
-    StatusRequest, TxnRequest,
+    StatusRequest, StatusResponse, TxnRequest,
 };
 use ferry_etcd_api::mvccpb;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
@@ -39,6 +40,9 @@ use crate::{
 /// etcd's own limit of a request, less what surrounds the values.
 const TRANSACTION_LIMIT: usize = (3 << 19) - (16 << 10);
 
+/// Between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone)]
 pub struct Config {
     /// `http://` or `https://` addresses of the cluster's members.
@@ -46,6 +50,8 @@ pub struct Config {
     pub tls: Tls,
     /// How long one request may take.
     pub timeout: Duration,
+    /// How long an etcd that does not answer yet is waited for.
+    pub patience: Duration,
     /// How often history is compacted, and thus how long it is kept at least; never, if `None`.
     pub compaction: Option<Duration>,
 }
@@ -65,6 +71,7 @@ impl Config {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             tls: Tls::default(),
             timeout: Duration::from_secs(10),
+            patience: Duration::ZERO,
             compaction: Some(Duration::from_secs(5 * 60)),
         }
     }
@@ -87,11 +94,7 @@ impl Etcd {
             false => None,
         };
         let members = Members::new(&config.endpoints, tls.as_ref(), config.timeout)?;
-        let status = members
-            .send("connect to etcd", Repeatable::Yes, |mut member| async move {
-                member.maintenance.status(StatusRequest {}).await
-            })
-            .await?;
+        let status = first_status(&members, config.patience).await?;
         let ordered_progress = watch::has_ordered_progress(&status.version);
         if !ordered_progress {
             tracing::warn!(
@@ -308,6 +311,35 @@ impl Etcd {
             });
         }
         Ok(TxnRequest { compare, success, failure })
+    }
+}
+
+/// Asks again until etcd answers, or for so long.
+async fn first_status(members: &Members, patience: Duration) -> Result<StatusResponse> {
+    let give_up = Instant::now() + patience;
+    let mut pause = Duration::from_millis(10);
+    loop {
+        let status = members.send("connect to etcd", Repeatable::Yes, |mut member| async move {
+            member.maintenance.status(StatusRequest {}).await
+        });
+        match status.await {
+            Err(error) if is_passing(&error) && Instant::now() + pause <= give_up => {
+                tracing::debug!(%error, "etcd does not answer yet");
+            }
+            answered => return answered,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Whether asking again may find something else.
+fn is_passing(error: &Error) -> bool {
+    match error {
+        Error::Unavailable { source, .. } => {
+            !source.downcast_ref::<tonic::Status>().is_some_and(failure::is_final)
+        }
+        _ => false,
     }
 }
 

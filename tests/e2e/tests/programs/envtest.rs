@@ -127,6 +127,46 @@ async fn envtest_starts_uses_and_stops_both_programs() {
     assert!(etcd.terminate().success());
 }
 
+/// kubeadm's static pods start in any order.
+#[test]
+fn an_api_server_waits_for_an_etcd_that_is_not_there_yet() {
+    let Some(links) = Links::make() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    place.set_nonblocking(true).expect("a socket");
+    let at = format!("http://{}", place.local_addr().expect("its number"));
+    let port = free_port();
+    let mut server = links.start(
+        "kube-apiserver",
+        &[
+            "--bind-address=127.0.0.1".into(),
+            format!("--cert-dir={}", directory.path().join("certificates").display()),
+            format!("--etcd-servers={at}"),
+            format!("--secure-port={port}"),
+        ],
+    );
+    // More often than one attempt connects, and every connection ends at once.
+    let mut connections = 0;
+    server.wait_for(|| {
+        while place.accept().is_ok() {
+            connections += 1;
+        }
+        connections >= 8
+    });
+    drop(place);
+    let etcd = links.start(
+        "etcd",
+        &[
+            format!("--data-dir={}", directory.path().join("etcd").display()),
+            format!("--listen-client-urls={at}"),
+            "--listen-peer-urls=http://127.0.0.1:0".into(),
+        ],
+    );
+    server.wait_for(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    assert!(server.terminate().success());
+    assert!(etcd.terminate().success());
+}
+
 #[test]
 fn what_cannot_be_honoured_is_an_error_and_what_has_no_effect_is_logged() {
     let Some(links) = Links::make() else { return };

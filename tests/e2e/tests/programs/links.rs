@@ -21,7 +21,8 @@ impl Links {
     pub fn make() -> Option<Links> {
         let ferry = ferry()?;
         let directory = tempfile::tempdir().expect("a directory");
-        for name in ["etcd", "kube-apiserver", "kubectl"] {
+        let components = ["kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"];
+        for name in ["etcd", "kube-apiserver", "kubectl"].into_iter().chain(components) {
             symlink(&ferry, directory.path().join(name)).expect("a link");
         }
         Some(Links { directory })

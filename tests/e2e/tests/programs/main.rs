@@ -2,6 +2,7 @@
 //! controller-runtime.
 
 mod authority;
+mod callers;
 mod envtest;
 mod etcd_tls;
 mod etcdctl;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use ferry_api::{Object, Shape, Type, TypeId, Types};
+use ferry_api::{Object, Shape, TypeId, Types};
 use serde_json::{Map, Value};
 
 use super::table::type_named;
@@ -21,29 +21,34 @@ const GATED: &[(&str, &[&str])] = &[
     ("storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing"]),
 ];
 
+type ByType<T> = HashMap<TypeId, T, foldhash::fast::RandomState>;
+
 struct Gates {
-    own: HashMap<TypeId, &'static [&'static str]>,
+    own: ByType<&'static [&'static str]>,
     /// Types in which there are such fields, or below which.
-    leads: HashSet<TypeId>,
+    leads: HashSet<TypeId, foldhash::fast::RandomState>,
 }
 
 static GATES: LazyLock<Gates> = LazyLock::new(|| {
     let types = Types::builtin();
-    let own: HashMap<TypeId, &[&str]> =
+    let own: ByType<&[&str]> =
         GATED.iter().filter_map(|(name, fields)| Some((type_named(name, types)?, *fields))).collect();
-    let mut leads: HashSet<TypeId> = own.keys().copied().collect();
-    let ids: Vec<TypeId> = types.iter().filter_map(|ty| types.by_name(&ty.name)).collect();
-    loop {
-        let reaches = |ty: &Type| {
-            ty.fields.iter().any(|field| field.shape.element_struct().is_some_and(|id| leads.contains(&id)))
-        };
-        let more: Vec<TypeId> =
-            ids.iter().copied().filter(|id| !leads.contains(id) && reaches(types.get(*id))).collect();
-        if more.is_empty() {
-            return Gates { own, leads };
+    // Each type, and those that have a field of it.
+    let mut above: ByType<Vec<TypeId>> = HashMap::default();
+    for ty in types.iter() {
+        let Some(id) = types.by_name(&ty.name) else { continue };
+        for below in ty.fields.iter().filter_map(|field| field.shape.element_struct()) {
+            above.entry(below).or_default().push(id);
         }
-        leads.extend(more);
     }
+    let mut leads = HashSet::default();
+    let mut next: Vec<TypeId> = own.keys().copied().collect();
+    while let Some(id) = next.pop() {
+        if leads.insert(id) {
+            next.extend(above.get(&id).into_iter().flatten());
+        }
+    }
+    Gates { own, leads }
 });
 
 /// Takes them out.
