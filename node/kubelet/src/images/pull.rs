@@ -127,14 +127,7 @@ impl Images {
             _ => {}
         }
         let pull = (uid.to_string(), spec.image.clone());
-        if let Some(left) = self.backoff.lock().blocked(&pull, Instant::now()) {
-            tracing::debug!(image, ?left, "pull held back");
-            let problem = self.problems.lock().get(&pull).cloned().unwrap_or_default();
-            return Err(failure(
-                "ImagePullBackOff",
-                format!("Back-off pulling image \"{image}\": {problem}"),
-            ));
-        }
+        self.check_backoff(&pull, image)?;
         let mut span = ferry_trace::span("kubelet.pull");
         span.set("image", image);
         pulling();
@@ -150,15 +143,7 @@ impl Images {
                 record.succeeded(&reference, credentials);
                 self.backoff.lock().reset(&pull);
                 self.problems.lock().remove(&pull);
-                let found = self
-                    .runtime
-                    .image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() })
-                    .await;
-                let found = found.ok().flatten().unwrap_or_default();
-                metrics::image_pulled(started.elapsed(), found.size);
-                let mut present = describe(&found, Some(started.elapsed()));
-                present.reference = reference;
-                Ok(present)
+                Ok(self.pulled(&spec, reference, started.elapsed()).await)
             }
             Err(error) => {
                 record.failed();
@@ -169,6 +154,21 @@ impl Images {
                 Err(failure)
             }
         }
+    }
+
+    /// After a failed pull the next one waits.
+    fn check_backoff(&self, pull: &(String, String), image: &str) -> Result<(), StartFailure> {
+        let Some(left) = self.backoff.lock().blocked(pull, Instant::now()) else { return Ok(()) };
+        tracing::debug!(image, ?left, "pull held back");
+        let problem = self.problems.lock().get(pull).cloned().unwrap_or_default();
+        Err(failure("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {problem}")))
+    }
+
+    async fn pulled(&self, spec: &cri::ImageSpec, reference: String, took: Duration) -> Present {
+        let status = self.runtime.image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() });
+        let found = status.await.ok().flatten().unwrap_or_default();
+        metrics::image_pulled(took, found.size);
+        Present { reference, ..describe(&found, Some(took)) }
     }
 
     /// Nothing of a pod that is gone is held against anybody.

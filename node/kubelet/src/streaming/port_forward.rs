@@ -11,7 +11,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::channels::{self, Input, Protocol};
-use super::spdy::{Headers, Role, Session, Writer};
+use super::spdy::{Headers, Reader, Role, Session, Writer};
 use super::upgrade;
 
 const ERROR_LIMIT: usize = 64 << 10;
@@ -47,16 +47,8 @@ where
         for channel in [data_channel, data_channel + 1] {
             let _ = messages.send(protocol.encode(channel, &port.to_le_bytes())).await;
         }
-        let mut reader = data.reader;
         writers.insert(data_channel, data.writer);
-        let out = messages.clone();
-        copies.spawn(async move {
-            while let Some(bytes) = reader.read().await {
-                if out.send(protocol.encode(data_channel, &bytes)).await.is_err() {
-                    return;
-                }
-            }
-        });
+        copies.spawn(copy_data(data.reader, messages.clone(), protocol, data_channel));
         let out = messages.clone();
         copies.spawn(async move {
             let problem = error.reader.read_to_end(ERROR_LIMIT).await;
@@ -75,19 +67,7 @@ where
     };
     let inward = async {
         while let Some(Ok(message)) = from_client.next().await {
-            match protocol.decode(message) {
-                Input::Data { channel, data } => {
-                    if let Some(writer) = writers.get_mut(&channel) {
-                        let _ = writer.write(data).await;
-                    }
-                }
-                Input::Closed { channel } => {
-                    if let Some(mut writer) = writers.remove(&channel) {
-                        let _ = writer.close().await;
-                    }
-                }
-                Input::Nothing => {}
-            }
+            take_input(protocol.decode(message), &mut writers).await;
         }
     };
     tokio::select! {
@@ -95,6 +75,32 @@ where
         () = inward => {}
     }
     channels::close(&mut to_client).await;
+}
+
+/// Sends what a port answers until one of both sides ends.
+async fn copy_data(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protocol, channel: u8) {
+    while let Some(bytes) = from.read().await {
+        if to.send(protocol.encode(channel, &bytes)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands what the client sent to the port of its channel.
+async fn take_input(input: Input, writers: &mut HashMap<u8, Writer>) {
+    match input {
+        Input::Data { channel, data } => {
+            if let Some(writer) = writers.get_mut(&channel) {
+                let _ = writer.write(data).await;
+            }
+        }
+        Input::Closed { channel } => {
+            if let Some(mut writer) = writers.remove(&channel) {
+                let _ = writer.close().await;
+            }
+        }
+        Input::Nothing => {}
+    }
 }
 
 /// A connection is two streams with one request id; the error stream first.

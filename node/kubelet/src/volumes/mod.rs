@@ -32,8 +32,8 @@ use ferry_api::local_volume;
 use ferry_client::NamespacedName;
 use ferry_linux::{beneath, mount, tree};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource,
-    Secret, Volume, VolumeMount,
+    ConfigMap, ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod,
+    ProjectedVolumeSource, Secret, SecretVolumeSource, Volume, VolumeMount,
 };
 use kube::Api;
 use tokio_util::task::TaskTracker;
@@ -216,18 +216,11 @@ impl Volumes {
             return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.config_map {
-            let optional = source.optional == Some(true);
-            let object = self.config_map(pod, &source.name, optional).await?;
-            let files =
-                payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            let files = self.config_map_files(pod, source).await?;
             return self.write(pod, directory("configmap"), files, Keep::OnDisk(work)).await;
         }
         if let Some(source) = &volume.secret {
-            let optional = source.optional == Some(true);
-            let object =
-                self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
-            let files =
-                payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            let files = self.secret_files(pod, source).await?;
             return self.write(pod, directory("secret"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.downward_api {
@@ -253,6 +246,18 @@ impl Volumes {
             return Ok(self.csi.set_up(pod, wanted, None, work).await?);
         }
         Err(Problem::NoPlugin)
+    }
+
+    async fn config_map_files(&self, pod: &Pod, source: &ConfigMapVolumeSource) -> Result<Payload, Problem> {
+        let optional = source.optional == Some(true);
+        let object = self.config_map(pod, &source.name, optional).await?;
+        Ok(payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?)
+    }
+
+    async fn secret_files(&self, pod: &Pod, source: &SecretVolumeSource) -> Result<Payload, Problem> {
+        let optional = source.optional == Some(true);
+        let object = self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
+        Ok(payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?)
     }
 
     async fn config_map(
@@ -364,11 +369,7 @@ impl Volumes {
         mounted: &mut Vec<MountedClaim>,
     ) -> Result<Mounted, Problem> {
         let client = self.client.clone().ok_or(Problem::NoServer)?;
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
-        let claim = claims.get(name).await?;
-        let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
-        let volume_name = volume_name.ok_or_else(|| Problem::Unbound(name.into()))?;
+        let (claim, volume_name) = bound_claim(&client, pod, name).await?;
         let volume = Api::<PersistentVolume>::all(client.clone()).get(&volume_name).await?;
         let spec = volume.spec.clone().unwrap_or_default();
         let is_local = spec.csi.as_ref().is_some_and(|source| source.driver == local_volume::DRIVER);
@@ -619,6 +620,20 @@ enum Keep<'a> {
     InMemory,
     /// Written on a thread of its own, among these.
     OnDisk(&'a TaskTracker),
+}
+
+/// A claim of the pod's namespace, with the name of the volume that it is bound to.
+async fn bound_claim(
+    client: &kube::Client,
+    pod: &Pod,
+    name: &str,
+) -> Result<(PersistentVolumeClaim, String), Problem> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
+    let claim = claims.get(name).await?;
+    let is_bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| is_bound);
+    let volume = volume.ok_or_else(|| Problem::Unbound(name.into()))?;
+    Ok((claim, volume))
 }
 
 /// Files and mounts on a thread that may block; counted among `work` until it is done.

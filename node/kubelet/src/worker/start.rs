@@ -37,6 +37,15 @@ pub(super) fn held(reason: &str, message: String) -> Held {
     (StartFailure { reason: reason.into(), message }, TRY_AGAIN)
 }
 
+/// What a container's configuration is made from, beside its pod.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    volumes: &'a MountedVolumes,
+    image_volumes: &'a ImageVolumes,
+    image: &'a Present,
+    restart_count: u32,
+}
+
 impl Worker {
     pub(super) async fn start_container(
         &mut self,
@@ -63,21 +72,11 @@ impl Worker {
         let image_volumes = self.image_volumes(pod, each, &secrets, sandbox_config).await?;
 
         let restart_count = self.restart_count(orders, name, runtime);
-        let facts = (volumes, &image_volumes, &image, restart_count);
-        let refused = |message: &str| {
-            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
-        };
-        let mut config = self.config(orders, each, runtime, facts).await.map_err(|message| {
-            refused(&message);
-            held("CreateContainerConfigError", message)
+        let facts = Facts { volumes, image_volumes: &image_volumes, image: &image, restart_count };
+        let config = self.config_with_devices(orders, each, runtime, facts).await;
+        let config = config.inspect_err(|(failure, _)| {
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {}", failure.message));
         })?;
-        let devices = volume_devices(&each.container, volumes).map_err(|message| {
-            refused(&message);
-            held("CreateContainerConfigError", message)
-        })?;
-        config.devices.extend(devices);
-        let given = self.give_devices(pod, each, &mut config).await;
-        given.inspect_err(|(failure, _)| refused(&failure.message))?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
         let created = step.instrument(self.create_container(pod, name, &sandbox.id, config, sandbox_config));
         let id = created.await.map_err(|error| {
@@ -102,6 +101,20 @@ impl Worker {
         let step = || span.enter(|| ferry_trace::span("kubelet.hook"));
         self.run_post_start(pod, each, &id, runtime, step).await?;
         Ok(id)
+    }
+
+    async fn config_with_devices(
+        &self,
+        orders: &Orders,
+        each: &ContainerOf<'_>,
+        runtime: &PodRuntime,
+        facts: Facts<'_>,
+    ) -> Result<cri::ContainerConfig, Held> {
+        let refused = |message: String| held("CreateContainerConfigError", message);
+        let mut config = self.config(orders, each, runtime, facts).await.map_err(refused)?;
+        config.devices.extend(volume_devices(&each.container, facts.volumes).map_err(refused)?);
+        self.give_devices(&orders.pod, each, &mut config).await?;
+        Ok(config)
     }
 
     /// Runs the container's postStart hook, if it has one; a container whose hook fails is stopped.
@@ -249,7 +262,7 @@ impl Worker {
         orders: &Orders,
         each: &ContainerOf<'_>,
         runtime: &PodRuntime,
-        (volumes, image_volumes, image, restart_count): (&MountedVolumes, &ImageVolumes, &Present, u32),
+        Facts { volumes, image_volumes, image, restart_count }: Facts<'_>,
     ) -> Result<cri::ContainerConfig, String> {
         let pod = &orders.pod;
         let context = &self.context;

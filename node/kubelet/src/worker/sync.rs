@@ -128,13 +128,11 @@ impl Worker {
             if pod::is_terminal(status.phase.as_deref()) {
                 return Ok(Synced::Finished);
             }
-            let deadline = match self.deadline() {
-                Some(left) if left.is_zero() => {
-                    self.ending = Some(past_deadline());
-                    return Ok(Synced::Finished);
-                }
-                deadline => deadline,
-            };
+            let deadline = self.deadline();
+            if deadline.is_some_and(|left| left.is_zero()) {
+                self.ending = Some(past_deadline());
+                return Ok(Synced::Finished);
+            }
             if !pod::uses_host_network(pod)
                 && let Some(problem) = self.context.network_problem.read().clone()
             {
@@ -241,20 +239,7 @@ impl Worker {
             if plan.kill_pod {
                 self.stop_everything(orders, &runtime).await?;
             }
-            let handler = self.runtime_handler(pod).await?;
-            let mut span = ferry_trace::span("kubelet.sandbox");
-            span.object("pods", pod::namespace(pod), pod::name(pod));
-            let made = span.in_scope(self.run_sandbox(pod, &sandbox_config, &handler)).await;
-            metrics::sandbox_started(made.is_ok());
-            let sandbox = made.inspect_err(|error| {
-                span.fail(error);
-            });
-            let sandbox = sandbox.map_err(Error::Sandbox)?;
-            if let Some(directory) = &self.context.config.cni_trace_dir {
-                use ferry_trace::handoff::{PLUGIN, collect};
-                collect(directory, &sandbox, span.context(), PLUGIN);
-            }
-            drop(span);
+            let sandbox = self.start_sandbox(pod, &sandbox_config).await?;
             runtime = if plan.kill_pod {
                 self.look().await?
             } else {
@@ -264,11 +249,49 @@ impl Worker {
             };
             self.show(orders, &runtime);
         }
+        let (started, held) = self.start_containers(orders, plan, &runtime, &sandbox_config, volumes).await;
+        match held {
+            Some(wait) => Ok(Carried::Held(wait)),
+            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
+            // of those that ran before, some may have been collected
+            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
+            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
+        }
+    }
+
+    /// Starts a sandbox and gives its id.
+    async fn start_sandbox(&mut self, pod: &Pod, config: &cri::PodSandboxConfig) -> Result<String, Error> {
+        let handler = self.runtime_handler(pod).await?;
+        let mut span = ferry_trace::span("kubelet.sandbox");
+        span.object("pods", pod::namespace(pod), pod::name(pod));
+        let made = span.in_scope(self.run_sandbox(pod, config, &handler)).await;
+        metrics::sandbox_started(made.is_ok());
+        let sandbox = made.inspect_err(|error| {
+            span.fail(error);
+        });
+        let sandbox = sandbox.map_err(Error::Sandbox)?;
+        if let Some(directory) = &self.context.config.cni_trace_dir {
+            use ferry_trace::handoff::{PLUGIN, collect};
+            collect(directory, &sandbox, span.context(), PLUGIN);
+        }
+        Ok(sandbox)
+    }
+
+    /// Starts what the plan wants started: the ids of those that did start, and when the first of the others may be
+    /// tried again.
+    async fn start_containers(
+        &mut self,
+        orders: &Orders,
+        plan: &Plan,
+        runtime: &PodRuntime,
+        sandbox_config: &cri::PodSandboxConfig,
+        volumes: &volumes::MountedVolumes,
+    ) -> (Vec<String>, Option<Duration>) {
         let mut held: Option<Duration> = None;
         let mut started = Vec::new();
         for name in &plan.start {
-            let Some(each) = pod::find_container(pod, name) else { continue };
-            let start = self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await;
+            let Some(each) = pod::find_container(&orders.pod, name) else { continue };
+            let start = self.start_container(orders, &each, runtime, sandbox_config, volumes).await;
             metrics::container_started(
                 each.kind.label(),
                 start.as_ref().err().map(|(failure, _)| failure.reason.as_str()),
@@ -284,13 +307,7 @@ impl Worker {
                 }
             }
         }
-        match held {
-            Some(wait) => Ok(Carried::Held(wait)),
-            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
-            // of those that ran before, some may have been collected
-            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
-            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
-        }
+        (started, held)
     }
 
     /// What the runtime has after containers were started in the sandbox.
