@@ -229,6 +229,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Wiring: makes each part and hands it what it needs of the others.
     pub(crate) fn new(
         client: Option<kube::Client>,
         config: Config,

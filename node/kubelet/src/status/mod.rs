@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod::{self, ContainerKind};
@@ -86,28 +88,7 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         (_, Some(ending)) if ending.failed => Phase::Failed,
         _ => computed,
     };
-    let sandbox = facts.runtime.sandbox();
-    let condition_facts = conditions::Facts {
-        pod,
-        phase,
-        init: &init,
-        regular: &regular,
-        sandbox_ready: sandbox
-            .is_some_and(|sandbox| sandbox.ready && (sandbox.host_network || !sandbox.ips.is_empty())),
-        now: facts.now,
-    };
-    let mut conditions = conditions::conditions(&condition_facts, old);
-    if facts.ending.is_none() && !facts.terminating {
-        for condition in conditions::of_resize(&facts.resize, &condition_facts, old) {
-            conditions::put(&mut conditions, condition);
-        }
-    }
-    if let Some(ending) = facts.ending
-        && let Some(condition) = disrupted(facts, ending, old)
-    {
-        conditions::put(&mut conditions, condition);
-    }
-
+    let conditions = conditions_of(facts, phase, (&init, &regular), old);
     let host_ips: Vec<String> = facts.host_ips.iter().map(IpAddr::to_string).collect();
     let pod_ips = pod_ips(facts, &host_ips, old);
     // of a pod that was turned away, "creating" would be a lie
@@ -139,6 +120,37 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         allocated_resources: pod::spec(pod).resources.as_ref().and_then(|whole| whole.requests.clone()),
         ..PodStatus::default()
     }
+}
+
+fn conditions_of(
+    facts: &Facts<'_>,
+    phase: Phase,
+    (init, regular): (&[ContainerStatus], &[ContainerStatus]),
+    old: &PodStatus,
+) -> Vec<PodCondition> {
+    let pod = facts.pod;
+    let sandbox = facts.runtime.sandbox();
+    let condition_facts = conditions::Facts {
+        pod,
+        phase,
+        init,
+        regular,
+        sandbox_ready: sandbox
+            .is_some_and(|sandbox| sandbox.ready && (sandbox.host_network || !sandbox.ips.is_empty())),
+        now: facts.now,
+    };
+    let mut conditions = conditions::conditions(&condition_facts, old);
+    if facts.ending.is_none() && !facts.terminating {
+        for condition in conditions::of_resize(&facts.resize, &condition_facts, old) {
+            conditions::put(&mut conditions, condition);
+        }
+    }
+    if let Some(ending) = facts.ending
+        && let Some(condition) = disrupted(facts, ending, old)
+    {
+        conditions::put(&mut conditions, condition);
+    }
+    conditions
 }
 
 /// The condition of a pod that was ended from outside, as it was first told.

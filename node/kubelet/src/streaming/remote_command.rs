@@ -73,7 +73,6 @@ where
         }
         channels::close(&mut to_client).await;
     });
-
     let runtime = match open(url, wanted).await {
         Ok(runtime) => runtime,
         Err(problem) => {

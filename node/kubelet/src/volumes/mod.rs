@@ -38,6 +38,7 @@ use k8s_openapi::api::core::v1::{
 use kube::Api;
 use tokio_util::task::TaskTracker;
 
+use crate::blocking::blocking;
 use crate::downward;
 use crate::objects::{self, Objects};
 use crate::pod;
@@ -206,13 +207,13 @@ impl Volumes {
                 .join(&volume.name)
         };
         if let Some(source) = &volume.empty_dir {
-            let path = directory("empty-dir");
-            empty_dir(pod, source, &path)?;
+            let made = EmptyDir::of(pod, source, directory("empty-dir"));
+            let path = made.path.clone();
+            blocking(work, move || made.make()).await?;
             return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.host_path {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            let path = host_path(&source.path, source.type_.as_deref().unwrap_or_default(), work).await?;
             return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.config_map {
@@ -385,15 +386,12 @@ impl Volumes {
             return Ok(one);
         }
         let path = if let Some(source) = &spec.host_path {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            let path = host_path(&source.path, source.type_.as_deref().unwrap_or_default(), work).await?;
             // a volume on the host is made when first used
-            fs::create_dir_all(&path).map_err(io("making the volume's directory"))?;
+            tokio::fs::create_dir_all(&path).await.map_err(io("making the volume's directory"))?;
             path
         } else if let Some(source) = &spec.local {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, "Directory")?;
-            path
+            host_path(&source.path, "Directory", work).await?
         } else if is_local {
             self.local.set_up(&client, pod, &claim, &volume, work).await?
         } else {
@@ -424,42 +422,25 @@ impl Volumes {
 
     /// What a container mounts of a volume: the whole, or a part of it, opened
     /// so that no link in it can lead elsewhere.
-    pub fn sub_path(
+    pub async fn sub_path(
         &self,
-        pod: &Pod,
-        container: &str,
-        index: usize,
-        volume_mount: &VolumeMount,
+        (pod, container): (&Pod, &str),
+        (index, volume_mount): (usize, &VolumeMount),
         volume: &Mounted,
         sub_path: &str,
+        work: &TaskTracker,
     ) -> io::Result<PathBuf> {
         if Path::new(sub_path).is_absolute() || sub_path.split('/').any(|part| part == "..") {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "subPath must stay within the volume"));
         }
-        let part = Path::new(sub_path);
-        let opened = match beneath::open_beneath(&volume.path, part) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
-                make_as_open(&volume.path, part)?
-            }
-            opened => opened?,
-        };
         let target = self
             .pod_dir(pod::uid(pod))
             .join("volume-subpaths")
             .join(&volume_mount.name)
             .join(container)
             .join(index.to_string());
-        mount::unmount(&target)?;
-        let is_directory = fs::metadata(format!("/proc/self/fd/{}", opened.as_raw_fd()))?.is_dir();
-        if is_directory {
-            fs::create_dir_all(&target)?;
-        } else {
-            if let Some(parent) = target.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::OpenOptions::new().create(true).append(true).open(&target)?;
-        }
-        mount::bind_open(&opened, &target)?;
+        let (volume, part, at) = (volume.clone(), PathBuf::from(sub_path), target.clone());
+        blocking(work, move || bind_part(&volume, &part, &at)).await?;
         Ok(target)
     }
 
@@ -510,8 +491,39 @@ impl Volumes {
     }
 }
 
+/// A path of the node, which is what the volume says it is.
+async fn host_path(path: &str, kind: &str, work: &TaskTracker) -> Result<PathBuf, Problem> {
+    let path = PathBuf::from(path);
+    if !kind.is_empty() {
+        let (path, kind) = (path.clone(), kind.to_owned());
+        blocking(work, move || host_path::prepare(&path, &kind)).await?;
+    }
+    Ok(path)
+}
+
 fn directory_at(path: PathBuf, read_only: bool) -> Mounted {
     Mounted { path, read_only, is_block: false }
+}
+
+/// Mounts a part of a volume, which is made where it is missing.
+fn bind_part(volume: &Mounted, part: &Path, target: &Path) -> io::Result<()> {
+    let opened = match beneath::open_beneath(&volume.path, part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
+            make_as_open(&volume.path, part)?
+        }
+        opened => opened?,
+    };
+    mount::unmount(target)?;
+    let is_directory = fs::metadata(format!("/proc/self/fd/{}", opened.as_raw_fd()))?.is_dir();
+    if is_directory {
+        fs::create_dir_all(target)?;
+    } else {
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::OpenOptions::new().create(true).append(true).open(target)?;
+    }
+    mount::bind_open(&opened, target)
 }
 
 /// Makes the directories of a path below a volume, as open as the volume itself: whoever may write there may write
@@ -547,29 +559,47 @@ fn unmount_all(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn empty_dir(pod: &Pod, source: &EmptyDirVolumeSource, path: &Path) -> Result<(), Problem> {
-    let new = !path.exists();
-    if new {
-        fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
+/// A directory that lives as long as its pod.
+struct EmptyDir {
+    path: PathBuf,
+    in_memory: bool,
+    memory_size: Option<u64>,
+    group: Option<u32>,
+}
+
+impl EmptyDir {
+    fn of(pod: &Pod, source: &EmptyDirVolumeSource, path: PathBuf) -> Self {
+        Self {
+            path,
+            in_memory: source.medium.as_deref() == Some("Memory"),
+            memory_size: memory_size(pod, source),
+            group: fs_group(pod),
+        }
     }
-    if source.medium.as_deref() == Some("Memory")
-        && !mount::has_own_file_system(path).map_err(io("looking at the volume"))?
-    {
-        mount::tmpfs(path, memory_size(pod, source)).map_err(io("mounting a memory file system"))?;
-    } else if !new {
-        return Ok(());
+
+    fn make(&self) -> Result<(), Problem> {
+        let path = &*self.path;
+        let new = !path.exists();
+        if new {
+            fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
+        }
+        if self.in_memory && !mount::has_own_file_system(path).map_err(io("looking at the volume"))? {
+            mount::tmpfs(path, self.memory_size).map_err(io("mounting a memory file system"))?;
+        } else if !new {
+            return Ok(());
+        }
+        // a memory file system is open to all as it is, with the bit that keeps users from removing each other's files
+        let mode = fs::metadata(path).map_err(io("looking at the volume"))?.permissions().mode();
+        if mode & 0o777 != 0o777 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777))
+                .map_err(io("opening the volume to all"))?;
+        }
+        if let Some(group) = self.group {
+            ownership::give_to_group(path, group, false, ChangePolicy::Always)
+                .map_err(io("giving the volume to its group"))?;
+        }
+        Ok(())
     }
-    // a memory file system is open to all as it is, with the bit that keeps users from removing each other's files
-    let mode = fs::metadata(path).map_err(io("looking at the volume"))?.permissions().mode();
-    if mode & 0o777 != 0o777 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o777))
-            .map_err(io("opening the volume to all"))?;
-    }
-    if let Some(group) = fs_group(pod) {
-        ownership::give_to_group(path, group, false, ChangePolicy::Always)
-            .map_err(io("giving the volume to its group"))?;
-    }
-    Ok(())
 }
 
 /// Memory a volume may take: what it says, and no more than the pod may use.
@@ -636,16 +666,6 @@ async fn bound_claim(
     Ok((claim, volume))
 }
 
-/// Files and mounts on a thread that may block; counted among `work` until it is done.
-async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T + Send + 'static) -> T {
-    match work.spawn_blocking(act).await {
-        Ok(value) => value,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // cancelled: the process is ending, and so is whoever waits here
-        Err(_) => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -675,7 +695,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let path = folder.path().join("volume");
         let source = EmptyDirVolumeSource { medium: Some("Memory".into()), ..Default::default() };
-        if let Err(problem) = empty_dir(&pod(serde_json::json!({"fsGroup": 123})), &source, &path) {
+        if let Err(problem) =
+            EmptyDir::of(&pod(serde_json::json!({"fsGroup": 123})), &source, path.clone()).make()
+        {
             return ferry_skip::missing(&format!("the right to mount: {problem:?}"));
         }
         let mode = fs::metadata(&path).expect("it is there").permissions().mode() & 0o7777;

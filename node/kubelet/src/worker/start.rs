@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use ferry_client::{EventType, NamespacedName};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret, VolumeMount};
 use tokio::fs;
 use tokio::time::Instant;
 
 use super::block_devices::volume_devices;
 use super::image_volumes::{self, ImageVolumes};
 use super::{Orders, Worker};
+use crate::cpu_manager::CpuSet;
 use crate::cri;
 use crate::env::{self, Addresses};
 use crate::hooks;
@@ -290,7 +291,7 @@ impl Worker {
         )
         .await
         .map_err(|error| error.to_string())?;
-        let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment)?;
+        let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment).await?;
         let own = self.own_mounts(pod, each, &pod_ips, restart_count, &mounts).await;
         mounts.extend(own.map_err(|error| error.to_string())?);
         let target_id = each
@@ -298,7 +299,7 @@ impl Worker {
             .as_ref()
             .and_then(|target| runtime.current_container(target))
             .map(|target| target.id.clone());
-        let cpuset = context.cpus.allocate(pod, &each.container).map_err(|error| error.to_string())?;
+        let cpuset = self.allocate_cpus(orders, &each.container).await?;
         container_config(container_config::Facts {
             pod,
             each,
@@ -317,7 +318,13 @@ impl Worker {
         .map_err(|error| error.to_string())
     }
 
-    fn volume_mounts(
+    async fn allocate_cpus(&self, orders: &Orders, container: &Container) -> Result<Option<CpuSet>, String> {
+        let (pod, container) = (orders.pod.clone(), container.clone());
+        let allocated = self.on_node(move |context, _| context.cpus.allocate(&pod, &container)).await;
+        allocated.map_err(|error| error.to_string())
+    }
+
+    async fn volume_mounts(
         &self,
         pod: &Pod,
         each: &ContainerOf<'_>,
@@ -343,22 +350,12 @@ impl Worker {
                     wanted.name
                 ));
             }
-            let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
-                (Some(path), _) if !path.is_empty() => Some(path.clone()),
-                (_, Some(expression)) if !expression.is_empty() => {
-                    let expanded = environment.expand(expression);
-                    if expanded.contains("$(") {
-                        return Err(format!("missing value for \"{expression}\""));
-                    }
-                    Some(expanded)
-                }
-                _ => None,
-            };
-            let host_path = match sub_path {
+            let host_path = match sub_path(wanted, environment)? {
                 Some(sub_path) => self
                     .context
                     .volumes
-                    .sub_path(pod, &each.container.name, index, wanted, volume, &sub_path)
+                    .sub_path((pod, &each.container.name), (index, wanted), volume, &sub_path, &self.work)
+                    .await
                     .map_err(|error| {
                         format!(
                             "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {error}",
@@ -439,6 +436,21 @@ impl Worker {
         if let Err(error) = linked.await {
             tracing::debug!(%error, "log not linked");
         }
+    }
+}
+
+/// The part of a volume that is mounted; `None` for all of it.
+fn sub_path(wanted: &VolumeMount, environment: &env::Environment) -> Result<Option<String>, String> {
+    match (&wanted.sub_path, &wanted.sub_path_expr) {
+        (Some(path), _) if !path.is_empty() => Ok(Some(path.clone())),
+        (_, Some(expression)) if !expression.is_empty() => {
+            let expanded = environment.expand(expression);
+            if expanded.contains("$(") {
+                return Err(format!("missing value for \"{expression}\""));
+            }
+            Ok(Some(expanded))
+        }
+        _ => Ok(None),
     }
 }
 

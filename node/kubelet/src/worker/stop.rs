@@ -64,7 +64,7 @@ impl Worker {
         // a stop whose grace was too long is over with its container
         self.work.wait().await;
         self.unprepare_devices().await?;
-        if self.context.device_plugins.release(&self.uid) {
+        if self.on_node(|context, uid| context.device_plugins.release(uid)).await {
             tracing::debug!(uid = self.uid, "devices are free");
         }
         let orders = self.orders.borrow().clone();
@@ -73,8 +73,8 @@ impl Worker {
         self.show(&orders, &runtime);
         self.context.volumes.tear_down_mounts(&self.uid).await?;
         self.context.cgroups.kill(&self.uid).await;
-        self.context.cgroups.remove(&self.uid)?;
-        if self.context.cpus.release(&self.uid) {
+        self.on_node(|context, uid| context.cgroups.remove(uid)).await?;
+        if self.on_node(|context, uid| context.cpus.release(uid)).await {
             tracing::debug!(uid = self.uid, "exclusive CPUs given back");
         }
         Ok(())
@@ -97,7 +97,8 @@ impl Worker {
         }
         self.context.volumes.tear_down(&self.uid).await?;
         let logs = log_directory(&self.context.config.pod_logs_dir, &orders.pod);
-        ferry_linux::tree::remove(&logs).map_err(io_error("removing the pod's logs"))?;
+        let removed = self.on_node(move |_, _| ferry_linux::tree::remove(&logs)).await;
+        removed.map_err(io_error("removing the pod's logs"))?;
         self.context.objects.unregister(&self.uid);
         self.context.images.forget(&self.uid);
         if !orders.gone && !pod::is_static(&orders.pod) {

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Orders, Worker};
+use crate::blocking::blocking;
+use crate::context::Context;
 use crate::cri;
 use crate::devices;
 use crate::metrics;
@@ -185,7 +187,7 @@ impl Worker {
             if is_first { span } else { span.unsampled() }
         };
         let as_it_runs = self.as_given(pod, runtime);
-        step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod, as_it_runs.as_ref()))?;
+        step("kubelet.cgroup").instrument(self.ensure_cgroup(pod, as_it_runs)).await?;
         step("kubelet.directories").instrument(self.make_directories(pod)).await?;
         self.context.objects.register(pod);
         let mut span = step("kubelet.volumes");
@@ -195,6 +197,20 @@ impl Worker {
         Ok(mounted.inspect_err(|error| {
             span.fail(error);
         })?)
+    }
+
+    /// Acts on files, mounts or cgroups of the node, which may block.
+    pub(super) async fn on_node<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Context, &str) -> T + Send + 'static,
+    ) -> T {
+        let (context, uid) = (self.context.clone(), self.uid.clone());
+        blocking(&self.work, move || act(&context, &uid)).await
+    }
+
+    pub(super) async fn ensure_cgroup(&self, pod: &Arc<Pod>, as_it_runs: Option<Pod>) -> Result<(), Error> {
+        let pod = pod.clone();
+        Ok(self.on_node(move |context, _| context.cgroups.ensure(&pod, as_it_runs.as_ref())).await?)
     }
 
     async fn make_directories(&self, pod: &Pod) -> Result<(), Error> {
@@ -234,7 +250,7 @@ impl Worker {
             self.prepare_devices(pod).await?;
         }
         let attempt = plan.sandbox.or_else(|| runtime.sandbox().map(|sandbox| sandbox.attempt)).unwrap_or(0);
-        let sandbox_config = self.sandbox_config(pod, attempt);
+        let sandbox_config = self.sandbox_config(pod, attempt).await;
         if plan.sandbox.is_some() {
             if plan.kill_pod {
                 self.stop_everything(orders, &runtime).await?;
@@ -320,7 +336,7 @@ impl Worker {
         Ok(runtime)
     }
 
-    pub(super) fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+    pub(super) async fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
         let config = &self.context.config;
         let (host_name, domain) = dns::host_name(pod, &config.cluster_domain, &self.context.host_name);
         sandbox_config(sandbox_config::Facts {
@@ -333,7 +349,7 @@ impl Worker {
                 pod,
                 &config.cluster_dns,
                 &config.cluster_domain,
-                &self.context.host_resolver(),
+                &self.context.host_resolver().await,
             ),
             host_name,
             domain,
