@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_text() {
+    fn a_path_finds_values_and_text_around_it_stays() {
         check("{.kind}", "List");
         check("kind={.kind}!", "kind=List!");
         check("{.items[*].name}", "one two three");
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_filters() {
+    fn ranges_repeat_their_text_and_filters_choose_items() {
         check("{range .items[*]}{.name}:{.count}{\"\\n\"}{end}done", "one:1\ntwo:20\nthree:3\ndone");
         check("{.items[?(@.name==\"two\")].count}", "20");
         check("{.items[?(@.count>2)].name}", "two three");
@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn templates_that_are_not_well_formed_are_refused_in_upstreams_words() {
         let parse = |template: &str| Template::parse(template).unwrap_err();
         assert_eq!(parse("{.kind"), "unclosed action");
         assert_eq!(parse("{end}"), "not in range, nothing to end");

@@ -88,7 +88,7 @@ fn loops_with_two_variables() {
 }
 
 #[test]
-fn libraries_of_kubernetes() {
+fn functions_of_kubernetes_libraries_give_upstreams_results() {
     holds(
         "quantity('100Mi').isLessThan(quantity('1Gi')) && quantity('1').add(quantity('500m')).sub(1) == quantity('0.5')",
     );

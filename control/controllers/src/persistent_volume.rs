@@ -122,20 +122,10 @@ fn plan(
     volumes: &[Arc<PersistentVolume>],
     class: Option<&StorageClass>,
 ) -> Plan {
-    let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|name| !name.is_empty());
+    let named =
+        claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     if let Some(name) = named {
-        let volume = volumes.iter().find(|volume| volume.name_any() == name);
-        let completed = claim.annotations().contains_key(BIND_COMPLETED);
-        return match volume.map(|volume| (volume, bond(volume, claim))) {
-            None if completed => {
-                Plan::Lost("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-            }
-            Some((_, Bond::Others)) if completed => {
-                Plan::Lost("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
-            }
-            None | Some((_, Bond::Others)) => Plan::Pending,
-            Some((volume, _)) => Plan::Bind(volume.clone()),
-        };
+        return plan_named(claim, volumes.iter().find(|volume| volume.name_any() == name));
     }
     let delays =
         class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
@@ -150,9 +140,29 @@ fn plan(
             provisioner: None,
         };
     }
-    if let Some(volume) = best_match(claim, volumes) {
-        return Plan::Bind(volume.clone());
+    match best_match(claim, volumes) {
+        Some(volume) => Plan::Bind(volume.clone()),
+        None => without_volume(claim, class),
     }
+}
+
+/// The claim names its volume, which may not be there.
+fn plan_named(claim: &PersistentVolumeClaim, volume: Option<&Arc<PersistentVolume>>) -> Plan {
+    let completed = claim.annotations().contains_key(BIND_COMPLETED);
+    match volume.map(|volume| (volume, bond(volume, claim))) {
+        None if completed => {
+            Plan::Lost("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+        }
+        Some((_, Bond::Others)) if completed => {
+            Plan::Lost("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+        }
+        None | Some((_, Bond::Others)) => Plan::Pending,
+        Some((volume, _)) => Plan::Bind(volume.clone()),
+    }
+}
+
+/// No volume fits: what the claim waits for.
+fn without_volume(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Plan {
     match class {
         Some(class) if class.provisioner != NO_PROVISIONER => Plan::Wait {
             kind: EventType::Normal,

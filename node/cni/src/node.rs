@@ -76,17 +76,7 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     loop {
         let all = nodes.list();
         let hosts: Vec<Host> = all.iter().filter_map(|node| Host::of(node)).collect();
-        let outcome = match hosts.iter().find(|host| host.name == config.node_name).cloned() {
-            Some(own) => {
-                let (config, before) = (config.clone(), installed.clone());
-                let span = ferry_trace::span("cni.network");
-                let work = move || step(&config, own, &hosts, before);
-                let done = span.in_scope(tokio::task::spawn_blocking(work)).await;
-                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-            }
-            // Not yet: the node will be told its CIDR.
-            None => Ok((installed.clone(), Vec::new())),
-        };
+        let outcome = step_in_span(&config, hosts, installed.clone()).await;
         let failed = match outcome {
             Ok((now, overlaps)) => {
                 installed = now;
@@ -117,14 +107,22 @@ pub async fn run(informers: Informers, own: Client, config: Config, shutdown: Ca
     }
 }
 
-/// One step of [`run`]: sets up what can be; says for which CIDRs it is, and what overlaps. `before`: what an earlier
-/// step set up. Blocks.
-pub fn step(
-    config: &Config,
-    own: Host,
-    hosts: &[Host],
-    before: Option<Vec<IpNet>>,
-) -> Result<(Option<Vec<IpNet>>, Vec<Overlap>), Error> {
+/// For which CIDRs the network is set up, and what overlaps.
+type Stepped = Result<(Option<Vec<IpNet>>, Vec<Overlap>), Error>;
+
+/// One [`step`], on a thread that may block. Without a host of its own the node has no CIDR yet: nothing changes.
+async fn step_in_span(config: &Arc<Config>, hosts: Vec<Host>, before: Option<Vec<IpNet>>) -> Stepped {
+    let Some(own) = hosts.iter().find(|host| host.name == config.node_name).cloned() else {
+        return Ok((before, Vec::new()));
+    };
+    let config = config.clone();
+    let work = move || step(&config, own, &hosts, before);
+    let done = ferry_trace::span("cni.network").in_scope(tokio::task::spawn_blocking(work)).await;
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// One step of [`run`]: sets up what can be. `before`: what an earlier step set up. Blocks.
+pub fn step(config: &Config, own: Host, hosts: &[Host], before: Option<Vec<IpNet>>) -> Stepped {
     let theirs = install::theirs(&config.configuration_dir, &config.cluster)
         .map_err(|source| Error::File { attempt: "reading the CNI configurations", source })?;
     // Who brings a network of their own has ways to the pods of their own too.

@@ -113,7 +113,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Upstream's defaults for a node of this name.
+    /// Upstream's defaults for a node of this name: a table.
     pub fn new(node_name: impl Into<String>) -> Self {
         let thresholds = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(signal, value)| (signal.to_string(), value.to_string())).collect()

@@ -269,7 +269,10 @@ impl File {
     }
 
     /// Says which settings were not used.
-    fn give_to(self, config: &mut Config) -> Vec<String> {
+    fn give_to(mut self, config: &mut Config) -> Vec<String> {
+        self.give_evictions(config);
+        self.give_images_and_logs(config);
+        self.give_periods(config);
         put(&mut config.address, self.address);
         put(&mut config.port, self.port);
         put(&mut config.container_runtime_endpoint, self.container_runtime_endpoint);
@@ -313,41 +316,51 @@ impl File {
         put(&mut config.system_reserved, self.system_reserved);
         put(&mut config.allowed_unsafe_sysctls, self.allowed_unsafe_sysctls);
         put(&mut config.seccomp_default, self.seccomp_default);
-        put(&mut config.eviction_hard, self.eviction_hard);
-        put(&mut config.eviction_soft, self.eviction_soft);
+        self.unused.into_keys().collect()
+    }
+
+    fn give_evictions(&mut self, config: &mut Config) {
+        put(&mut config.eviction_hard, self.eviction_hard.take());
+        put(&mut config.eviction_soft, self.eviction_soft.take());
         let grace = |said: BTreeMap<String, GoDuration>| {
             said.into_iter().map(|(signal, period)| (signal, period.0)).collect()
         };
-        put(&mut config.eviction_soft_grace_period, self.eviction_soft_grace_period.map(grace));
-        put(&mut config.eviction_minimum_reclaim, self.eviction_minimum_reclaim);
-        let seconds = self.eviction_max_pod_grace_period.map(Duration::from_secs);
+        put(&mut config.eviction_soft_grace_period, self.eviction_soft_grace_period.take().map(grace));
+        put(&mut config.eviction_minimum_reclaim, self.eviction_minimum_reclaim.take());
+        let seconds = self.eviction_max_pod_grace_period.take().map(Duration::from_secs);
         put(&mut config.eviction_max_pod_grace_period, seconds);
         put_duration(
             &mut config.eviction_pressure_transition_period,
-            self.eviction_pressure_transition_period,
+            self.eviction_pressure_transition_period.take(),
         );
-        put(&mut config.image_gc_high_threshold_percent, self.image_gc_high_threshold_percent);
-        put(&mut config.image_gc_low_threshold_percent, self.image_gc_low_threshold_percent);
-        put_duration(&mut config.image_minimum_gc_age, self.image_minimum_gc_age);
-        put(&mut config.image_verification, self.image_pull_credentials_verification_policy);
-        put(&mut config.preloaded_images_allowlist, self.preloaded_images_verification_allowlist);
+    }
+
+    fn give_images_and_logs(&mut self, config: &mut Config) {
+        put(&mut config.image_gc_high_threshold_percent, self.image_gc_high_threshold_percent.take());
+        put(&mut config.image_gc_low_threshold_percent, self.image_gc_low_threshold_percent.take());
+        put_duration(&mut config.image_minimum_gc_age, self.image_minimum_gc_age.take());
+        put(&mut config.image_verification, self.image_pull_credentials_verification_policy.take());
+        put(&mut config.preloaded_images_allowlist, self.preloaded_images_verification_allowlist.take());
         if self.serialize_image_pulls == Some(false) {
             // as many as are wanted, unless a number is said
             config.max_parallel_image_pulls = usize::from(u16::MAX);
         }
-        put(&mut config.max_parallel_image_pulls, self.max_parallel_image_pulls);
-        let size = self.container_log_max_size.map(|text| amount_of("memory", &text).max(0) as u64);
+        put(&mut config.max_parallel_image_pulls, self.max_parallel_image_pulls.take());
+        let size = self.container_log_max_size.take().map(|text| amount_of("memory", &text).max(0) as u64);
         put(&mut config.container_log_max_size, size.filter(|size| *size > 0));
-        put(&mut config.container_log_max_files, self.container_log_max_files);
-        put_duration(&mut config.sync_frequency, self.sync_frequency);
-        put_duration(&mut config.file_check_frequency, self.file_check_frequency);
-        put_duration(&mut config.node_status_update_frequency, self.node_status_update_frequency);
-        put_duration(&mut config.node_status_report_frequency, self.node_status_report_frequency);
-        let seconds = self.node_lease_duration_seconds.map(Duration::from_secs);
+        put(&mut config.container_log_max_files, self.container_log_max_files.take());
+    }
+
+    fn give_periods(&mut self, config: &mut Config) {
+        put_duration(&mut config.sync_frequency, self.sync_frequency.take());
+        put_duration(&mut config.file_check_frequency, self.file_check_frequency.take());
+        put_duration(&mut config.node_status_update_frequency, self.node_status_update_frequency.take());
+        put_duration(&mut config.node_status_report_frequency, self.node_status_report_frequency.take());
+        let seconds = self.node_lease_duration_seconds.take().map(Duration::from_secs);
         put(&mut config.node_lease_duration, seconds);
-        let period = self.crash_loop_back_off.and_then(|settings| settings.max_container_restart_period);
+        let period =
+            self.crash_loop_back_off.take().and_then(|settings| settings.max_container_restart_period);
         put_duration(&mut config.max_container_restart_period, period);
-        self.unused.into_keys().collect()
     }
 }
 

@@ -61,8 +61,8 @@ impl Context {
     }
 
     /// The node's resolver as it is now; it may change while the node runs.
-    pub fn host_resolver(&self) -> HostResolver {
-        match std::fs::read_to_string(&self.config.resolv_conf) {
+    pub async fn host_resolver(&self) -> HostResolver {
+        match tokio::fs::read_to_string(&self.config.resolv_conf).await {
             Ok(text) => HostResolver::parse(&text),
             Err(error) => {
                 tracing::warn!(file = %self.config.resolv_conf.display(), %error, "no resolver settings for pods");

@@ -4,7 +4,10 @@
 use std::collections::HashMap;
 
 use ferry_client::NamespacedName;
-use k8s_openapi::api::core::v1::{Container, Pod, Service};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    ConfigMapEnvSource, Container, EnvVarSource, Pod, SecretEnvSource, Service,
+};
 
 use crate::downward;
 use crate::objects::{self, Objects};
@@ -92,76 +95,26 @@ pub async fn environment(
     node: &downward::Node,
 ) -> Result<Environment, Error> {
     let mut environment = service_variables(pod, services);
-    let namespace = pod::namespace(pod);
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
-            match objects.config_maps.get(&NamespacedName::new(namespace, &reference.name)).await? {
-                Some(object) => {
-                    for (key, value) in object.data.iter().flatten() {
-                        environment.set(format!("{prefix}{key}"), value.clone());
-                    }
-                }
-                None if reference.optional == Some(true) => {}
-                None => return Err(Error::NotFound { kind: "configmap", name: reference.name.clone() }),
+            for (key, value) in config_map(pod, reference, objects).await? {
+                environment.set(format!("{prefix}{key}"), value);
             }
         }
         if let Some(reference) = &source.secret_ref {
-            match objects.secrets.get(&NamespacedName::new(namespace, &reference.name)).await? {
-                Some(object) => {
-                    for (key, value) in object.data.iter().flatten() {
-                        environment
-                            .set(format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
-                    }
-                }
-                None if reference.optional == Some(true) => {}
-                None => return Err(Error::NotFound { kind: "secret", name: reference.name.clone() }),
+            for (key, value) in secret(pod, reference, objects).await? {
+                environment.set(format!("{prefix}{key}"), value);
             }
         }
     }
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
-            (_, Some(from)) => {
-                if let Some(field) = &from.field_ref {
-                    Some(field_value(pod, &field.field_path, addresses)?)
-                } else if let Some(resource) = &from.resource_field_ref {
-                    Some(downward::resource(pod, Some(container), resource, node)?)
-                } else if let Some(reference) = &from.config_map_key_ref {
-                    let object =
-                        objects.config_maps.get(&NamespacedName::new(namespace, &reference.name)).await?;
-                    let found = object
-                        .as_ref()
-                        .map(|object| object.data.as_ref().and_then(|data| data.get(&reference.key)));
-                    key_value(
-                        "configmap",
-                        "ConfigMap",
-                        pod,
-                        found,
-                        &reference.name,
-                        &reference.key,
-                        reference.optional,
-                    )?
-                    .cloned()
-                } else if let Some(reference) = &from.secret_key_ref {
-                    let object =
-                        objects.secrets.get(&NamespacedName::new(namespace, &reference.name)).await?;
-                    let found = object
-                        .as_ref()
-                        .map(|object| object.data.as_ref().and_then(|data| data.get(&reference.key)));
-                    key_value(
-                        "secret",
-                        "Secret",
-                        pod,
-                        found,
-                        &reference.name,
-                        &reference.key,
-                        reference.optional,
-                    )?
-                    .map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned())
-                } else {
-                    Some(String::new())
-                }
-            }
+            (_, Some(from)) => match (&from.field_ref, &from.resource_field_ref) {
+                (Some(field), _) => Some(field_value(pod, &field.field_path, addresses)?),
+                (_, Some(resource)) => Some(downward::resource(pod, Some(container), resource, node)?),
+                _ => value_from(pod, from, objects).await?,
+            },
             (value, None) => Some(environment.expand(value.as_deref().unwrap_or_default())),
         };
         if let Some(value) = value {
@@ -169,6 +122,59 @@ pub async fn environment(
         }
     }
     Ok(environment)
+}
+
+type Variables = Vec<(String, String)>;
+
+async fn config_map(
+    pod: &Pod,
+    reference: &ConfigMapEnvSource,
+    objects: &Objects,
+) -> Result<Variables, Error> {
+    let name = NamespacedName::new(pod::namespace(pod), &reference.name);
+    match objects.config_maps.get(&name).await? {
+        Some(object) => Ok(object.data.clone().into_iter().flatten().collect()),
+        None if reference.optional == Some(true) => Ok(Variables::new()),
+        None => Err(Error::NotFound { kind: "configmap", name: reference.name.clone() }),
+    }
+}
+
+async fn secret(pod: &Pod, reference: &SecretEnvSource, objects: &Objects) -> Result<Variables, Error> {
+    let name = NamespacedName::new(pod::namespace(pod), &reference.name);
+    match objects.secrets.get(&name).await? {
+        Some(object) => {
+            let data = object.data.iter().flatten();
+            Ok(data.map(|(key, value)| (key.clone(), text_of(value))).collect())
+        }
+        None if reference.optional == Some(true) => Ok(Variables::new()),
+        None => Err(Error::NotFound { kind: "secret", name: reference.name.clone() }),
+    }
+}
+
+fn text_of(bytes: &ByteString) -> String {
+    String::from_utf8_lossy(&bytes.0).into_owned()
+}
+
+/// A variable that is a key of an object; nothing where the key is missing and may be.
+async fn value_from(pod: &Pod, from: &EnvVarSource, objects: &Objects) -> Result<Option<String>, Error> {
+    let namespace = pod::namespace(pod);
+    if let Some(reference) = &from.config_map_key_ref {
+        let object = objects.config_maps.get(&NamespacedName::new(namespace, &reference.name)).await?;
+        let found =
+            object.as_ref().map(|object| object.data.as_ref().and_then(|data| data.get(&reference.key)));
+        let (name, key) = (&reference.name, &reference.key);
+        let value = key_value("configmap", "ConfigMap", pod, found, name, key, reference.optional)?;
+        return Ok(value.cloned());
+    }
+    if let Some(reference) = &from.secret_key_ref {
+        let object = objects.secrets.get(&NamespacedName::new(namespace, &reference.name)).await?;
+        let found =
+            object.as_ref().map(|object| object.data.as_ref().and_then(|data| data.get(&reference.key)));
+        let (name, key) = (&reference.name, &reference.key);
+        let value = key_value("secret", "Secret", pod, found, name, key, reference.optional)?;
+        return Ok(value.map(text_of));
+    }
+    Ok(Some(String::new()))
 }
 
 /// A key of an object: its value, nothing where it is optional, or why not.

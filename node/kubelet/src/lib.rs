@@ -18,6 +18,7 @@
 
 pub mod admit;
 pub mod backoff;
+mod blocking;
 pub mod cgroups;
 pub mod config;
 pub mod config_file;

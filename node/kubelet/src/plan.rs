@@ -185,25 +185,8 @@ fn initialise(
         let record = runtime.current_container(&container.name);
         let passed = initialised || furthest.is_some_and(|furthest| index < furthest);
         if pod::is_sidecar(container) {
-            match record.filter(|record| record.state == State::Running) {
-                None => {
-                    kill_if_unknown(record, plan);
-                    plan.start.push(container.name.clone());
-                    if !passed {
-                        return Initialisation::Going;
-                    }
-                }
-                Some(record) => {
-                    if let Some(kill) = must_be_killed(container, record, probed, resized) {
-                        plan.kill.push(kill);
-                        plan.start.push(container.name.clone());
-                    } else if !passed
-                        && container.startup_probe.is_some()
-                        && probed.startup(&record.id) != Some(Verdict::Success)
-                    {
-                        return Initialisation::Going;
-                    }
-                }
+            if !sidecar_is_ready(container, record, probed, resized, plan) && !passed {
+                return Initialisation::Going;
             }
             continue;
         }
@@ -229,6 +212,27 @@ fn initialise(
         }
     }
     Initialisation::Done
+}
+
+/// Plans a sidecar; says whether the next container need not wait for it.
+fn sidecar_is_ready(
+    container: &k8s_openapi::api::core::v1::Container,
+    record: Option<&Container>,
+    probed: &dyn Probed,
+    resized: &HashSet<String>,
+    plan: &mut Plan,
+) -> bool {
+    let Some(running) = record.filter(|record| record.state == State::Running) else {
+        kill_if_unknown(record, plan);
+        plan.start.push(container.name.clone());
+        return false;
+    };
+    if let Some(kill) = must_be_killed(container, running, probed, resized) {
+        plan.kill.push(kill);
+        plan.start.push(container.name.clone());
+        return true;
+    }
+    container.startup_probe.is_none() || probed.startup(&running.id) == Some(Verdict::Success)
 }
 
 /// Plans the regular containers; says whether any keeps running.

@@ -183,6 +183,40 @@ async fn sandbox_image(runtime: &cri::Client) -> Option<String> {
     (!name.is_empty()).then(|| name.to_string())
 }
 
+/// The pods, as soon as they are there: workers are woken through it, and it is made before them.
+type Table = Arc<Mutex<Option<Pods>>>;
+
+fn wake_through(table: &Table) -> Arc<impl Fn(&HashSet<String>) + Send + Sync + use<>> {
+    let table = table.clone();
+    Arc::new(move |uids: &HashSet<String>| {
+        if let Some(pods) = &*table.lock() {
+            uids.iter().for_each(|uid| pods.wake(uid));
+        }
+    })
+}
+
+fn volumes(
+    config: &Config,
+    client: Option<&kube::Client>,
+    objects: &Arc<Objects>,
+    events: &Recorder,
+    node: &NodeStatusSource,
+) -> Result<Volumes, Error> {
+    let tokens = Arc::new(Tokens::new(client.cloned()));
+    let csi = Csi::new(csi::Config {
+        root_dir: &config.root_dir,
+        node_name: &config.node_name,
+        client: client.cloned(),
+        tokens: tokens.clone(),
+        events: events.clone(),
+        node: node.seen.subscribe(),
+        in_use: node.volumes_in_use.clone(),
+    });
+    let csi = Arc::new(csi.map_err(Error::Volumes)?);
+    let local = LocalVolumes::new(&config.root_dir, &config.node_name, events.clone());
+    Ok(Volumes::new(config.root_dir.clone(), client.cloned(), objects.clone(), tokens, local, csi))
+}
+
 pub(crate) struct Parts {
     pub(crate) context: Arc<Context>,
     pub(crate) node: Arc<NodeStatusSource>,
@@ -195,6 +229,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Wiring: makes each part and hands it what it needs of the others.
     pub(crate) fn new(
         client: Option<kube::Client>,
         config: Config,
@@ -214,14 +249,8 @@ impl Parts {
             events.as_ref().map_or_else(Recorder::silent, |events| events.host_recorder("kubelet"));
         let informers = client.clone().map(|client| Informers::new(client, shutdown.clone()));
 
-        // workers are woken through the table, which is made after what wakes them
-        let table: Arc<Mutex<Option<Pods>>> = Arc::default();
-        let woken = table.clone();
-        let wake = Arc::new(move |uids: &HashSet<String>| {
-            if let Some(pods) = &*woken.lock() {
-                uids.iter().for_each(|uid| pods.wake(uid));
-            }
-        });
+        let table: Table = Arc::default();
+        let wake = wake_through(&table);
         let devices = Arc::new(Devices::new(client.clone(), &config.root_dir, wake.clone())?);
         let device_plugins = Arc::new(DevicePlugins::new(&config.root_dir, wake.clone())?);
         let objects = Arc::new(Objects::new(client.clone(), shutdown.clone(), wake));
@@ -246,27 +275,10 @@ impl Parts {
             seen: watch::Sender::new(None),
             volumes_in_use: InUse::default(),
         });
-        let tokens = Arc::new(Tokens::new(client.clone()));
-        let csi = Csi::new(csi::Config {
-            root_dir: &config.root_dir,
-            node_name: &config.node_name,
-            client: client.clone(),
-            tokens: tokens.clone(),
-            events: recorder.clone(),
-            node: node.seen.subscribe(),
-            in_use: node.volumes_in_use.clone(),
-        });
-        let csi = Arc::new(csi.map_err(Error::Volumes)?);
+        let volumes = volumes(&config, client.as_ref(), &objects, &recorder, &node)?;
         let context = Arc::new(Context {
             images: images(&config, &runtime, client.as_ref()),
-            volumes: Volumes::new(
-                config.root_dir.clone(),
-                client.clone(),
-                objects.clone(),
-                tokens,
-                LocalVolumes::new(&config.root_dir, &config.node_name, recorder.clone()),
-                csi,
-            ),
+            volumes,
             services: informers.as_ref().map(|informers| informers.of::<Service>()),
             seen: Seen::default(),
             writer: Writer::new(client.clone()),

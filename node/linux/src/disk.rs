@@ -28,11 +28,6 @@ pub fn space(path: &Path) -> io::Result<Space> {
     })
 }
 
-/// Whether two paths are on one file system.
-pub fn same_file_system(left: &Path, right: &Path) -> io::Result<bool> {
-    Ok(fs::metadata(left)?.dev() == fs::metadata(right)?.dev())
-}
-
 /// Bytes on disk and inodes under a directory, staying on its file system.
 /// What disappears while looking counts nothing.
 pub fn usage(directory: &Path) -> (u64, u64) {

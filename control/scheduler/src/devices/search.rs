@@ -212,16 +212,7 @@ impl<'s> Search<'s> {
             };
         };
         if !chosen && wanted.alternatives.len() > 1 {
-            let mut all_too_many = true;
-            for alternative in 0..wanted.alternatives.len() {
-                match self.next(At { alternative, ..at }, true, Position::default()) {
-                    Ok(true) => return Ok(true),
-                    Ok(false) => all_too_many = false,
-                    Err(Stop::TooManyDevices) => {}
-                    Err(failed) => return Err(failed),
-                }
-            }
-            return if all_too_many { Err(Stop::TooManyDevices) } else { Ok(false) };
+            return self.next_of_alternatives(at, wanted.alternatives.len());
         }
         let request = &wanted.alternatives[at.alternative];
         let all = self.all.get(&(at.claim, at.request, at.alternative));
@@ -250,33 +241,61 @@ impl<'s> Search<'s> {
                 }
             };
         }
-        let pools = self.pools;
-        for (pool_number, pool) in pools.iter().enumerate().skip(start.pool) {
-            let first_slice = if pool_number == start.pool { start.slice } else { 0 };
-            for (slice_number, slice) in pool.slices.iter().enumerate().skip(first_slice) {
-                let is_start = pool_number == start.pool && slice_number == start.slice;
-                let first_device = if is_start { start.device } else { 0 };
-                for device_number in first_device..slice.devices.len() {
-                    let place = Position { pool: pool_number, slice: slice_number, device: device_number };
-                    self.steps += 1;
-                    if self.steps > MAX_STEPS {
-                        return Err(Stop::Failed(Failure::TooManySteps));
-                    }
-                    let device = &slice.devices[device_number];
-                    if self.is_in_use(at, request, device)
-                        || !self.is_selected(at, request, place).map_err(Stop::Failed)?
-                        || !self.has_capacity(request, device)
-                    {
-                        continue;
-                    }
-                    let Some(undo) = self.take(at, request, place, false)? else { continue };
-                    match self.next(following, chosen, Position { device: device_number + 1, ..place }) {
-                        Ok(true) => return Ok(true),
-                        Ok(false) => self.give_back(at, request, place, undo),
-                        Err(stop) => {
-                            self.give_back(at, request, place, undo);
-                            return Err(stop);
-                        }
+        self.next_of_pools(at, chosen, request, start)
+    }
+
+    /// Tries each alternative of a request in turn.
+    fn next_of_alternatives(&mut self, at: At, alternatives: usize) -> Result<bool, Stop> {
+        let mut all_too_many = true;
+        for alternative in 0..alternatives {
+            match self.next(At { alternative, ..at }, true, Position::default()) {
+                Ok(true) => return Ok(true),
+                Ok(false) => all_too_many = false,
+                Err(Stop::TooManyDevices) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        if all_too_many { Err(Stop::TooManyDevices) } else { Ok(false) }
+    }
+
+    /// Tries each device from `start` on.
+    fn next_of_pools(
+        &mut self,
+        at: At,
+        chosen: bool,
+        request: &Request,
+        start: Position,
+    ) -> Result<bool, Stop> {
+        let following = At { device: at.device + 1, ..at };
+        let (pools, mut place) = (self.pools, start);
+        while let Some(pool) = pools.get(place.pool) {
+            let Some(slice) = pool.slices.get(place.slice) else {
+                place = Position { pool: place.pool + 1, ..Position::default() };
+                continue;
+            };
+            let Some(device) = slice.devices.get(place.device) else {
+                place = Position { slice: place.slice + 1, device: 0, ..place };
+                continue;
+            };
+            let after = Position { device: place.device + 1, ..place };
+            let this = std::mem::replace(&mut place, after);
+            self.steps += 1;
+            if self.steps > MAX_STEPS {
+                return Err(Stop::Failed(Failure::TooManySteps));
+            }
+            if self.is_in_use(at, request, device)
+                || !self.is_selected(at, request, this).map_err(Stop::Failed)?
+                || !self.has_capacity(request, device)
+            {
+                continue;
+            }
+            let Some(undo) = self.take(at, request, this, false)? else { continue };
+            match self.next(following, chosen, after) {
+                Ok(true) => return Ok(true),
+                other => {
+                    self.give_back(at, request, this, undo);
+                    if other.is_err() {
+                        return other;
                     }
                 }
             }

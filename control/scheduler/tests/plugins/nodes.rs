@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::world::{World, asks};
 
 #[test]
-fn node_name() {
+fn a_pod_that_names_its_node_fits_there_alone() {
     let world = World::of(&[("a", json!({})), ("b", json!({}))]);
     let reason = "node(s) didn't match the requested node name";
     world.check("NodeName", json!({}), "a b", reason);
@@ -15,7 +15,7 @@ fn node_name() {
 }
 
 #[test]
-fn node_unschedulable() {
+fn a_cordoned_node_takes_pods_that_tolerate_it() {
     let world = World::of(&[("a", json!({})), ("b", json!({"spec": {"unschedulable": true}}))]);
     let reason = "node(s) were unschedulable";
     let tolerates = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
@@ -27,7 +27,7 @@ fn node_unschedulable() {
 }
 
 #[test]
-fn node_declared_features() {
+fn a_pod_fits_nodes_that_declare_what_it_needs() {
     let declares = |features: &[&str]| json!({"status": {"declaredFeatures": features}});
     let world = World::of(&[
         ("a", json!({})),
@@ -44,7 +44,7 @@ fn node_declared_features() {
 }
 
 #[test]
-fn node_ports() {
+fn a_host_port_is_taken_once_for_each_address_and_protocol() {
     let port = |port: u16, ip: &str, protocol: &str| {
         let port = json!({"containerPort": 1, "hostPort": port, "hostIP": ip, "protocol": protocol});
         json!({"spec": {"containers": [{"name": "c", "ports": [port]}]}})
@@ -61,7 +61,7 @@ fn node_ports() {
 }
 
 #[test]
-fn node_affinity() {
+fn affinity_chooses_nodes_by_labels_and_fields() {
     let labels = |zone: &str, size: &str| json!({"metadata": {"labels": {"zone": zone, "size": size}}});
     let world = World::of(&[("a", labels("x", "3")), ("b", labels("y", "30")), ("c", json!({}))]);
     let reason = "node(s) didn't match Pod's node affinity/selector";
@@ -98,7 +98,7 @@ fn node_affinity() {
 }
 
 #[test]
-fn taint_toleration() {
+fn taints_keep_pods_away_that_do_not_tolerate_them() {
     let tainted = |effect: &str| json!({"spec": {"taints": [{"key": "k", "value": "v", "effect": effect}]}});
     let world = World::of(&[
         ("a", json!({})),
@@ -118,7 +118,7 @@ fn taint_toleration() {
 }
 
 #[test]
-fn node_resources_fit() {
+fn requests_fit_into_what_a_node_has_left() {
     let world = World::of(&[
         ("a", json!({})),
         ("b", json!({"status": {"allocatable": {"cpu": "8", "pods": "1"}}})),
@@ -165,7 +165,7 @@ fn node_resources_balanced_allocation() {
 }
 
 #[test]
-fn image_locality() {
+fn a_node_that_has_the_image_scores_higher() {
     let images = |size: i64| json!({"status": {"images": [{"names": ["web:latest"], "sizeBytes": size}]}});
     let mb = 1024 * 1024;
     let world = World::of(&[("a", images(600 * mb)), ("b", images(10 * mb)), ("c", json!({}))]);

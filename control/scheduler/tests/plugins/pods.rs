@@ -30,7 +30,7 @@ fn required(which: &str, terms: &[Value]) -> Value {
 }
 
 #[test]
-fn inter_pod_affinity() {
+fn pods_are_placed_beside_others_or_away_from_them() {
     let plugin = "InterPodAffinity";
     let world = world().on("b", labelled("db")).on("c", labelled("web"));
     let reason = "node(s) didn't match pod affinity rules";
@@ -101,7 +101,7 @@ fn spread(more: Value) -> Value {
 }
 
 #[test]
-fn pod_topology_spread() {
+fn pods_spread_over_topologies_up_to_the_skew() {
     let plugin = "PodTopologySpread";
     let skewed = "node(s) didn't match pod topology spread constraints";
     let missing = "node(s) didn't match pod topology spread constraints (missing required label)";

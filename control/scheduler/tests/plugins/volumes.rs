@@ -40,7 +40,7 @@ fn local(name: &str, class: &str, size: &str, zone: &str) -> Value {
 }
 
 #[test]
-fn volume_binding() {
+fn a_pod_fits_where_its_claims_can_be_bound() {
     let plugin = "VolumeBinding";
     let nodes = || World::of(&[("a", in_zone("x")), ("b", in_zone("y"))]);
     nodes().check(plugin, json!({}), "a b", "");
@@ -116,7 +116,7 @@ fn a_volume_is_made_where_its_driver_has_room() {
 }
 
 #[test]
-fn volume_zone() {
+fn bound_volumes_keep_a_pod_in_their_zone() {
     let labelled = |zone: &str| {
         let labels = json!({ZONE: zone});
         json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})
@@ -131,7 +131,7 @@ fn volume_zone() {
 }
 
 #[test]
-fn volume_restrictions() {
+fn a_volume_of_one_pod_is_given_to_no_other() {
     let disk = |name: &str, read_only: bool| {
         let disk = json!({"pdName": name, "readOnly": read_only});
         json!({"spec": {"volumes": [{"name": "v", "gcePersistentDisk": disk}]}})
@@ -153,7 +153,7 @@ fn volume_restrictions() {
 }
 
 #[test]
-fn node_volume_limits() {
+fn a_node_takes_as_many_volumes_as_its_driver_allows() {
     let volume = |name: &str| json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "example.com/driver", "volumeHandle": name}}});
     let drivers = json!([{"name": "example.com/driver", "nodeID": "b", "allocatable": {"count": 1}}]);
     let world = World::of(&[("a", json!({})), ("b", json!({}))])

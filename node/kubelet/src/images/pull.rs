@@ -93,48 +93,26 @@ impl Images {
         pulling: impl FnOnce(),
     ) -> Result<Present, StartFailure> {
         let image = container.image.as_deref().unwrap_or_default();
-        if image.trim().is_empty() || image.contains(char::is_whitespace) {
-            return Err(failure(
-                "InvalidImageName",
-                format!("Failed to apply default image tag \"{image}\": invalid reference format"),
-            ));
-        }
+        check_name(image)?;
         let spec = cri::ImageSpec {
             image: with_tag(image),
             user_specified_image: image.into(),
             runtime_handler: handler.into(),
             ..Default::default()
         };
-        let present = self.runtime.image_status(spec.clone()).await.map_err(|error| {
-            failure("ImageInspectError", format!("Failed to inspect image \"{image}\": {error}"))
-        })?;
         let policy = policy(container.image_pull_policy.as_deref(), image);
         let logins = logins(&spec.image, secrets);
-        let counts = policy != Policy::Always || (present.is_some() && self.is_loaded(image).await);
-        let usable = present.filter(|_| counts).filter(|found| {
-            let secrets: Vec<_> = logins.iter().map(|login| login.secret.clone()).collect();
-            !self.records.must_pull(image, &found.id, &secrets)
-        });
-        match (usable, policy) {
+        match (self.usable(&spec, policy, &logins).await?, policy) {
             (Some(found), _) => return Ok(describe(&found, None)),
             // the same words for one that is there and not for this pod: it need not know
             (None, Policy::Never) => {
-                return Err(failure(
-                    "ErrImageNeverPull",
-                    format!("Container image \"{image}\" is not present with pull policy of Never"),
-                ));
+                let message = format!("Container image \"{image}\" is not present with pull policy of Never");
+                return Err(failure("ErrImageNeverPull", message));
             }
             _ => {}
         }
         let pull = (uid.to_string(), spec.image.clone());
-        if let Some(left) = self.backoff.lock().blocked(&pull, Instant::now()) {
-            tracing::debug!(image, ?left, "pull held back");
-            let problem = self.problems.lock().get(&pull).cloned().unwrap_or_default();
-            return Err(failure(
-                "ImagePullBackOff",
-                format!("Back-off pulling image \"{image}\": {problem}"),
-            ));
-        }
+        self.check_backoff(&pull, image)?;
         let mut span = ferry_trace::span("kubelet.pull");
         span.set("image", image);
         pulling();
@@ -150,15 +128,7 @@ impl Images {
                 record.succeeded(&reference, credentials);
                 self.backoff.lock().reset(&pull);
                 self.problems.lock().remove(&pull);
-                let found = self
-                    .runtime
-                    .image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() })
-                    .await;
-                let found = found.ok().flatten().unwrap_or_default();
-                metrics::image_pulled(started.elapsed(), found.size);
-                let mut present = describe(&found, Some(started.elapsed()));
-                present.reference = reference;
-                Ok(present)
+                Ok(self.pulled(&spec, reference, started.elapsed()).await)
             }
             Err(error) => {
                 record.failed();
@@ -169,6 +139,39 @@ impl Images {
                 Err(failure)
             }
         }
+    }
+
+    /// The image that is here, where the pod may use it without a pull.
+    async fn usable(
+        &self,
+        spec: &cri::ImageSpec,
+        policy: Policy,
+        logins: &[Login],
+    ) -> Result<Option<cri::Image>, StartFailure> {
+        let image = &spec.user_specified_image;
+        let present = self.runtime.image_status(spec.clone()).await.map_err(|error| {
+            failure("ImageInspectError", format!("Failed to inspect image \"{image}\": {error}"))
+        })?;
+        let counts = policy != Policy::Always || (present.is_some() && self.is_loaded(image).await);
+        Ok(present.filter(|_| counts).filter(|found| {
+            let secrets: Vec<_> = logins.iter().map(|login| login.secret.clone()).collect();
+            !self.records.must_pull(image, &found.id, &secrets)
+        }))
+    }
+
+    /// After a failed pull the next one waits.
+    fn check_backoff(&self, pull: &(String, String), image: &str) -> Result<(), StartFailure> {
+        let Some(left) = self.backoff.lock().blocked(pull, Instant::now()) else { return Ok(()) };
+        tracing::debug!(image, ?left, "pull held back");
+        let problem = self.problems.lock().get(pull).cloned().unwrap_or_default();
+        Err(failure("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {problem}")))
+    }
+
+    async fn pulled(&self, spec: &cri::ImageSpec, reference: String, took: Duration) -> Present {
+        let status = self.runtime.image_status(cri::ImageSpec { image: reference.clone(), ..spec.clone() });
+        let found = status.await.ok().flatten().unwrap_or_default();
+        metrics::image_pulled(took, found.size);
+        Present { reference, ..describe(&found, Some(took)) }
     }
 
     /// Nothing of a pod that is gone is held against anybody.
@@ -248,6 +251,14 @@ impl Images {
     pub fn runtime(&self) -> &cri::Client {
         &self.runtime
     }
+}
+
+fn check_name(image: &str) -> Result<(), StartFailure> {
+    if !image.trim().is_empty() && !image.contains(char::is_whitespace) {
+        return Ok(());
+    }
+    let message = format!("Failed to apply default image tag \"{image}\": invalid reference format");
+    Err(failure("InvalidImageName", message))
 }
 
 fn failure(reason: &str, message: String) -> StartFailure {

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio_util::task::TaskTracker;
 
 use super::{Line, Stream, parse};
+use crate::blocking::blocking;
 
 /// How often a followed log is looked at. The runtime offers no event for a
 /// written line; this is what an interactive reader takes for "at once".
@@ -38,16 +40,18 @@ where
     R: Future<Output = bool>,
 {
     let (path, wanted) = (path.to_owned(), options.clone());
-    let mut reader = blocking(move || Reader::open(path, wanted)).await?;
+    let work = TaskTracker::new();
+    let mut reader = blocking(&work, move || Reader::open(path, wanted)).await?;
     loop {
         // asked before the last look, so that nothing written before the end is missed
         let more_can_come = options.follow && is_running().await;
         loop {
-            let (back, step) = blocking(move || {
-                let step = reader.step()?;
-                Ok((reader, step))
+            let (back, step) = blocking(&work, move || {
+                let step = reader.step();
+                (reader, step)
             })
-            .await?;
+            .await;
+            let step = step?;
             reader = back;
             out.write_all(&step.text).await?;
             match step.then {
@@ -62,11 +66,6 @@ where
         }
         tokio::time::sleep(FOLLOW_PERIOD).await;
     }
-}
-
-/// A disk may be slow, and other tasks have the thread meanwhile.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
 }
 
 struct Reader {

@@ -181,66 +181,67 @@ fn handler(handler: &cri::RuntimeHandler) -> NodeRuntimeHandler {
     }
 }
 
+/// A condition of the node that says whether it runs out of something.
+struct PressureCondition {
+    kind: &'static str,
+    under: fn(&Pressure) -> bool,
+    /// Reason and message while it does, and while it does not.
+    pressed: (&'static str, &'static str),
+    free: (&'static str, &'static str),
+}
+
+const PRESSURES: [PressureCondition; 3] = [
+    PressureCondition {
+        kind: "MemoryPressure",
+        under: |pressure| pressure.memory,
+        pressed: ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+        free: ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    },
+    PressureCondition {
+        kind: "DiskPressure",
+        under: |pressure| pressure.disk,
+        pressed: ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+        free: ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    },
+    PressureCondition {
+        kind: "PIDPressure",
+        under: |pressure| pressure.pids,
+        pressed: ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+        free: ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    },
+];
+
 fn conditions(
     old: &NodeStatus,
     problem: &Option<String>,
     pressure: Pressure,
     now: Timestamp,
 ) -> Vec<NodeCondition> {
-    let on = |is: bool| if is { "True" } else { "False" };
-    let all = [
-        (
-            "MemoryPressure",
-            on(pressure.memory),
-            if pressure.memory { "KubeletHasInsufficientMemory" } else { "KubeletHasSufficientMemory" },
-            if pressure.memory {
-                "kubelet has insufficient memory available"
-            } else {
-                "kubelet has sufficient memory available"
-            }
-            .to_string(),
-        ),
-        (
-            "DiskPressure",
-            on(pressure.disk),
-            if pressure.disk { "KubeletHasDiskPressure" } else { "KubeletHasNoDiskPressure" },
-            if pressure.disk { "kubelet has disk pressure" } else { "kubelet has no disk pressure" }
-                .to_string(),
-        ),
-        (
-            "PIDPressure",
-            on(pressure.pids),
-            if pressure.pids { "KubeletHasInsufficientPID" } else { "KubeletHasSufficientPID" },
-            if pressure.pids {
-                "kubelet has insufficient PID available"
-            } else {
-                "kubelet has sufficient PID available"
-            }
-            .to_string(),
-        ),
-        (
-            "Ready",
-            on(problem.is_none()),
-            if problem.is_none() { "KubeletReady" } else { "KubeletNotReady" },
-            problem.clone().unwrap_or_else(|| "kubelet is posting ready status".into()),
-        ),
-    ];
-    all.into_iter()
-        .map(|(kind, status, reason, message)| {
-            let before =
-                old.conditions.iter().flatten().find(|each| each.type_ == kind && each.status == status);
-            NodeCondition {
-                type_: kind.into(),
-                status: status.into(),
-                reason: Some(reason.into()),
-                message: Some(message),
-                last_heartbeat_time: Some(Time(now)),
-                last_transition_time: before
-                    .and_then(|each| each.last_transition_time.clone())
-                    .or(Some(Time(now))),
-            }
-        })
-        .collect()
+    let pressures = PRESSURES.map(|row| {
+        let under = (row.under)(&pressure);
+        let (reason, message) = if under { row.pressed } else { row.free };
+        (row.kind, under, reason, message.to_string())
+    });
+    let ready = match problem {
+        Some(problem) => ("Ready", false, "KubeletNotReady", problem.clone()),
+        None => ("Ready", true, "KubeletReady", "kubelet is posting ready status".into()),
+    };
+    let all = pressures.into_iter().chain([ready]);
+    all.map(|(kind, is_true, reason, message)| {
+        let status = if is_true { "True" } else { "False" };
+        let before = old.conditions.iter().flatten().find(|each| each.type_ == kind && each.status == status);
+        NodeCondition {
+            type_: kind.into(),
+            status: status.into(),
+            reason: Some(reason.into()),
+            message: Some(message),
+            last_heartbeat_time: Some(Time(now)),
+            last_transition_time: before
+                .and_then(|each| each.last_transition_time.clone())
+                .or(Some(Time(now))),
+        }
+    })
+    .collect()
 }
 
 /// What makes a status worth writing: everything but the heartbeat.

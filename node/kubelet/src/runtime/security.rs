@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Capabilities, Container, Pod, SELinuxOptions, SeccompProfile, SecurityContext,
+};
 
 use crate::cri;
 use crate::cri::security_profile::ProfileType;
@@ -103,11 +105,6 @@ pub fn container(
     }
     let privileged = own.privileged == Some(true);
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked");
-    let mut namespace_options = namespaces(pod);
-    if let Some(target_id) = target_id {
-        namespace_options.pid = cri::NamespaceMode::Target as i32;
-        namespace_options.target_id = target_id;
-    }
     let paths = |paths: &[&str]| {
         if privileged || unmasked { vec![] } else { paths.iter().map(ToString::to_string).collect() }
     };
@@ -116,23 +113,14 @@ pub fn container(
     let apparmor_profile =
         own.app_armor_profile.as_ref().or(of_pod.and_then(|context| context.app_armor_profile.as_ref()));
     Ok(cri::LinuxContainerSecurityContext {
-        capabilities: own.capabilities.as_ref().map(|capabilities| cri::Capability {
-            add_capabilities: capabilities.add.clone().unwrap_or_default(),
-            drop_capabilities: capabilities.drop.clone().unwrap_or_default(),
-            add_ambient_capabilities: vec![],
-        }),
+        capabilities: own.capabilities.as_ref().map(capabilities),
         privileged,
-        namespace_options: Some(namespace_options),
+        namespace_options: Some(container_namespaces(pod, target_id)),
         selinux_options: own
             .se_linux_options
             .as_ref()
             .or(of_pod.and_then(|context| context.se_linux_options.as_ref()))
-            .map(|options| cri::SeLinuxOption {
-                user: options.user.clone().unwrap_or_default(),
-                role: options.role.clone().unwrap_or_default(),
-                r#type: options.type_.clone().unwrap_or_default(),
-                level: options.level.clone().unwrap_or_default(),
-            }),
+            .map(selinux),
         run_as_user: user.or(image_user.uid.filter(|_| image_user.name.is_empty())).map(number),
         // a group without a user is no identity the runtime takes
         run_as_group: group.map(number),
@@ -157,6 +145,34 @@ pub fn container(
         apparmor_profile: String::new(),
         seccomp_profile_path: String::new(),
     })
+}
+
+/// The namespaces of a container, which may share the processes of another one.
+fn container_namespaces(pod: &Pod, target_id: Option<String>) -> cri::NamespaceOption {
+    let options = namespaces(pod);
+    match target_id {
+        Some(target_id) => {
+            cri::NamespaceOption { pid: cri::NamespaceMode::Target as i32, target_id, ..options }
+        }
+        None => options,
+    }
+}
+
+fn capabilities(capabilities: &Capabilities) -> cri::Capability {
+    cri::Capability {
+        add_capabilities: capabilities.add.clone().unwrap_or_default(),
+        drop_capabilities: capabilities.drop.clone().unwrap_or_default(),
+        add_ambient_capabilities: vec![],
+    }
+}
+
+fn selinux(options: &SELinuxOptions) -> cri::SeLinuxOption {
+    cri::SeLinuxOption {
+        user: options.user.clone().unwrap_or_default(),
+        role: options.role.clone().unwrap_or_default(),
+        r#type: options.type_.clone().unwrap_or_default(),
+        level: options.level.clone().unwrap_or_default(),
+    }
 }
 
 pub fn is_privileged(container: &Container) -> bool {

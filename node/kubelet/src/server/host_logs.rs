@@ -10,8 +10,10 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio_stream::StreamExt;
 use tokio_util::io::ReaderStream;
+use tokio_util::task::TaskTracker;
 
 use super::{Body, respond, text};
+use crate::blocking::blocking;
 use ferry_linux::beneath;
 
 const ROOT: &str = "/var/log";
@@ -21,8 +23,7 @@ const MOST_ENTRIES: usize = 10_000;
 /// A file as it is, or a page that lists a directory.
 pub(super) async fn serve(parts: &[&str]) -> Response<Body> {
     let path: PathBuf = parts.iter().filter(|part| !part.is_empty()).collect();
-    let found = tokio::task::spawn_blocking(move || find(Path::new(ROOT), &path)).await;
-    match found.unwrap_or_else(|error| Err(io::Error::other(error))) {
+    match blocking(&TaskTracker::new(), move || find(Path::new(ROOT), &path)).await {
         Ok(Found::Directory(page)) => respond(StatusCode::OK, "text/html; charset=utf-8", page.into()),
         Ok(Found::File(file)) => {
             let bytes = ReaderStream::new(tokio::fs::File::from_std(file));

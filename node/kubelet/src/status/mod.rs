@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod::{self, ContainerKind};
@@ -86,49 +88,9 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         (_, Some(ending)) if ending.failed => Phase::Failed,
         _ => computed,
     };
-    let sandbox = facts.runtime.sandbox();
-    let condition_facts = conditions::Facts {
-        pod,
-        phase,
-        init: &init,
-        regular: &regular,
-        sandbox_ready: sandbox
-            .is_some_and(|sandbox| sandbox.ready && (sandbox.host_network || !sandbox.ips.is_empty())),
-        now: facts.now,
-    };
-    let mut conditions = conditions::conditions(&condition_facts, old);
-    if facts.ending.is_none() && !facts.terminating {
-        for condition in conditions::of_resize(&facts.resize, &condition_facts, old) {
-            conditions::put(&mut conditions, condition);
-        }
-    }
-    if let Some(disruption) = facts.ending.and_then(|ending| ending.disruption) {
-        let condition = PodCondition {
-            type_: "DisruptionTarget".into(),
-            status: "True".into(),
-            reason: Some(disruption.into()),
-            message: facts.ending.map(|ending| ending.message.clone()),
-            last_transition_time: Some(Time(facts.now)),
-            observed_generation: pod.metadata.generation,
-            last_probe_time: None,
-        };
-        if let Some(before) = conditions::find(old, "DisruptionTarget") {
-            conditions::put(&mut conditions, before.clone());
-        } else {
-            conditions::put(&mut conditions, condition);
-        }
-    }
-
+    let conditions = conditions_of(facts, phase, (&init, &regular), old);
     let host_ips: Vec<String> = facts.host_ips.iter().map(IpAddr::to_string).collect();
-    let pod_ips = if pod::uses_host_network(pod) {
-        if sandbox.is_some() { host_ips.clone() } else { vec![] }
-    } else {
-        match sandbox.map(|sandbox| sandbox.ips.clone()).filter(|ips| !ips.is_empty()) {
-            Some(ips) => ips,
-            // a stopped pod keeps the address it had
-            None => old.pod_ips.iter().flatten().map(|each| each.ip.clone()).collect(),
-        }
-    };
+    let pod_ips = pod_ips(facts, &host_ips, old);
     // of a pod that was turned away, "creating" would be a lie
     let has_begun = facts.ending.is_none()
         || !facts.runtime.containers.is_empty()
@@ -157,6 +119,66 @@ pub fn status(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
         resources: pod::spec(pod).resources.clone(),
         allocated_resources: pod::spec(pod).resources.as_ref().and_then(|whole| whole.requests.clone()),
         ..PodStatus::default()
+    }
+}
+
+fn conditions_of(
+    facts: &Facts<'_>,
+    phase: Phase,
+    (init, regular): (&[ContainerStatus], &[ContainerStatus]),
+    old: &PodStatus,
+) -> Vec<PodCondition> {
+    let pod = facts.pod;
+    let sandbox = facts.runtime.sandbox();
+    let condition_facts = conditions::Facts {
+        pod,
+        phase,
+        init,
+        regular,
+        sandbox_ready: sandbox
+            .is_some_and(|sandbox| sandbox.ready && (sandbox.host_network || !sandbox.ips.is_empty())),
+        now: facts.now,
+    };
+    let mut conditions = conditions::conditions(&condition_facts, old);
+    if facts.ending.is_none() && !facts.terminating {
+        for condition in conditions::of_resize(&facts.resize, &condition_facts, old) {
+            conditions::put(&mut conditions, condition);
+        }
+    }
+    if let Some(ending) = facts.ending
+        && let Some(condition) = disrupted(facts, ending, old)
+    {
+        conditions::put(&mut conditions, condition);
+    }
+    conditions
+}
+
+/// The condition of a pod that was ended from outside, as it was first told.
+fn disrupted(facts: &Facts<'_>, ending: &Ending, old: &PodStatus) -> Option<PodCondition> {
+    let reason = ending.disruption?;
+    if let Some(before) = conditions::find(old, "DisruptionTarget") {
+        return Some(before.clone());
+    }
+    Some(PodCondition {
+        type_: "DisruptionTarget".into(),
+        status: "True".into(),
+        reason: Some(reason.into()),
+        message: Some(ending.message.clone()),
+        last_transition_time: Some(Time(facts.now)),
+        observed_generation: facts.pod.metadata.generation,
+        last_probe_time: None,
+    })
+}
+
+fn pod_ips(facts: &Facts<'_>, host_ips: &[String], old: &PodStatus) -> Vec<String> {
+    let sandbox = facts.runtime.sandbox();
+    if pod::uses_host_network(facts.pod) {
+        return if sandbox.is_some() { host_ips.to_vec() } else { vec![] };
+    }
+    match sandbox.map(|sandbox| sandbox.ips.clone()).filter(|ips| !ips.is_empty()) {
+        Some(ips) => ips,
+        // a stopped pod keeps the address it had
+        None => old.pod_ips.iter().flatten().map(|each| each.ip.clone()).collect(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The phase of a pod, from the states of its containers.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec};
 
 use crate::pod;
 
@@ -36,62 +36,17 @@ struct Count {
 /// stopped), so that "stopped" is final whatever the restart policy says.
 pub fn phase(pod: &Pod, init: &[ContainerStatus], regular: &[ContainerStatus], terminal: bool) -> Phase {
     let spec = pod::spec(pod);
-    let mut initialising = 0;
-    let mut failed_init = 0;
-    for container in spec.init_containers.iter().flatten() {
-        let status = init.iter().find(|status| status.name == container.name);
-        let state = status.and_then(|status| status.state.as_ref());
-        if pod::is_sidecar(container) {
-            let started =
-                status.is_some_and(|status| status.started == Some(true) || status.restart_count > 0);
-            let ran = state.is_some_and(|state| state.terminated.is_some());
-            if !started && !ran {
-                initialising += 1;
-            }
-            continue;
-        }
-        let ended = state
-            .and_then(|state| state.terminated.as_ref())
-            .or_else(|| status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref()));
-        match ended {
-            Some(ended) if ended.exit_code == 0 => {}
-            Some(_) => {
-                failed_init += 1;
-                initialising += 1;
-            }
-            None => initialising += 1,
-        }
-    }
-
-    let mut count = Count::default();
-    for container in &spec.containers {
-        let status = regular.iter().find(|status| status.name == container.name);
-        let Some(state) = status.and_then(|status| status.state.as_ref()) else {
-            count.unknown += 1;
-            continue;
-        };
-        if state.running.is_some() {
-            count.running += 1;
-        } else if let Some(ended) = &state.terminated {
-            count.stopped += 1;
-            count.succeeded += usize::from(ended.exit_code == 0);
-        } else if status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref()).is_some() {
-            // between two runs
-            count.stopped += 1;
-        } else {
-            count.waiting += 1;
-        }
-    }
-
+    let Initialisation { unfinished, failed } = initialisation(spec, init);
+    let count = count(spec, regular);
     let policy = pod::restart_policy(pod);
-    if failed_init > 0 && policy == "Never" {
+    if failed > 0 && policy == "Never" {
         return Phase::Failed;
     }
     if terminal && count.running == 0 {
-        let all_succeeded = count.succeeded == spec.containers.len() && initialising == 0;
+        let all_succeeded = count.succeeded == spec.containers.len() && unfinished == 0;
         return if all_succeeded { Phase::Succeeded } else { Phase::Failed };
     }
-    if initialising > 0 && count.running == 0 && count.stopped == 0 {
+    if unfinished > 0 && count.running == 0 && count.stopped == 0 {
         return Phase::Pending;
     }
     if count.waiting > 0 {
@@ -117,6 +72,65 @@ pub fn phase(pod: &Pod, init: &[ContainerStatus], regular: &[ContainerStatus], t
         };
     }
     Phase::Pending
+}
+
+/// Init containers that have not finished, those that failed included, and sidecars that have not started.
+#[derive(Default)]
+struct Initialisation {
+    unfinished: usize,
+    failed: usize,
+}
+
+fn initialisation(spec: &PodSpec, init: &[ContainerStatus]) -> Initialisation {
+    let mut found = Initialisation::default();
+    for container in spec.init_containers.iter().flatten() {
+        let status = init.iter().find(|status| status.name == container.name);
+        let state = status.and_then(|status| status.state.as_ref());
+        if pod::is_sidecar(container) {
+            let started =
+                status.is_some_and(|status| status.started == Some(true) || status.restart_count > 0);
+            let ran = state.is_some_and(|state| state.terminated.is_some());
+            if !started && !ran {
+                found.unfinished += 1;
+            }
+            continue;
+        }
+        let ended = state
+            .and_then(|state| state.terminated.as_ref())
+            .or_else(|| status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref()));
+        match ended {
+            Some(ended) if ended.exit_code == 0 => {}
+            Some(_) => {
+                found.failed += 1;
+                found.unfinished += 1;
+            }
+            None => found.unfinished += 1,
+        }
+    }
+    found
+}
+
+fn count(spec: &PodSpec, regular: &[ContainerStatus]) -> Count {
+    let mut count = Count::default();
+    for container in &spec.containers {
+        let status = regular.iter().find(|status| status.name == container.name);
+        let Some(state) = status.and_then(|status| status.state.as_ref()) else {
+            count.unknown += 1;
+            continue;
+        };
+        if state.running.is_some() {
+            count.running += 1;
+        } else if let Some(ended) = &state.terminated {
+            count.stopped += 1;
+            count.succeeded += usize::from(ended.exit_code == 0);
+        } else if status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref()).is_some() {
+            // between two runs
+            count.stopped += 1;
+        } else {
+            count.waiting += 1;
+        }
+    }
+    count
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::channels::{self, Input, Protocol};
-use super::spdy::{Headers, Role, Session, Writer};
+use super::spdy::{Headers, Reader, Role, Session, Writer};
 use super::upgrade;
 
 const ERROR_LIMIT: usize = 64 << 10;
@@ -48,16 +48,8 @@ where
         for channel in [data_channel, data_channel + 1] {
             let _ = messages.send(protocol.encode(channel, &port.to_le_bytes())).await;
         }
-        let mut reader = data.reader;
         writers.insert(data_channel, data.writer);
-        let out = messages.clone();
-        copies.spawn(async move {
-            while let Some(bytes) = reader.read().await {
-                if out.send(protocol.encode(data_channel, &bytes)).await.is_err() {
-                    return;
-                }
-            }
-        });
+        copies.spawn(copy_data(data.reader, messages.clone(), protocol, data_channel));
         let out = messages.clone();
         copies.spawn(async move {
             let problem = error.reader.read_to_end(ERROR_LIMIT).await;
@@ -76,22 +68,9 @@ where
     };
     let inward = async {
         while let Some(message) = from_client.next().await {
-            let message = match message {
-                Ok(message) => message,
+            match message {
+                Ok(message) => take_input(protocol.decode(message), &mut writers).await,
                 Err(error) => return channels::end_of(&error),
-            };
-            match protocol.decode(message) {
-                Input::Data { channel, data } => {
-                    if let Some(writer) = writers.get_mut(&channel) {
-                        let _ = writer.write(data).await;
-                    }
-                }
-                Input::Closed { channel } => {
-                    if let Some(mut writer) = writers.remove(&channel) {
-                        let _ = writer.close().await;
-                    }
-                }
-                Input::Nothing => {}
             }
         }
         CloseCode::Normal
@@ -101,6 +80,32 @@ where
         code = inward => code,
     };
     channels::close(&mut to_client, code).await;
+}
+
+/// Sends what a port answers until one of both sides ends.
+async fn copy_data(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protocol, channel: u8) {
+    while let Some(bytes) = from.read().await {
+        if to.send(protocol.encode(channel, &bytes)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands what the client sent to the port of its channel.
+async fn take_input(input: Input, writers: &mut HashMap<u8, Writer>) {
+    match input {
+        Input::Data { channel, data } => {
+            if let Some(writer) = writers.get_mut(&channel) {
+                let _ = writer.write(data).await;
+            }
+        }
+        Input::Closed { channel } => {
+            if let Some(mut writer) = writers.remove(&channel) {
+                let _ = writer.close().await;
+            }
+        }
+        Input::Nothing => {}
+    }
 }
 
 /// A connection is two streams with one request id; the error stream first.

@@ -74,7 +74,6 @@ where
         }
         channels::close(&mut to_client, CloseCode::Normal).await;
     });
-
     let runtime = match open(url, wanted).await {
         Ok(runtime) => runtime,
         Err(problem) => {
@@ -85,12 +84,10 @@ where
         }
     };
     // an empty message says that the command is connected
-    let lowest = if wanted.stdout {
-        STDOUT
-    } else if wanted.stderr {
-        STDERR
-    } else {
-        ERROR
+    let lowest = match (wanted.stdout, wanted.stderr) {
+        (true, _) => STDOUT,
+        (false, true) => STDERR,
+        (false, false) => ERROR,
     };
     let _ = messages.send(protocol.encode(lowest, b"")).await;
 
@@ -114,19 +111,11 @@ where
         }
     };
     let output = async {
-        let copy = |stream: Option<Stream>, channel: u8| {
-            let messages = messages.clone();
-            async move {
-                let Some(mut stream) = stream else { return };
-                while let Some(bytes) = stream.reader.read().await {
-                    if messages.send(protocol.encode(channel, &bytes)).await.is_err() {
-                        return;
-                    }
-                }
-            }
-        };
-        let ((), (), status) =
-            tokio::join!(copy(stdout, STDOUT), copy(stderr, STDERR), error.reader.read_to_end(STATUS_LIMIT));
+        let ((), (), status) = tokio::join!(
+            copy_output(stdout, &messages, protocol, STDOUT),
+            copy_output(stderr, &messages, protocol, STDERR),
+            error.reader.read_to_end(STATUS_LIMIT)
+        );
         tell_end(&messages, protocol, &status).await;
     };
     tokio::select! {
@@ -135,6 +124,16 @@ where
     }
     drop(messages);
     let _ = sender.await;
+}
+
+/// Sends what the command writes until one of both sides ends.
+async fn copy_output(from: Option<Stream>, to: &mpsc::Sender<Message>, protocol: Protocol, channel: u8) {
+    let Some(mut stream) = from else { return };
+    while let Some(bytes) = stream.reader.read().await {
+        if to.send(protocol.encode(channel, &bytes)).await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn take_input(input: Input, stdin: &mut Option<Writer>, resize: &mut Option<Writer>) {

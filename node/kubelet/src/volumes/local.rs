@@ -19,7 +19,8 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::task::TaskTracker;
 
-use super::{Problem, blocking, io};
+use super::{Problem, io};
+use crate::blocking::blocking;
 
 const STORAGE: &str = "storage";
 

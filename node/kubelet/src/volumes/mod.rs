@@ -32,12 +32,13 @@ use ferry_api::local_volume;
 use ferry_client::NamespacedName;
 use ferry_linux::{beneath, mount, tree};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource,
-    Secret, Volume, VolumeMount,
+    ConfigMap, ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod,
+    ProjectedVolumeSource, Secret, SecretVolumeSource, Volume, VolumeMount,
 };
 use kube::Api;
 use tokio_util::task::TaskTracker;
 
+use crate::blocking::blocking;
 use crate::downward;
 use crate::objects::{self, Objects};
 use crate::pod;
@@ -206,28 +207,21 @@ impl Volumes {
                 .join(&volume.name)
         };
         if let Some(source) = &volume.empty_dir {
-            let path = directory("empty-dir");
-            empty_dir(pod, source, &path)?;
+            let made = EmptyDir::of(pod, source, directory("empty-dir"));
+            let path = made.path.clone();
+            blocking(work, move || made.make()).await?;
             return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.host_path {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            let path = host_path(&source.path, source.type_.as_deref().unwrap_or_default(), work).await?;
             return Ok(directory_at(path, false));
         }
         if let Some(source) = &volume.config_map {
-            let optional = source.optional == Some(true);
-            let object = self.config_map(pod, &source.name, optional).await?;
-            let files =
-                payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            let files = self.config_map_files(pod, source).await?;
             return self.write(pod, directory("configmap"), files, Keep::OnDisk(work)).await;
         }
         if let Some(source) = &volume.secret {
-            let optional = source.optional == Some(true);
-            let object =
-                self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
-            let files =
-                payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?;
+            let files = self.secret_files(pod, source).await?;
             return self.write(pod, directory("secret"), files, Keep::InMemory).await;
         }
         if let Some(source) = &volume.downward_api {
@@ -253,6 +247,18 @@ impl Volumes {
             return Ok(self.csi.set_up(pod, wanted, None, work).await?);
         }
         Err(Problem::NoPlugin)
+    }
+
+    async fn config_map_files(&self, pod: &Pod, source: &ConfigMapVolumeSource) -> Result<Payload, Problem> {
+        let optional = source.optional == Some(true);
+        let object = self.config_map(pod, &source.name, optional).await?;
+        Ok(payload::config_map(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?)
+    }
+
+    async fn secret_files(&self, pod: &Pod, source: &SecretVolumeSource) -> Result<Payload, Problem> {
+        let optional = source.optional == Some(true);
+        let object = self.secret(pod, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
+        Ok(payload::secret(object.as_deref(), source.items.as_ref(), source.default_mode, optional)?)
     }
 
     async fn config_map(
@@ -364,11 +370,7 @@ impl Volumes {
         mounted: &mut Vec<MountedClaim>,
     ) -> Result<Mounted, Problem> {
         let client = self.client.clone().ok_or(Problem::NoServer)?;
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
-        let claim = claims.get(name).await?;
-        let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
-        let volume_name = volume_name.ok_or_else(|| Problem::Unbound(name.into()))?;
+        let (claim, volume_name) = bound_claim(&client, pod, name).await?;
         let volume = Api::<PersistentVolume>::all(client.clone()).get(&volume_name).await?;
         let spec = volume.spec.clone().unwrap_or_default();
         let is_local = spec.csi.as_ref().is_some_and(|source| source.driver == local_volume::DRIVER);
@@ -384,15 +386,12 @@ impl Volumes {
             return Ok(one);
         }
         let path = if let Some(source) = &spec.host_path {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or_default())?;
+            let path = host_path(&source.path, source.type_.as_deref().unwrap_or_default(), work).await?;
             // a volume on the host is made when first used
-            fs::create_dir_all(&path).map_err(io("making the volume's directory"))?;
+            tokio::fs::create_dir_all(&path).await.map_err(io("making the volume's directory"))?;
             path
         } else if let Some(source) = &spec.local {
-            let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, "Directory")?;
-            path
+            host_path(&source.path, "Directory", work).await?
         } else if is_local {
             self.local.set_up(&client, pod, &claim, &volume, work).await?
         } else {
@@ -423,42 +422,25 @@ impl Volumes {
 
     /// What a container mounts of a volume: the whole, or a part of it, opened
     /// so that no link in it can lead elsewhere.
-    pub fn sub_path(
+    pub async fn sub_path(
         &self,
-        pod: &Pod,
-        container: &str,
-        index: usize,
-        volume_mount: &VolumeMount,
+        (pod, container): (&Pod, &str),
+        (index, volume_mount): (usize, &VolumeMount),
         volume: &Mounted,
         sub_path: &str,
+        work: &TaskTracker,
     ) -> io::Result<PathBuf> {
         if Path::new(sub_path).is_absolute() || sub_path.split('/').any(|part| part == "..") {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "subPath must stay within the volume"));
         }
-        let part = Path::new(sub_path);
-        let opened = match beneath::open_beneath(&volume.path, part) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
-                make_as_open(&volume.path, part)?
-            }
-            opened => opened?,
-        };
         let target = self
             .pod_dir(pod::uid(pod))
             .join("volume-subpaths")
             .join(&volume_mount.name)
             .join(container)
             .join(index.to_string());
-        mount::unmount(&target)?;
-        let is_directory = fs::metadata(format!("/proc/self/fd/{}", opened.as_raw_fd()))?.is_dir();
-        if is_directory {
-            fs::create_dir_all(&target)?;
-        } else {
-            if let Some(parent) = target.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::OpenOptions::new().create(true).append(true).open(&target)?;
-        }
-        mount::bind_open(&opened, &target)?;
+        let (volume, part, at) = (volume.clone(), PathBuf::from(sub_path), target.clone());
+        blocking(work, move || bind_part(&volume, &part, &at)).await?;
         Ok(target)
     }
 
@@ -509,8 +491,39 @@ impl Volumes {
     }
 }
 
+/// A path of the node, which is what the volume says it is.
+async fn host_path(path: &str, kind: &str, work: &TaskTracker) -> Result<PathBuf, Problem> {
+    let path = PathBuf::from(path);
+    if !kind.is_empty() {
+        let (path, kind) = (path.clone(), kind.to_owned());
+        blocking(work, move || host_path::prepare(&path, &kind)).await?;
+    }
+    Ok(path)
+}
+
 fn directory_at(path: PathBuf, read_only: bool) -> Mounted {
     Mounted { path, read_only, is_block: false }
+}
+
+/// Mounts a part of a volume, which is made where it is missing.
+fn bind_part(volume: &Mounted, part: &Path, target: &Path) -> io::Result<()> {
+    let opened = match beneath::open_beneath(&volume.path, part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !volume.read_only => {
+            make_as_open(&volume.path, part)?
+        }
+        opened => opened?,
+    };
+    mount::unmount(target)?;
+    let is_directory = fs::metadata(format!("/proc/self/fd/{}", opened.as_raw_fd()))?.is_dir();
+    if is_directory {
+        fs::create_dir_all(target)?;
+    } else {
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::OpenOptions::new().create(true).append(true).open(target)?;
+    }
+    mount::bind_open(&opened, target)
 }
 
 /// Makes the directories of a path below a volume, as open as the volume itself: whoever may write there may write
@@ -546,29 +559,47 @@ fn unmount_all(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn empty_dir(pod: &Pod, source: &EmptyDirVolumeSource, path: &Path) -> Result<(), Problem> {
-    let new = !path.exists();
-    if new {
-        fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
+/// A directory that lives as long as its pod.
+struct EmptyDir {
+    path: PathBuf,
+    in_memory: bool,
+    memory_size: Option<u64>,
+    group: Option<u32>,
+}
+
+impl EmptyDir {
+    fn of(pod: &Pod, source: &EmptyDirVolumeSource, path: PathBuf) -> Self {
+        Self {
+            path,
+            in_memory: source.medium.as_deref() == Some("Memory"),
+            memory_size: memory_size(pod, source),
+            group: fs_group(pod),
+        }
     }
-    if source.medium.as_deref() == Some("Memory")
-        && !mount::has_own_file_system(path).map_err(io("looking at the volume"))?
-    {
-        mount::tmpfs(path, memory_size(pod, source)).map_err(io("mounting a memory file system"))?;
-    } else if !new {
-        return Ok(());
+
+    fn make(&self) -> Result<(), Problem> {
+        let path = &*self.path;
+        let new = !path.exists();
+        if new {
+            fs::create_dir_all(path).map_err(io("making the volume's directory"))?;
+        }
+        if self.in_memory && !mount::has_own_file_system(path).map_err(io("looking at the volume"))? {
+            mount::tmpfs(path, self.memory_size).map_err(io("mounting a memory file system"))?;
+        } else if !new {
+            return Ok(());
+        }
+        // a memory file system is open to all as it is, with the bit that keeps users from removing each other's files
+        let mode = fs::metadata(path).map_err(io("looking at the volume"))?.permissions().mode();
+        if mode & 0o777 != 0o777 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777))
+                .map_err(io("opening the volume to all"))?;
+        }
+        if let Some(group) = self.group {
+            ownership::give_to_group(path, group, false, ChangePolicy::Always)
+                .map_err(io("giving the volume to its group"))?;
+        }
+        Ok(())
     }
-    // a memory file system is open to all as it is, with the bit that keeps users from removing each other's files
-    let mode = fs::metadata(path).map_err(io("looking at the volume"))?.permissions().mode();
-    if mode & 0o777 != 0o777 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o777))
-            .map_err(io("opening the volume to all"))?;
-    }
-    if let Some(group) = fs_group(pod) {
-        ownership::give_to_group(path, group, false, ChangePolicy::Always)
-            .map_err(io("giving the volume to its group"))?;
-    }
-    Ok(())
 }
 
 /// Memory a volume may take: what it says, and no more than the pod may use.
@@ -621,14 +652,18 @@ enum Keep<'a> {
     OnDisk(&'a TaskTracker),
 }
 
-/// Files and mounts on a thread that may block; counted among `work` until it is done.
-async fn blocking<T: Send + 'static>(work: &TaskTracker, act: impl FnOnce() -> T + Send + 'static) -> T {
-    match work.spawn_blocking(act).await {
-        Ok(value) => value,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // cancelled: the process is ending, and so is whoever waits here
-        Err(_) => std::future::pending().await,
-    }
+/// A claim of the pod's namespace, with the name of the volume that it is bound to.
+async fn bound_claim(
+    client: &kube::Client,
+    pod: &Pod,
+    name: &str,
+) -> Result<(PersistentVolumeClaim, String), Problem> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pod::namespace(pod));
+    let claim = claims.get(name).await?;
+    let is_bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| is_bound);
+    let volume = volume.ok_or_else(|| Problem::Unbound(name.into()))?;
+    Ok((claim, volume))
 }
 
 #[cfg(test)]
@@ -660,7 +695,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let path = folder.path().join("volume");
         let source = EmptyDirVolumeSource { medium: Some("Memory".into()), ..Default::default() };
-        if let Err(problem) = empty_dir(&pod(serde_json::json!({"fsGroup": 123})), &source, &path) {
+        if let Err(problem) =
+            EmptyDir::of(&pod(serde_json::json!({"fsGroup": 123})), &source, path.clone()).make()
+        {
             return ferry_skip::missing(&format!("the right to mount: {problem:?}"));
         }
         let mode = fs::metadata(&path).expect("it is there").permissions().mode() & 0o7777;

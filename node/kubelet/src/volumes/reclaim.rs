@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::Api;
 use tokio_util::task::TaskTracker;
 
-use super::blocking;
 use super::local::write_finalizers;
+use crate::blocking::blocking;
 use crate::context::Context;
 
 /// Upstream's: somebody still uses the volume.

@@ -88,8 +88,7 @@ impl Worker {
             return Ok(());
         }
         let directories = self.context.devices.spec_dirs.clone();
-        let known = tokio::task::spawn_blocking(move || cdi::Devices::read(&directories)).await;
-        let known = known.map_err(|error| refuse(error.to_string()))?;
+        let known = self.on_node(move |_, _| cdi::Devices::read(&directories)).await;
         let edits = known.edits(&names).map_err(|error| refuse(error.to_string()))?;
         let undone = cdi::apply(&edits, config);
         if !undone.is_empty() {

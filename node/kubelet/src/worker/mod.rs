@@ -121,6 +121,14 @@ enum Stage {
     Terminated,
 }
 
+/// When a worker acts next, if its orders do not change.
+enum Next {
+    Now,
+    After(Duration),
+    /// The pod is gone.
+    Never,
+}
+
 /// Errors are tried again after this, doubling.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(10);
@@ -209,55 +217,15 @@ impl Worker {
         metrics::worker_started(&self.orders.borrow().pod.clone(), self.began.elapsed());
         loop {
             let orders = self.orders.borrow_and_update().clone();
-            let pause = match self.stage {
-                Stage::Syncing if self.must_end(&orders) => {
-                    self.enter(Stage::Terminating);
-                    continue;
-                }
-                Stage::Syncing => {
-                    let mut ends = self.orders.clone();
-                    let is_new = self.seen.sandbox().is_none();
-                    let synced = tokio::select! {
-                        biased;
-                        _ = ends.wait_for(Orders::must_end) => continue,
-                        synced = measured(if is_new { "create" } else { "update" }, self.sync(&orders)) => synced,
-                    };
-                    match synced {
-                        Ok(sync::Synced::Finished) => {
-                            self.enter(Stage::Terminating);
-                            continue;
-                        }
-                        Ok(sync::Synced::Until(pause)) => {
-                            self.retry = FIRST_RETRY;
-                            pause
-                        }
-                        Err(error) => self.failed(&orders.pod, &error),
-                    }
-                }
-                Stage::Terminating => match measured("terminate", self.terminate()).await {
-                    Ok(()) => {
-                        self.enter(Stage::Terminated);
-                        self.retry = FIRST_RETRY;
-                        continue;
-                    }
-                    Err(error) => self.failed(&orders.pod, &error),
-                },
-                Stage::Terminated => {
-                    let seen = self.seen.clone();
-                    self.show(&orders, &seen);
-                    if orders.is_deleted() {
-                        match self.remove(&orders).await {
-                            Ok(()) => {
-                                metrics::forget_probes(&orders.pod);
-                                self.context.seen.forget(&self.uid);
-                                return;
-                            }
-                            Err(error) => self.failed(&orders.pod, &error),
-                        }
-                    } else {
-                        Duration::MAX
-                    }
-                }
+            let next = match self.stage {
+                Stage::Syncing => self.syncing(&orders).await,
+                Stage::Terminating => self.terminating(&orders).await,
+                Stage::Terminated => self.terminated(&orders).await,
+            };
+            let pause = match next {
+                Next::Now => continue,
+                Next::After(pause) => pause,
+                Next::Never => return,
             };
             tokio::select! {
                 changed = self.orders.changed() => {
@@ -267,6 +235,58 @@ impl Worker {
                 }
                 () = tokio::time::sleep(pause) => {}
             }
+        }
+    }
+
+    async fn syncing(&mut self, orders: &Orders) -> Next {
+        if self.must_end(orders) {
+            self.enter(Stage::Terminating);
+            return Next::Now;
+        }
+        let mut ends = self.orders.clone();
+        let operation = if self.seen.sandbox().is_none() { "create" } else { "update" };
+        let synced = tokio::select! {
+            biased;
+            _ = ends.wait_for(Orders::must_end) => return Next::Now,
+            synced = timed(operation, self.sync(orders)) => synced,
+        };
+        match synced {
+            Ok(sync::Synced::Finished) => {
+                self.enter(Stage::Terminating);
+                Next::Now
+            }
+            Ok(sync::Synced::Until(pause)) => {
+                self.retry = FIRST_RETRY;
+                Next::After(pause)
+            }
+            Err(error) => Next::After(self.failed(&orders.pod, &error)),
+        }
+    }
+
+    async fn terminating(&mut self, orders: &Orders) -> Next {
+        match timed("terminate", self.terminate()).await {
+            Ok(()) => {
+                self.enter(Stage::Terminated);
+                self.retry = FIRST_RETRY;
+                Next::Now
+            }
+            Err(error) => Next::After(self.failed(&orders.pod, &error)),
+        }
+    }
+
+    async fn terminated(&mut self, orders: &Orders) -> Next {
+        let seen = self.seen.clone();
+        self.show(orders, &seen);
+        if !orders.is_deleted() {
+            return Next::After(Duration::MAX);
+        }
+        match self.remove(orders).await {
+            Ok(()) => {
+                metrics::forget_probes(&orders.pod);
+                self.context.seen.forget(&self.uid);
+                Next::Never
+            }
+            Err(error) => Next::After(self.failed(&orders.pod, &error)),
         }
     }
 
@@ -394,7 +414,7 @@ fn is_first_run(before: &PodStatus, after: &PodStatus) -> bool {
 }
 
 /// A pass, and how long it took.
-async fn measured<T>(operation: &'static str, pass: impl Future<Output = T>) -> T {
+async fn timed<T>(operation: &'static str, pass: impl Future<Output = T>) -> T {
     let began = Instant::now();
     let done = pass.await;
     metrics::pod_worked(operation, began.elapsed());

@@ -2,6 +2,7 @@
 //! resources after a resize, and the CPUs that nobody has for itself.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use ferry_client::EventType;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
@@ -88,10 +89,10 @@ impl Worker {
     /// Changes what runs, in place, and says whether anything changed. The
     /// pod's own group holds the larger of both while its containers change:
     /// what they have never exceeds it.
-    pub(super) async fn give(&mut self, pod: &Pod, runtime: &PodRuntime) -> Result<bool, Error> {
+    pub(super) async fn give(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime) -> Result<bool, Error> {
         if let Some(before) = self.as_given(pod, runtime) {
             self.resizing = true;
-            self.context.cgroups.ensure(pod, Some(&before))?;
+            self.ensure_cgroup(pod, Some(before)).await?;
         }
         let restarts = self.restarts_for_resize(pod, runtime);
         let mut changed = false;
@@ -121,9 +122,9 @@ impl Worker {
         if self.resizing && self.as_given(pod, runtime).is_none() {
             self.resizing = false;
             self.resize_problem = None;
-            self.context.cgroups.ensure(pod, None)?;
+            self.ensure_cgroup(pod, None).await?;
             let note = "Pod resize completed".to_string();
-            self.context.events.event(pod, EventType::Normal, "ResizeCompleted", "Resizing", note);
+            self.context.events.event(&**pod, EventType::Normal, "ResizeCompleted", "Resizing", note);
         }
         Ok(changed)
     }

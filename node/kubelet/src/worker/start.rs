@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use ferry_client::{EventType, NamespacedName};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret, VolumeMount};
 use tokio::fs;
 use tokio::time::Instant;
 
 use super::block_devices::volume_devices;
 use super::image_volumes::{self, ImageVolumes};
 use super::{Orders, Worker};
+use crate::cpu_manager::CpuSet;
 use crate::cri;
 use crate::env::{self, Addresses};
 use crate::hooks;
@@ -35,6 +36,15 @@ const KEPT_ENDED: usize = 1;
 
 pub(super) fn held(reason: &str, message: String) -> Held {
     (StartFailure { reason: reason.into(), message }, TRY_AGAIN)
+}
+
+/// What a container's configuration is made from, beside its pod.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    volumes: &'a MountedVolumes,
+    image_volumes: &'a ImageVolumes,
+    image: &'a Present,
+    restart_count: u32,
 }
 
 impl Worker {
@@ -63,21 +73,11 @@ impl Worker {
         let image_volumes = self.image_volumes(pod, each, &secrets, sandbox_config).await?;
 
         let restart_count = self.restart_count(orders, name, runtime);
-        let facts = (volumes, &image_volumes, &image, restart_count);
-        let refused = |message: &str| {
-            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {message}"));
-        };
-        let mut config = self.config(orders, each, runtime, facts).await.map_err(|message| {
-            refused(&message);
-            held("CreateContainerConfigError", message)
+        let facts = Facts { volumes, image_volumes: &image_volumes, image: &image, restart_count };
+        let config = self.config_with_devices(orders, each, runtime, facts).await;
+        let config = config.inspect_err(|(failure, _)| {
+            self.event(pod, name, EventType::Warning, "Failed", format!("Error: {}", failure.message));
         })?;
-        let devices = volume_devices(&each.container, volumes).map_err(|message| {
-            refused(&message);
-            held("CreateContainerConfigError", message)
-        })?;
-        config.devices.extend(devices);
-        let given = self.give_devices(pod, each, &mut config).await;
-        given.inspect_err(|(failure, _)| refused(&failure.message))?;
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
         let created = step.instrument(self.create_container(pod, name, &sandbox.id, config, sandbox_config));
         let id = created.await.map_err(|error| {
@@ -102,6 +102,20 @@ impl Worker {
         let step = || span.enter(|| ferry_trace::span("kubelet.hook"));
         self.run_post_start(pod, each, &id, runtime, step).await?;
         Ok(id)
+    }
+
+    async fn config_with_devices(
+        &self,
+        orders: &Orders,
+        each: &ContainerOf<'_>,
+        runtime: &PodRuntime,
+        facts: Facts<'_>,
+    ) -> Result<cri::ContainerConfig, Held> {
+        let refused = |message: String| held("CreateContainerConfigError", message);
+        let mut config = self.config(orders, each, runtime, facts).await.map_err(refused)?;
+        config.devices.extend(volume_devices(&each.container, facts.volumes).map_err(refused)?);
+        self.give_devices(&orders.pod, each, &mut config).await?;
+        Ok(config)
     }
 
     /// Runs the container's postStart hook, if it has one; a container whose hook fails is stopped.
@@ -249,7 +263,7 @@ impl Worker {
         orders: &Orders,
         each: &ContainerOf<'_>,
         runtime: &PodRuntime,
-        (volumes, image_volumes, image, restart_count): (&MountedVolumes, &ImageVolumes, &Present, u32),
+        Facts { volumes, image_volumes, image, restart_count }: Facts<'_>,
     ) -> Result<cri::ContainerConfig, String> {
         let pod = &orders.pod;
         let context = &self.context;
@@ -277,7 +291,7 @@ impl Worker {
         )
         .await
         .map_err(|error| error.to_string())?;
-        let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment)?;
+        let mut mounts = self.volume_mounts(pod, each, volumes, image_volumes, &environment).await?;
         let own = self.own_mounts(pod, each, &pod_ips, restart_count, &mounts).await;
         mounts.extend(own.map_err(|error| error.to_string())?);
         let target_id = each
@@ -285,7 +299,7 @@ impl Worker {
             .as_ref()
             .and_then(|target| runtime.current_container(target))
             .map(|target| target.id.clone());
-        let cpuset = context.cpus.allocate(pod, &each.container).map_err(|error| error.to_string())?;
+        let cpuset = self.allocate_cpus(orders, &each.container).await?;
         container_config(container_config::Facts {
             pod,
             each,
@@ -304,7 +318,13 @@ impl Worker {
         .map_err(|error| error.to_string())
     }
 
-    fn volume_mounts(
+    async fn allocate_cpus(&self, orders: &Orders, container: &Container) -> Result<Option<CpuSet>, String> {
+        let (pod, container) = (orders.pod.clone(), container.clone());
+        let allocated = self.on_node(move |context, _| context.cpus.allocate(&pod, &container)).await;
+        allocated.map_err(|error| error.to_string())
+    }
+
+    async fn volume_mounts(
         &self,
         pod: &Pod,
         each: &ContainerOf<'_>,
@@ -330,22 +350,12 @@ impl Worker {
                     wanted.name
                 ));
             }
-            let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
-                (Some(path), _) if !path.is_empty() => Some(path.clone()),
-                (_, Some(expression)) if !expression.is_empty() => {
-                    let expanded = environment.expand(expression);
-                    if expanded.contains("$(") {
-                        return Err(format!("missing value for \"{expression}\""));
-                    }
-                    Some(expanded)
-                }
-                _ => None,
-            };
-            let host_path = match sub_path {
+            let host_path = match sub_path(wanted, environment)? {
                 Some(sub_path) => self
                     .context
                     .volumes
-                    .sub_path(pod, &each.container.name, index, wanted, volume, &sub_path)
+                    .sub_path((pod, &each.container.name), (index, wanted), volume, &sub_path, &self.work)
+                    .await
                     .map_err(|error| {
                         format!(
                             "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {error}",
@@ -426,6 +436,21 @@ impl Worker {
         if let Err(error) = linked.await {
             tracing::debug!(%error, "log not linked");
         }
+    }
+}
+
+/// The part of a volume that is mounted; `None` for all of it.
+fn sub_path(wanted: &VolumeMount, environment: &env::Environment) -> Result<Option<String>, String> {
+    match (&wanted.sub_path, &wanted.sub_path_expr) {
+        (Some(path), _) if !path.is_empty() => Ok(Some(path.clone())),
+        (_, Some(expression)) if !expression.is_empty() => {
+            let expanded = environment.expand(expression);
+            if expanded.contains("$(") {
+                return Err(format!("missing value for \"{expression}\""));
+            }
+            Ok(Some(expanded))
+        }
+        _ => Ok(None),
     }
 }
 

@@ -64,7 +64,7 @@ impl Worker {
         // a stop whose grace was too long is over with its container
         self.work.wait().await;
         self.unprepare_devices().await?;
-        if self.context.device_plugins.release(&self.uid) {
+        if self.on_node(|context, uid| context.device_plugins.release(uid)).await {
             tracing::debug!(uid = self.uid, "devices are free");
         }
         let orders = self.orders.borrow().clone();
@@ -73,8 +73,8 @@ impl Worker {
         self.show(&orders, &runtime);
         self.context.volumes.tear_down_mounts(&self.uid).await?;
         self.context.cgroups.kill(&self.uid).await;
-        self.context.cgroups.remove(&self.uid)?;
-        if self.context.cpus.release(&self.uid) {
+        self.on_node(|context, uid| context.cgroups.remove(uid)).await?;
+        if self.on_node(|context, uid| context.cpus.release(uid)).await {
             tracing::debug!(uid = self.uid, "exclusive CPUs given back");
         }
         Ok(())
@@ -97,7 +97,8 @@ impl Worker {
         }
         self.context.volumes.tear_down(&self.uid).await?;
         let logs = log_directory(&self.context.config.pod_logs_dir, &orders.pod);
-        ferry_linux::tree::remove(&logs).map_err(io_error("removing the pod's logs"))?;
+        let removed = self.on_node(move |_, _| ferry_linux::tree::remove(&logs)).await;
+        removed.map_err(io_error("removing the pod's logs"))?;
         self.context.objects.unregister(&self.uid);
         self.context.images.forget(&self.uid);
         if !orders.gone && !pod::is_static(&orders.pod) {
@@ -145,52 +146,13 @@ impl Worker {
         let (sidecars, others): (Vec<&Container>, Vec<&Container>) =
             alive.into_iter().partition(|record| kind_of(record) == Some(ContainerKind::Sidecar));
 
-        let message = |record: &Container| format!("Stopping container {}", record.name);
-        let pending: Vec<&Container> = others;
-        for record in &pending {
-            if record.state == State::Running {
-                self.event(pod, &record.name, EventType::Normal, "Killing", message(record));
-            }
-        }
-        let hooked: Vec<String> = pending.iter().map(|record| record.id.clone()).collect();
-        let client = self.runtime.clone();
-        let stops: Vec<_> = pending
-            .iter()
-            .map(|record| {
-                let run_hook = !self.pre_stopped.contains(&record.id);
-                stop_one(&client, pod, record, pod_ip, deadline, run_hook)
-            })
-            .collect();
-        let mut stops = std::pin::pin!(futures::future::join_all(stops));
-        // containers may serve to their end: until then it is shown whether they are ready
-        let mut woken = self.orders.clone();
-        let results = loop {
-            tokio::select! {
-                results = &mut stops => break results,
-                Ok(()) = woken.changed() => {
-                    self.show(orders, runtime);
-                }
-            }
-        };
-        self.pre_stopped.extend(hooked);
-        for (hook, result) in results {
-            if let Some((name, problem)) = hook {
-                self.event(
-                    pod,
-                    &name,
-                    EventType::Warning,
-                    "FailedPreStopHook",
-                    format!("PreStopHook failed: {problem}"),
-                );
-            }
-            result.map_err(Error::Kill)?;
-        }
+        self.stop_together(orders, runtime, &others, deadline).await?;
         let order: Vec<String> =
             pod::containers(pod).into_iter().rev().map(|each| each.container.name.clone()).collect();
         for name in order {
             for record in sidecars.iter().filter(|record| record.name == name) {
                 let left = deadline.saturating_duration_since(Instant::now());
-                self.stop_container(pod, record, pod_ip, left, &message(record))
+                self.stop_container(pod, record, pod_ip, left, &stopping(record))
                     .await
                     .map_err(Error::Kill)?;
             }
@@ -202,6 +164,48 @@ impl Worker {
                     other => other,
                 },
             )?;
+        }
+        Ok(())
+    }
+
+    /// Stops containers at the same time, and shows meanwhile whether they are ready: they may serve to their end.
+    async fn stop_together(
+        &mut self,
+        orders: &Orders,
+        runtime: &PodRuntime,
+        records: &[&Container],
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let pod = &orders.pod;
+        let pod_ip = self.pod_ip(pod, runtime);
+        for record in records.iter().filter(|record| record.state == State::Running) {
+            self.event(pod, &record.name, EventType::Normal, "Killing", stopping(record));
+        }
+        let client = self.runtime.clone();
+        let stops: Vec<_> = records
+            .iter()
+            .map(|record| {
+                let run_hook = !self.pre_stopped.contains(&record.id);
+                stop_one(&client, pod, record, pod_ip, deadline, run_hook)
+            })
+            .collect();
+        let mut stops = std::pin::pin!(futures::future::join_all(stops));
+        let mut woken = self.orders.clone();
+        let results = loop {
+            tokio::select! {
+                results = &mut stops => break results,
+                Ok(()) = woken.changed() => {
+                    self.show(orders, runtime);
+                }
+            }
+        };
+        self.pre_stopped.extend(records.iter().map(|record| record.id.clone()));
+        for (hook, result) in results {
+            if let Some((name, problem)) = hook {
+                let message = format!("PreStopHook failed: {problem}");
+                self.event(pod, &name, EventType::Warning, "FailedPreStopHook", message);
+            }
+            result.map_err(Error::Kill)?;
         }
         Ok(())
     }
@@ -267,6 +271,10 @@ async fn stop_one(
         result => result,
     };
     (failed, stopped)
+}
+
+fn stopping(record: &Container) -> String {
+    format!("Stopping container {}", record.name)
 }
 
 fn ignore_missing(result: Result<(), cri::Error>) -> Result<(), Error> {

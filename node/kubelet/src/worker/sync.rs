@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Orders, Worker};
+use crate::blocking::blocking;
+use crate::context::Context;
 use crate::cri;
 use crate::devices;
 use crate::metrics;
@@ -128,13 +130,11 @@ impl Worker {
             if pod::is_terminal(status.phase.as_deref()) {
                 return Ok(Synced::Finished);
             }
-            let deadline = match self.deadline() {
-                Some(left) if left.is_zero() => {
-                    self.ending = Some(past_deadline());
-                    return Ok(Synced::Finished);
-                }
-                deadline => deadline,
-            };
+            let deadline = self.deadline();
+            if deadline.is_some_and(|left| left.is_zero()) {
+                self.ending = Some(past_deadline());
+                return Ok(Synced::Finished);
+            }
             if !pod::uses_host_network(pod)
                 && let Some(problem) = self.context.network_problem.read().clone()
             {
@@ -187,7 +187,7 @@ impl Worker {
             if is_first { span } else { span.unsampled() }
         };
         let as_it_runs = self.as_given(pod, runtime);
-        step("kubelet.cgroup").enter(|| self.context.cgroups.ensure(pod, as_it_runs.as_ref()))?;
+        step("kubelet.cgroup").instrument(self.ensure_cgroup(pod, as_it_runs)).await?;
         step("kubelet.directories").instrument(self.make_directories(pod)).await?;
         self.context.objects.register(pod);
         let mut span = step("kubelet.volumes");
@@ -197,6 +197,20 @@ impl Worker {
         Ok(mounted.inspect_err(|error| {
             span.fail(error);
         })?)
+    }
+
+    /// Acts on files, mounts or cgroups of the node, which may block.
+    pub(super) async fn on_node<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Context, &str) -> T + Send + 'static,
+    ) -> T {
+        let (context, uid) = (self.context.clone(), self.uid.clone());
+        blocking(&self.work, move || act(&context, &uid)).await
+    }
+
+    pub(super) async fn ensure_cgroup(&self, pod: &Arc<Pod>, as_it_runs: Option<Pod>) -> Result<(), Error> {
+        let pod = pod.clone();
+        Ok(self.on_node(move |context, _| context.cgroups.ensure(&pod, as_it_runs.as_ref())).await?)
     }
 
     async fn make_directories(&self, pod: &Pod) -> Result<(), Error> {
@@ -236,25 +250,12 @@ impl Worker {
             self.prepare_devices(pod).await?;
         }
         let attempt = plan.sandbox.or_else(|| runtime.sandbox().map(|sandbox| sandbox.attempt)).unwrap_or(0);
-        let sandbox_config = self.sandbox_config(pod, attempt);
+        let sandbox_config = self.sandbox_config(pod, attempt).await;
         if plan.sandbox.is_some() {
             if plan.kill_pod {
                 self.stop_everything(orders, &runtime).await?;
             }
-            let handler = self.runtime_handler(pod).await?;
-            let mut span = ferry_trace::span("kubelet.sandbox");
-            span.object("pods", pod::namespace(pod), pod::name(pod));
-            let made = span.in_scope(self.run_sandbox(pod, &sandbox_config, &handler)).await;
-            metrics::sandbox_started(made.is_ok());
-            let sandbox = made.inspect_err(|error| {
-                span.fail(error);
-            });
-            let sandbox = sandbox.map_err(Error::Sandbox)?;
-            if let Some(directory) = &self.context.config.cni_trace_dir {
-                use ferry_trace::handoff::{PLUGIN, collect};
-                collect(directory, &sandbox, span.context(), PLUGIN);
-            }
-            drop(span);
+            let sandbox = self.start_sandbox(pod, &sandbox_config).await?;
             runtime = if plan.kill_pod {
                 self.look().await?
             } else {
@@ -264,11 +265,49 @@ impl Worker {
             };
             self.show(orders, &runtime);
         }
+        let (started, held) = self.start_containers(orders, plan, &runtime, &sandbox_config, volumes).await;
+        match held {
+            Some(wait) => Ok(Carried::Held(wait)),
+            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
+            // of those that ran before, some may have been collected
+            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
+            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
+        }
+    }
+
+    /// Starts a sandbox and gives its id.
+    async fn start_sandbox(&mut self, pod: &Pod, config: &cri::PodSandboxConfig) -> Result<String, Error> {
+        let handler = self.runtime_handler(pod).await?;
+        let mut span = ferry_trace::span("kubelet.sandbox");
+        span.object("pods", pod::namespace(pod), pod::name(pod));
+        let made = span.in_scope(self.run_sandbox(pod, config, &handler)).await;
+        metrics::sandbox_started(made.is_ok());
+        let sandbox = made.inspect_err(|error| {
+            span.fail(error);
+        });
+        let sandbox = sandbox.map_err(Error::Sandbox)?;
+        if let Some(directory) = &self.context.config.cni_trace_dir {
+            use ferry_trace::handoff::{PLUGIN, collect};
+            collect(directory, &sandbox, span.context(), PLUGIN);
+        }
+        Ok(sandbox)
+    }
+
+    /// Starts what the plan wants started: the ids of those that did start, and when the first of the others may be
+    /// tried again.
+    async fn start_containers(
+        &mut self,
+        orders: &Orders,
+        plan: &Plan,
+        runtime: &PodRuntime,
+        sandbox_config: &cri::PodSandboxConfig,
+        volumes: &volumes::MountedVolumes,
+    ) -> (Vec<String>, Option<Duration>) {
         let mut held: Option<Duration> = None;
         let mut started = Vec::new();
         for name in &plan.start {
-            let Some(each) = pod::find_container(pod, name) else { continue };
-            let start = self.start_container(orders, &each, &runtime, &sandbox_config, volumes).await;
+            let Some(each) = pod::find_container(&orders.pod, name) else { continue };
+            let start = self.start_container(orders, &each, runtime, sandbox_config, volumes).await;
             metrics::container_started(
                 each.kind.label(),
                 start.as_ref().err().map(|(failure, _)| failure.reason.as_str()),
@@ -284,13 +323,7 @@ impl Worker {
                 }
             }
         }
-        match held {
-            Some(wait) => Ok(Carried::Held(wait)),
-            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
-            // of those that ran before, some may have been collected
-            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
-            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
-        }
+        (started, held)
     }
 
     /// What the runtime has after containers were started in the sandbox.
@@ -303,7 +336,7 @@ impl Worker {
         Ok(runtime)
     }
 
-    pub(super) fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+    pub(super) async fn sandbox_config(&self, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
         let config = &self.context.config;
         let (host_name, domain) = dns::host_name(pod, &config.cluster_domain, &self.context.host_name);
         sandbox_config(sandbox_config::Facts {
@@ -316,7 +349,7 @@ impl Worker {
                 pod,
                 &config.cluster_dns,
                 &config.cluster_domain,
-                &self.context.host_resolver(),
+                &self.context.host_resolver().await,
             ),
             host_name,
             domain,

@@ -98,6 +98,12 @@ fn cidrs(all: &[IpNet]) -> Option<String> {
 /// Everything that is in the table whatever the services.
 pub(super) fn fixed(settings: &Settings) -> Objects {
     let mut objects = Objects::default();
+    fixed_sets(settings, &mut objects);
+    fixed_chains(settings, &mut objects);
+    objects
+}
+
+fn fixed_sets(settings: &Settings, objects: &mut Objects) {
     let address = address_type(settings.family);
     let frontend = format!("{address} . inet_proto . inet_service");
     let mut set =
@@ -110,20 +116,27 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
     set(Map::Hairpin, "set", format!("type {address} . {address};"));
     set(Map::Firewalled, "set", format!("type {frontend};"));
     set(Map::AllowedSources, "set", format!("type {frontend} . {address}; flags interval;"));
+}
 
+/// Packets to the node's own addresses that node ports are served at; `None` where they are at none.
+fn local_destination(settings: &Settings) -> Option<String> {
     let ip = ip(settings.family);
-    let by_address = lookup(settings.family, Door::Address);
-    let by_port = lookup(settings.family, Door::NodePort);
     let loopback = match settings.family {
         Family::V4 => "127.0.0.0/8",
         Family::V6 => "::1",
     };
-    let local = match settings.node_ports.addresses(settings.family) {
-        None => Some(format!("fib daddr type local {ip} daddr != {loopback}")),
-        Some(at) => {
-            cidrs(&at).map(|at| format!("fib daddr type local {ip} daddr != {loopback} {ip} daddr {at}"))
-        }
-    };
+    let local = format!("fib daddr type local {ip} daddr != {loopback}");
+    match settings.node_ports.addresses(settings.family) {
+        None => Some(local),
+        Some(at) => cidrs(&at).map(|at| format!("{local} {ip} daddr {at}")),
+    }
+}
+
+fn fixed_chains(settings: &Settings, objects: &mut Objects) {
+    let ip = ip(settings.family);
+    let by_address = lookup(settings.family, Door::Address);
+    let by_port = lookup(settings.family, Door::NodePort);
+    let local = local_destination(settings);
     let mark = format!("{:#x}", settings.masquerade_mark);
 
     let mut services = Vec::new();
@@ -169,7 +182,6 @@ pub(super) fn fixed(settings: &Settings) -> Objects {
         let hooked = format!("type filter hook {hook} priority 0;");
         chain(&format!("filter-{hook}"), Some(&hooked), vec!["ct state new jump unserved".into()]);
     }
-    objects
 }
 
 /// The shared chains that the used ones need, themselves included, with the maps they look into.

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn functions() {
+    fn functions_are_those_of_go_and_kubectl() {
         check("{{len .items}} {{len .metadata.name}}", "2 3");
         check("{{index .items 1 \"name\"}}", "two");
         check("{{index .metadata.labels \"a\"}}{{index .metadata.labels \"z\"}}", "1<no value>");

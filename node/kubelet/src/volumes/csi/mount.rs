@@ -19,9 +19,10 @@ use super::drivers::{Capabilities, Driver};
 use super::record::{Use, is_mounted};
 use super::request::{TOKENS, Wanted};
 use super::{Csi, Failed, Problem, attachment, io_problem};
+use crate::blocking::blocking;
 use crate::pod;
 use crate::volumes::ownership::{self, ChangePolicy};
-use crate::volumes::{Mounted, blocking, change_policy, fs_group, local};
+use crate::volumes::{Mounted, change_policy, fs_group, local};
 
 /// A volume that wants that is published again with the next look at its pod after this.
 const REPUBLISH_AFTER: Duration = Duration::from_secs(30);
@@ -251,19 +252,19 @@ impl Csi {
             };
             (first, Problem::Driver { doing, source })
         })?;
-        let paths = self.paths.clone();
         if job.wanted.is_for_one_pod() {
-            let users =
-                paths.users(record).map_err(|error| (first, io_problem("looking for users")(error)))?;
+            let users = self.users(record).await;
+            let users = users.map_err(|error| (first, io_problem("looking for users")(error)))?;
             if users.iter().any(|uid| *uid != job.one.uid) {
                 return Err((first, Problem::InUse));
             }
         }
         let capabilities = driver.capabilities().await.map_err(|error| (first, error.into()))?;
-        let noted = paths.note_use(&job.one).map_err(io_problem("writing down the volume"));
-        noted.map_err(|problem| (first, problem))?;
+        let one = job.one.clone();
+        let noted = self.on_disk(move |paths| paths.note_use(&one)).await;
+        noted.map_err(io_problem("writing down the volume")).map_err(|problem| (first, problem))?;
         let is_staged = !record.is_ephemeral() && capabilities.stage;
-        let staging = if is_staged { text(paths.staging(record, is_block)) } else { String::new() };
+        let staging = if is_staged { text(self.paths.staging(record, is_block)) } else { String::new() };
         if is_staged {
             self.stage(job, &driver, capabilities, &staging).await.map_err(|problem| (stage, problem))?;
         }
@@ -281,7 +282,8 @@ impl Csi {
         if self.staged.lock().contains(&record.unique_name()) {
             return Ok(());
         }
-        let noted = self.paths.note_staged(record, job.wanted.is_block);
+        let (staged, is_block) = (record.clone(), job.wanted.is_block);
+        let noted = self.on_disk(move |paths| paths.note_staged(&staged, is_block)).await;
         noted.map_err(io_problem("making the volume's global mount"))?;
         driver
             .stage(csi::NodeStageVolumeRequest {

@@ -4,14 +4,36 @@ use std::sync::Arc;
 
 use ferry_plugins_api::csi;
 
-use super::record::{Record, Use};
+use super::record::{self, Record, Use};
 use super::{Csi, Failed, Problem, io_problem};
+use crate::blocking::blocking;
 
 impl Csi {
+    /// Looks at or changes what is on disk.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&record::Paths) -> T + Send + 'static,
+    ) -> T {
+        let paths = self.paths.clone();
+        blocking(&self.work, move || act(&paths)).await
+    }
+
+    /// The pods that use a volume.
+    pub(super) async fn users(&self, record: &Record) -> std::io::Result<Vec<String>> {
+        let record = record.clone();
+        self.on_disk(move |paths| paths.users(&record)).await
+    }
+
+    async fn forget_staged(&self, record: &Record, is_block: bool) -> std::io::Result<()> {
+        let record = record.clone();
+        self.on_disk(move |paths| paths.forget_staged(&record, is_block)).await
+    }
+
     /// Takes the volumes of a pod away, as they are on disk: this kubelet may never have seen the pod. What is begun
     /// goes on though nobody waits for it any more.
     pub async fn tear_down(self: &Arc<Self>, uid: &str) -> Result<(), Failed> {
-        let uses = self.paths.uses_of(uid).map_err(|source| Failed {
+        let of_pod = uid.to_owned();
+        let uses = self.on_disk(move |paths| paths.uses_of(&of_pod)).await.map_err(|source| Failed {
             step: "UnmountVolume.TearDown",
             volume: "all".into(),
             source: Problem::Io { action: "looking for the pod's volumes", source },
@@ -41,19 +63,18 @@ impl Csi {
         let step = if one.is_block { "UnmapVolume.UnmapBlockVolume" } else { "UnmountVolume.TearDown" };
         self.unpublish(one).await.map_err(failed(step))?;
         if !record.is_ephemeral() {
-            let users = self.paths.users(record).map_err(io_problem("looking for users"));
+            let users = self.users(record).await.map_err(io_problem("looking for users"));
             if users.map_err(failed(step))?.iter().all(|uid| *uid == one.uid) {
                 let step = if one.is_block { "UnmapDevice" } else { "UnmountDevice" };
                 self.unstage(record, one.is_block).await.map_err(failed(step))?;
             }
         }
         // last, so that all of it is done again when it is not done to the end
-        self.paths
-            .forget_use(one)
-            .map_err(io_problem("removing the volume's directory"))
-            .map_err(failed(step))?;
-        if one.is_block && self.paths.users(record).is_ok_and(|users| users.is_empty()) {
-            let forgotten = self.paths.forget_staged(record, true);
+        let used = one.clone();
+        let forgotten = self.on_disk(move |paths| paths.forget_use(&used)).await;
+        forgotten.map_err(io_problem("removing the volume's directory")).map_err(failed(step))?;
+        if one.is_block && self.users(record).await.is_ok_and(|users| users.is_empty()) {
+            let forgotten = self.forget_staged(record, true).await;
             forgotten.map_err(io_problem("removing the volume's directory")).map_err(failed(step))?;
         }
         self.in_use.remove(&record.unique_name(), &one.uid);
@@ -74,12 +95,15 @@ impl Csi {
             doing: "kubernetes.io/csi: Unmounter.TearDownAt failed",
             source,
         })?;
-        self.paths.clear_target(one).map_err(io_problem("removing the volume's mount point"))
+        let used = one.clone();
+        let cleared = self.on_disk(move |paths| paths.clear_target(&used)).await;
+        cleared.map_err(io_problem("removing the volume's mount point"))
     }
 
     /// Whoever calls this has the volume alone.
     async fn unstage(&self, record: &Record, is_block: bool) -> Result<(), Problem> {
-        if self.paths.may_be_staged(record, is_block) {
+        let looked = record.clone();
+        if self.on_disk(move |paths| paths.may_be_staged(&looked, is_block)).await {
             let driver = self.drivers.get(&record.driver_name).map_err(|source| Problem::Driver {
                 doing: "kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient",
                 source,
@@ -99,17 +123,16 @@ impl Csi {
         self.staged.lock().remove(&record.unique_name());
         if is_block {
             // what is kept of a device is also what its pods are found by
-            return self
-                .paths
-                .clear_staging(record, true)
-                .map_err(io_problem("removing the device's staging path"));
+            let device = record.clone();
+            let cleared = self.on_disk(move |paths| paths.clear_staging(&device, true)).await;
+            return cleared.map_err(io_problem("removing the device's staging path"));
         }
-        self.paths.forget_staged(record, false).map_err(io_problem("failed to clean up global mount"))
+        self.forget_staged(record, false).await.map_err(io_problem("failed to clean up global mount"))
     }
 
     /// Unstages volumes that are left of pods that are gone.
     pub(super) async fn unstage_unused(self: &Arc<Self>) {
-        let all = match self.paths.all_staged() {
+        let all = match self.on_disk(record::Paths::all_staged).await {
             Ok(all) => all,
             Err(error) => return tracing::warn!(%error, "staged volumes not looked for"),
         };
@@ -127,19 +150,20 @@ impl Csi {
     async fn unstage_if_unused(&self, record: Record, is_block: bool) {
         let name = record.unique_name();
         let _alone = self.alone(&name).await;
-        match self.paths.users(&record) {
+        match self.users(&record).await {
             Ok(users) if users.is_empty() => {}
             Ok(_) => return,
             Err(error) => return tracing::warn!(%error, volume = name, "users of a volume not looked for"),
         }
         // another may have taken it away meanwhile
-        let still = self.paths.all_staged();
+        let still = self.on_disk(record::Paths::all_staged).await;
         if !still.is_ok_and(|all| all.iter().any(|(other, _)| other.unique_name() == name)) {
             return self.in_use.remove(&name, "");
         }
         let unstaged = async {
             self.unstage(&record, is_block).await?;
-            self.paths.forget_staged(&record, is_block).map_err(io_problem("removing the volume's directory"))
+            let forgotten = self.forget_staged(&record, is_block).await;
+            forgotten.map_err(io_problem("removing the volume's directory"))
         };
         match unstaged.await {
             Ok(()) => {

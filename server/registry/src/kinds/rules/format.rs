@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_networks() {
+    fn addresses_and_networks_have_one_canonical_form() {
         let check = |rule: fn(&str) -> Vec<String>, text: &str, expected: &str| {
             assert_eq!(rule(text).join("; "), expected, "{text}");
         };

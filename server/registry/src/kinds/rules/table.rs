@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_reads() {
+    fn the_rules_of_more_than_fifty_types_can_be_read() {
         let table = parse(include_str!("rules.txt"), Types::builtin()).expect("the table");
         assert!(table.types.len() > 50, "{}", table.types.len());
     }

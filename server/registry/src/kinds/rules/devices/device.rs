@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn semantic_versions() {
+    fn a_semantic_version_has_three_numbers_without_leading_zeros() {
         for good in ["1.2.3", "0.0.0", "1.0.0-alpha.1", "1.0.0-0a+build.01"] {
             assert!(is_semantic_version(good), "{good}");
         }
