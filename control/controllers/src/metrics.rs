@@ -10,10 +10,11 @@ use ferry_metrics::{Collect, Counters, Description, Gauges, Histograms, Page, Re
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use crate::{endpoint_slice, node_lifecycle, slices};
+use crate::{endpoint_slice, node_lifecycle, resource_claim, slices};
 
 static MILLISECONDS: [f64; 15] = exponential(0.001, 2.0);
 static JOB_SYNC_BUCKETS: [f64; 15] = exponential(0.004, 2.0);
@@ -84,6 +85,11 @@ static RECONCILIATION_DURATION: Histograms<2> = Histograms::new(
     &["action", "error"],
     &MILLISECONDS,
 );
+static CLAIM_CREATIONS: Counters<2> = Counters::new(
+    "resourceclaim_controller_creates_total",
+    "Requests that create ResourceClaims, by status and administrative access",
+    &["status", "admin_access"],
+);
 
 pub fn register(registry: &mut Registry) {
     ferry_client::metrics::register(registry);
@@ -101,6 +107,7 @@ pub fn register(registry: &mut Registry) {
         &ENDPOINTS_REMOVED,
         &RECONCILIATIONS,
         &RECONCILIATION_DURATION,
+        &CLAIM_CREATIONS,
         &OF_INFORMERS,
     ]);
 }
@@ -185,18 +192,40 @@ pub fn autoscaled(action: &str, error: &str, took: Duration) {
     RECONCILIATION_DURATION.with([action, error]).observe_time(took);
 }
 
+/// A claim was to be made from a template.
+pub fn claim_created(claim: &ResourceClaim, is_made: bool) {
+    let status = if is_made { "success" } else { "failure" };
+    CLAIM_CREATIONS.with([status, word(has_admin_access(claim))]).inc();
+}
+
+fn has_admin_access(claim: &ResourceClaim) -> bool {
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let mut exact = requests.filter_map(|request| request.exactly.as_ref());
+    exact.any(|exactly| exactly.admin_access == Some(true))
+}
+
+fn word(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
+}
+
 /// What is counted from the objects that controllers follow.
 pub struct OfInformers {
+    claims: Mutex<Option<Informer<ResourceClaim>>>,
     nodes: Mutex<Option<Informer<Node>>>,
     slices: Mutex<Option<(Informer<Service>, Informer<EndpointSlice>)>>,
 }
 
-pub static OF_INFORMERS: OfInformers = OfInformers { nodes: Mutex::new(None), slices: Mutex::new(None) };
+pub static OF_INFORMERS: OfInformers =
+    OfInformers { claims: Mutex::new(None), nodes: Mutex::new(None), slices: Mutex::new(None) };
 
 impl OfInformers {
     /// `None` when the controller has ended.
     pub fn follow_nodes(&self, nodes: Option<Informer<Node>>) {
         *self.nodes.lock() = nodes;
+    }
+
+    pub fn follow_claims(&self, claims: Option<Informer<ResourceClaim>>) {
+        *self.claims.lock() = claims;
     }
 
     pub fn follow_slices(&self, informers: Option<(Informer<Service>, Informer<EndpointSlice>)>) {
@@ -235,10 +264,15 @@ static DISTRIBUTION: Description = Description::gauge(
     "Services that want their traffic to stay near, by how near",
     &["traffic_distribution"],
 );
+static CLAIMS: Description = Description::gauge(
+    "resourceclaim_controller_resource_claims",
+    "ResourceClaims, by whether they are allocated, administrative access, and what they were made from",
+    &["allocated", "admin_access", "source"],
+);
 
 impl Collect for OfInformers {
     fn describe(&self) -> Vec<Description> {
-        vec![ZONE_SIZE, ZONE_HEALTH, UNHEALTHY, SLICES, DESIRED_SLICES, ENDPOINTS, DISTRIBUTION]
+        vec![ZONE_SIZE, ZONE_HEALTH, UNHEALTHY, SLICES, DESIRED_SLICES, ENDPOINTS, DISTRIBUTION, CLAIMS]
     }
 
     fn collect(&self, page: &mut Page) {
@@ -247,6 +281,9 @@ impl Collect for OfInformers {
         }
         if let Some((services, slices)) = &*self.slices.lock() {
             endpoints(page, &services.list(), &slices.list());
+        }
+        if let Some(claims) = &*self.claims.lock() {
+            resource_claims(page, &claims.list());
         }
     }
 }
@@ -263,6 +300,18 @@ fn zones(page: &mut Page, nodes: &[Arc<Node>]) {
         page.sample(&ZONE_SIZE, &[&zone], all);
         page.sample(&ZONE_HEALTH, &[&zone], 100.0 * ready / all);
         page.sample(&UNHEALTHY, &[&zone], all - ready);
+    }
+}
+
+fn resource_claims(page: &mut Page, claims: &[Arc<ResourceClaim>]) {
+    let mut counts: BTreeMap<[&str; 3], f64> = BTreeMap::new();
+    for claim in claims {
+        let is_allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        let labels = [word(is_allocated), word(has_admin_access(claim)), resource_claim::source(claim)];
+        *counts.entry(labels).or_default() += 1.0;
+    }
+    for (labels, count) in counts {
+        page.sample(&CLAIMS, &labels, count);
     }
 }
 

@@ -9,6 +9,7 @@ use ferry_client::{
     Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Queue, Recorder,
     error, reconcile, undecoded,
 };
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use kube::ResourceExt;
@@ -17,12 +18,15 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::context::{Context, Running};
+use crate::metrics::{self, OF_INFORMERS};
 use crate::ownership::{controller_of, controller_ref};
 use crate::pods::{is_deleting, is_finished, node_name};
 
 const CONTROLLER: &str = "resourceclaim-controller";
 /// Names the entry of a pod's `resourceClaims` that a claim was made for.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// On claims that the scheduler makes for extended resources.
+const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 /// Nothing of it runs, and nothing will.
@@ -58,6 +62,18 @@ fn name_of<'p>(pod: &'p Pod, entry: &'p PodResourceClaim) -> Name<'p> {
 
 fn entries(pod: &Pod) -> &[PodResourceClaim] {
     pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_deref()).unwrap_or(&[])
+}
+
+/// What a claim was made from, as metrics name it; nothing for one that a user made.
+pub fn source(claim: &ResourceClaim) -> &'static str {
+    let annotation = |key: &str| claim.annotations().get(key).map_or("", String::as_str);
+    if annotation(EXTENDED) == "true" {
+        "extended_resource"
+    } else if annotation(POD_CLAIM).is_empty() {
+        ""
+    } else {
+        "resource_claim_template"
+    }
 }
 
 fn is_made_for(claim: &ResourceClaim, pod: &Pod) -> bool {
@@ -193,7 +209,8 @@ pub fn start(context: &Context) -> Running {
         made: Mutex::default(),
         recorder: context.recorder("resource_claim"),
     });
-    builder
+    OF_INFORMERS.follow_claims(Some(claims.clone()));
+    let work = builder
         .over("resourceclaims", queue, controller)
         .watches(&pods, |_, event| pod_changed(event))
         .watches(&claims, |controller, event| controller.claim_changed(event))
@@ -201,7 +218,8 @@ pub fn start(context: &Context) -> Running {
             let waiting = controller.by_template.get(&event.key().to_string());
             waiting.iter().map(|pod| Key::Pod(NamespacedName::of(&**pod))).collect()
         })
-        .run(Controller::reconcile)
+        .run(Controller::reconcile);
+    work.inspect(|()| OF_INFORMERS.follow_claims(None)).boxed()
 }
 
 fn in_namespace_of(pod: &Pod, name: &str) -> NamespacedName {
@@ -217,14 +235,21 @@ pub fn claim_keys(pod: &Pod) -> Vec<NamespacedName> {
     names.collect()
 }
 
+/// The claim that the scheduler made for the pod's extended resources.
+fn extended_claim_key(pod: &Pod) -> Option<NamespacedName> {
+    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    Some(in_namespace_of(pod, &status.resource_claim_name))
+}
+
 /// A pod that goes wakes its claims, one that comes itself.
 fn pod_changed(event: &Event<Pod>) -> Vec<Key> {
     let pod = event.object();
-    if entries(pod).is_empty() {
+    let extended = extended_claim_key(pod);
+    if entries(pod).is_empty() && extended.is_none() {
         return Vec::new();
     }
     if event.is_deleted() || is_done(pod) {
-        let claims = claim_keys(pod).into_iter().map(Key::Claim);
+        let claims = claim_keys(pod).into_iter().chain(extended).map(Key::Claim);
         return claims.chain([Key::Pod(event.key())]).collect();
     }
     vec![Key::Pod(event.key())]
@@ -325,6 +350,7 @@ impl Controller {
         let api: Api<ResourceClaim> =
             Api::namespaced(self.client.clone(), pod.metadata.namespace.as_deref().unwrap_or(""));
         let created = api.create(&PostParams::default(), &claim).await;
+        metrics::claim_created(&claim, created.is_ok());
         let name = created.attempting("create ResourceClaim").map_err(Failure::Api)?.name_any();
         let noted = Made { pod: uid.to_owned(), entry: entry.name.clone(), claim: name.clone() };
         self.made.lock().entry(NamespacedName::of(pod)).or_default().push(noted);
@@ -542,6 +568,18 @@ mod tests {
         check(entry("new", template.clone()), Name::NotMade("t"));
         check(entry("made", template.clone()), Name::Known { name: "web-made-x", is_generated: true });
         check(entry("unneeded", template), Name::None);
+    }
+
+    #[test]
+    fn a_claim_tells_what_it_was_made_from() {
+        let check = |annotations: Value, expected: &str| {
+            let claim = json!({"metadata": {"name": "c", "annotations": annotations}, "spec": {}});
+            assert_eq!(source(&serde_json::from_value(claim).unwrap()), expected);
+        };
+        check(json!({}), "");
+        check(json!({POD_CLAIM: "gpu"}), "resource_claim_template");
+        check(json!({EXTENDED: "true"}), "extended_resource");
+        check(json!({EXTENDED: "false"}), "");
     }
 
     #[test]

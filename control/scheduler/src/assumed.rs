@@ -44,7 +44,15 @@ impl Assumed {
 
     /// Nothing was or will be written. Whether there was an entry.
     pub fn remove(&mut self, uid: &str) -> bool {
-        self.has(uid) && Arc::make_mut(&mut self.0).remove(uid).is_some()
+        self.take(uid).is_some()
+    }
+
+    /// The same; returns the claim with its allocation.
+    pub fn take(&mut self, uid: &str) -> Option<Arc<ResourceClaim>> {
+        if !self.has(uid) {
+            return None;
+        }
+        Arc::make_mut(&mut self.0).remove(uid).map(|entry| entry.claim)
     }
 
     /// Forgets what a claim as it is seen now says itself, or says no more; `seen` is None when the claim is gone, and `name`

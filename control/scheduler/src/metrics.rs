@@ -60,6 +60,11 @@ static PREEMPTION_VICTIMS: Histograms<0> = Histograms::new(
 );
 static CACHE_SIZE: Gauges<1> =
     Gauges::new("scheduler_cache_size", "Nodes and pods that the scheduler knows", &["type"]);
+static CLAIM_CREATIONS: Counters<1> = Counters::new(
+    "scheduler_resourceclaim_creates_total",
+    "Requests that create ResourceClaims for extended resources, by status",
+    &["status"],
+);
 
 pub fn register(registry: &mut Registry) {
     ferry_client::metrics::register(registry);
@@ -75,6 +80,7 @@ pub fn register(registry: &mut Registry) {
         &PREEMPTION_ATTEMPTS,
         &PREEMPTION_VICTIMS,
         &CACHE_SIZE,
+        &CLAIM_CREATIONS,
     ]);
 }
 
@@ -114,4 +120,8 @@ pub fn preempted(victims: usize) {
 pub fn knows(nodes: usize, pods: usize) {
     CACHE_SIZE.with(["nodes"]).set(nodes as f64);
     CACHE_SIZE.with(["pods"]).set(pods as f64);
+}
+
+pub fn created_claim(is_made: bool) {
+    CLAIM_CREATIONS.with([if is_made { "success" } else { "failure" }]).inc();
 }

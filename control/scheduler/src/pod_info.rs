@@ -13,6 +13,7 @@ use kube::api::ObjectMeta;
 use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
 use serde::{Deserialize, Deserializer};
 
+use crate::devices::extended::{self, ContainerRequests};
 use crate::resources::{self, Resources};
 
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct PodInfo {
     pub claims: Vec<Claim>,
     /// In the order of `spec.resourceClaims`.
     pub resource_claims: Vec<ResourceClaimUse>,
+    /// What its containers request of extended resources; a class may stand for them.
+    pub extended: Vec<ContainerRequests>,
     /// Of all containers, with a tag.
     pub images: Vec<Box<str>>,
     /// What its node's kubelet has to declare.
@@ -204,6 +207,7 @@ impl PodInfo {
             preferred_anti_affinity: anti_preferred,
             claims: spec.map(|spec| claims(spec, &pod)).unwrap_or_default(),
             resource_claims: resource_claims(&pod),
+            extended: extended::of_containers(&pod),
             images: spec.map(images).unwrap_or_default(),
             required_features: spec.map(declared_features::for_scheduling).unwrap_or_default(),
             pod,

@@ -112,7 +112,7 @@ impl Resources {
     }
 }
 
-fn amount(name: &str, quantity: &Quantity) -> i64 {
+pub fn amount(name: &str, quantity: &Quantity) -> i64 {
     let exact = Exact::parse(&quantity.0).unwrap_or(Exact::ZERO);
     if name == CPU { exact.milli() } else { exact.value() }
 }

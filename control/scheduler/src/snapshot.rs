@@ -173,6 +173,11 @@ impl Snapshot {
         }
     }
 
+    /// Whether a node names an extended resource at all, also one that it has none of.
+    pub fn has_extended(&self, node: NodeIndex, name: &str) -> bool {
+        self.columns.allocatable_extended[node.0 as usize].iter().any(|(own, _)| &**own == name)
+    }
+
     #[inline]
     pub fn requested(&self, node: NodeIndex, resource: Resource) -> i64 {
         let Amounts { milli_cpu, memory, ephemeral_storage } = self.room(node).requested;

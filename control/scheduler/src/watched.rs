@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::assumed::Assumed;
+use crate::devices::extended;
 use crate::devices::slice::SliceInfo;
 use crate::plugins::Cluster;
 use crate::pod_info::{NamespaceLabels, PodInfo};
@@ -43,8 +44,11 @@ pub struct Watched {
     replica_sets: Informer<ReplicaSet>,
     stateful_sets: Informer<StatefulSet>,
     pub resource_claims: Informer<ResourceClaim>,
+    /// By the uid of the controller.
+    claims_by_owner: Index<ResourceClaim>,
     resource_slices: Informer<SliceInfo>,
     device_classes: Informer<DeviceClass>,
+    by_extended_resource: Index<DeviceClass>,
     /// Allocations that were decided and are not seen yet.
     pub assumed: Assumed,
 }
@@ -85,6 +89,8 @@ impl Inbox {
 impl Watched {
     pub fn start(informers: &Informers, inbox: &Arc<Inbox>) -> Self {
         let volumes = informers.of::<PersistentVolume>();
+        let resource_claims = informers.of::<ResourceClaim>();
+        let device_classes = informers.of::<DeviceClass>();
         let watched = Watched {
             pods: informers.of(),
             nodes: informers.of(),
@@ -104,9 +110,13 @@ impl Watched {
             replication_controllers: informers.of(),
             replica_sets: informers.of(),
             stateful_sets: informers.of(),
-            resource_claims: informers.of(),
+            claims_by_owner: resource_claims.index("owner", ferry_client::informer::controller_uid),
+            resource_claims,
             resource_slices: informers.of(),
-            device_classes: informers.of(),
+            by_extended_resource: device_classes.index("extended resource", |class| {
+                class.spec.extended_resource_name.iter().cloned().collect()
+            }),
+            device_classes,
             assumed: Assumed::default(),
         };
         notify(&watched.pods, inbox, Changed::Pod);
@@ -122,6 +132,11 @@ impl Watched {
         notify(&watched.resource_slices, inbox, |_| Changed::Devices);
         notify(&watched.device_classes, inbox, |_| Changed::Devices);
         watched
+    }
+
+    /// The claim that was made for a pod's extended resources, as far as it is seen.
+    pub fn made_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        self.claims_by_owner.get(&pod.uid).into_iter().find(|claim| extended::is_of(claim, pod))
     }
 
     /// All first lists are complete: a search among half of the nodes, or without half of the
@@ -244,6 +259,18 @@ impl Cluster for Watched {
 
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
         self.device_classes.get(&NamespacedName::cluster(name))
+    }
+
+    fn device_class_of(&self, resource: &str) -> Option<Arc<DeviceClass>> {
+        match resource.strip_prefix(extended::CLASS_PREFIX) {
+            Some(class) => self.device_class(class),
+            None => extended::preferred(self.by_extended_resource.get(resource)),
+        }
+    }
+
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        let assumed = || self.assumed.claims().find(|claim| extended::is_of(claim, pod)).cloned();
+        self.made_claim(pod).or_else(assumed)
     }
 
     fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector> {

@@ -16,7 +16,10 @@ use serde_json::json;
 
 use crate::devices::FINALIZER;
 use crate::extender::ExtenderError;
+use crate::metrics;
 use crate::plugins::Choices;
+use crate::plugins::dynamic_resources::Reservations;
+use crate::plugins::extended_resources::ExtendedReservation;
 use crate::pod_info::PodInfo;
 
 /// Binds a pod to a node. The uid keeps a namesake made in the meantime from being bound.
@@ -94,7 +97,7 @@ async fn select_node(client: &Client, claim: &PersistentVolumeClaim, node: &str)
 const ATTEMPTS: usize = 5;
 
 /// Reserves a claim for a pod, with its devices if it has none yet; returns the revision that says so.
-pub async fn reserve_claim(
+async fn reserve_claim(
     client: &Client,
     claim: &ResourceClaim,
     allocation: Option<&AllocationResult>,
@@ -191,6 +194,95 @@ pub async fn deallocate_claim(client: &Client, claim: &ResourceClaim) -> Result<
     let written = claims.replace_status(name, &PostParams::default(), &claim).await;
     written.attempting(format!("deallocate claim {namespace}/{name}"))?;
     Ok(())
+}
+
+/// Reserves the claims of a pod, and makes the one for its extended resources.
+pub async fn reserve_claims(client: &Client, reservations: &Reservations, pod: &PodInfo) -> Written {
+    let mut written = Written { allocated: Vec::new(), made: None, result: Ok(()) };
+    for (claim, allocation) in &reservations.claims {
+        match reserve_claim(client, claim, allocation.as_ref(), pod).await {
+            Ok(revision) if allocation.is_some() => {
+                written.allocated.push((claim.metadata.uid.clone().unwrap_or_default(), revision));
+            }
+            Ok(_) => {}
+            Err(error) => return Written { result: Err(error), ..written },
+        }
+    }
+    if let Some(extended) = &reservations.extended {
+        written.result = make_claim(client, extended, pod, &mut written.allocated, &mut written.made).await;
+    }
+    written
+}
+
+/// Makes the claim for a pod's extended resources, allocates it, and names it in the pod's status for the kubelet.
+async fn make_claim(
+    client: &Client,
+    extended: &ExtendedReservation,
+    pod: &PodInfo,
+    allocated: &mut Vec<(String, i64)>,
+    made: &mut Option<Arc<ResourceClaim>>,
+) -> Result<(), WriteError> {
+    let mut claim = (*extended.claim).clone();
+    claim.metadata.uid = None;
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &pod.key.namespace);
+    let created = claims.create(&PostParams::default(), &claim).await;
+    metrics::created_claim(created.is_ok());
+    let claim = created.attempting(format!("create claim for extended resources of pod {}", pod.key))?;
+    let claim = made.insert(Arc::new(claim));
+    let revision = reserve_claim(client, claim, Some(&extended.allocation), pod).await?;
+    allocated.push((claim.metadata.uid.clone().unwrap_or_default(), revision));
+    let status = json!({"extendedResourceClaimStatus": {
+        "resourceClaimName": claim.metadata.name,
+        "requestMappings": extended.mappings,
+    }});
+    let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
+    let request = pods(pod).patch_subresource("status", &pod.key.name, &PatchParams::default(), &patch);
+    let patched = undecoded::send(client, request).await;
+    patched.attempting(attempt("write the ExtendedResourceClaimStatus of", pod))?;
+    Ok(())
+}
+
+/// Deletes a claim that the scheduler has made, with its devices.
+pub async fn delete_claim(client: &Client, claim: &ResourceClaim) -> Result<(), Error> {
+    let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+    let (namespace, name) = (namespace.unwrap_or(""), name.unwrap_or(""));
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), namespace);
+    let attempt = || format!("delete claim {namespace}/{name}");
+    for number in 1.. {
+        let Some(mut now) = claims.get_opt(name).await.attempting(attempt())? else { return Ok(()) };
+        if now.metadata.uid != claim.metadata.uid {
+            return Ok(());
+        }
+        let finalizers = now.metadata.finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|own| own == FINALIZER) {
+            break;
+        }
+        finalizers.retain(|own| own != FINALIZER);
+        match ignore_not_found(claims.replace(name, &PostParams::default(), &now).await) {
+            Ok(_) => break,
+            Err(error) if number < ATTEMPTS && ferry_client::error::is_conflict(&error) => {}
+            Err(error) => return Err(error).attempting(attempt()),
+        }
+    }
+    let this_one = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
+    let delete = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
+    ignore_not_found(undecoded::delete(&claims, name, &delete).await).attempting(attempt())?;
+    Ok(())
+}
+
+/// What a step of a pod's binding cycle has written.
+pub struct Written {
+    /// The uids of the claims whose allocation was written, with their new revisions; also where a later claim failed.
+    pub allocated: Vec<(String, i64)>,
+    /// The claim that was made for the pod's extended resources.
+    pub made: Option<Arc<ResourceClaim>>,
+    pub result: Result<(), WriteError>,
+}
+
+impl From<Result<(), WriteError>> for Written {
+    fn from(result: Result<(), WriteError>) -> Self {
+        Written { allocated: Vec::new(), made: None, result }
+    }
 }
 
 /// Whoever was asked to write, the API or an extender, could not; or what was to be written makes no sense any more.

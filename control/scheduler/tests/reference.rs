@@ -70,6 +70,12 @@ impl Cluster for NoVolumes {
     fn device_class(&self, _: &str) -> Option<Arc<DeviceClass>> {
         None
     }
+    fn device_class_of(&self, _: &str) -> Option<Arc<DeviceClass>> {
+        None
+    }
+    fn extended_claim(&self, _: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        None
+    }
     fn workload_selector(&self, _: &PodInfo) -> Option<LabelSelector> {
         None
     }

@@ -382,6 +382,7 @@ impl Parts {
             known = Some(api::follow(informers, &config.node_name, &self.pods));
             let drivers = self.context.volumes.csi().node_drivers.clone();
             tasks.spawn(node::csi_node::follow(client.clone(), &config.node_name, drivers, informers));
+            tasks.spawn(csi::allocatable::follow(self.context.volumes.csi().clone(), informers));
             tasks.spawn(volumes::reclaim::follow(self.context.clone(), client.clone(), informers));
             tasks.spawn(mirror::run(
                 client.clone(),

@@ -15,6 +15,7 @@ pub mod binding;
 pub mod capacity;
 pub mod constraint;
 pub mod demand;
+pub mod extended;
 pub mod pools;
 pub mod result;
 pub mod search;

@@ -54,7 +54,7 @@ impl std::fmt::Display for Failure {
 
 /// The devices of each claim on a node; None where there are not enough.
 pub fn search(
-    demands: &[Demand],
+    demands: &[&Demand],
     offer: &Offer,
     taken: &Taken,
     node: &Node<'_>,
@@ -111,7 +111,7 @@ enum Stop {
 }
 
 struct Search<'s> {
-    demands: &'s [Demand],
+    demands: &'s [&'s Demand],
     pools: &'s [Pool],
     taken: &'s Taken,
     node: &'s Node<'s>,
@@ -359,7 +359,7 @@ impl<'s> Search<'s> {
                 if !constraint.add(&names, slice, device) {
                     refused = true;
                     if must {
-                        let claim = claim_name(&self.demands[at.claim]);
+                        let claim = claim_name(self.demands[at.claim]);
                         return Err(Stop::Failed(Failure::Claim(format!(
                             "claim {claim}, request {}: cannot add device {} because a claim constraint would not be satisfied",
                             request.name, device.id

@@ -80,7 +80,8 @@ impl World {
             })
             .collect();
         let demands = demands?;
-        let found = search(&demands, &offer, &taken, &here).map_err(|failure| failure.to_string())?;
+        let asked: Vec<&Demand> = demands.iter().collect();
+        let found = search(&asked, &offer, &taken, &here).map_err(|failure| failure.to_string())?;
         let mut shares = 0;
         Ok(found.map(|choices| {
             let results = demands.iter().zip(&choices).map(|(demand, choices)| {

@@ -1,5 +1,6 @@
 //! DynamicResources: a pod's ResourceClaims have devices that its node can use, or devices of the node can be allocated for
-//! them ([`crate::devices`]). What was chosen is written into the claims before the pod is bound.
+//! them ([`crate::devices`]); the same for its extended resources that DeviceClasses stand for ([`super::extended_resources`]).
+//! What was chosen is written into the claims before the pod is bound.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
+use super::extended_resources::{ExtendedReservation, ExtendedResources, Variant};
 use super::{Change, Cluster, Cycle, Refusal, Relevance, node_affinity, normalize};
 use crate::cycle::FitError;
 use crate::devices::binding::{self, Readiness};
@@ -32,6 +34,7 @@ struct Claims {
     claims: Vec<Arc<ResourceClaim>>,
     /// Those without devices, in the same order.
     demands: Vec<Demand>,
+    extended: Option<ExtendedResources>,
     offer: Offer,
     taken: Taken,
     now: Timestamp,
@@ -40,14 +43,27 @@ struct Claims {
 /// What is to be written into the claims before a pod is bound: they are reserved for it, and those that have an allocation
 /// here get it.
 #[derive(Clone, Debug, Default)]
-pub struct Reservations(pub Vec<(Arc<ResourceClaim>, Option<AllocationResult>)>);
+pub struct Reservations {
+    pub claims: Vec<(Arc<ResourceClaim>, Option<AllocationResult>)>,
+    /// The claim to create for the pod's extended resources.
+    pub extended: Option<ExtendedReservation>,
+}
+
+/// What to do about a claim whose devices keep the pod from every node.
+pub enum Release {
+    /// It may be allocated elsewhere.
+    Deallocate(Arc<ResourceClaim>),
+    /// The scheduler made it itself, and makes another.
+    Delete(Arc<ResourceClaim>),
+}
 
 pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
-    if cycle.pod.resource_claims.is_empty() {
+    if cycle.pod.resource_claims.is_empty() && cycle.pod.extended.is_empty() {
         return Ok(Relevance::Skips);
     }
     let claims = claims(cycle.pod, cycle.cluster).map_err(Refusal::unresolvable)?;
-    if claims.is_empty() {
+    let extended = ExtendedResources::of(cycle);
+    if claims.is_empty() && extended.is_none() {
         return Ok(Relevance::Skips);
     }
     let classes = |name: &str| cycle.cluster.device_class(name);
@@ -62,7 +78,8 @@ pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
         demands.push(Demand::new(claim, &classes).map_err(Refusal::unresolvable)?);
     }
     // whoever has devices already asks for none, and need not know what there is
-    let (offer, taken) = match demands.is_empty() {
+    let is_content = demands.is_empty() && extended.as_ref().is_none_or(|extended| extended.stale.is_some());
+    let (offer, taken) = match is_content {
         true => (Offer::default(), Taken::default()),
         false => {
             let allocated = cycle.cluster.resource_claims();
@@ -70,16 +87,17 @@ pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
         }
     };
     let now = Timestamp::now();
-    cycle.state.devices = Prepared(Some(Arc::new(Claims { claims, demands, offer, taken, now })));
+    cycle.state.devices = Prepared(Some(Arc::new(Claims { claims, demands, extended, offer, taken, now })));
     Ok(Relevance::Judges)
 }
 
 pub fn filter(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(), Refusal> {
     let Some(claims) = &cycle.state.devices.0 else { return Ok(()) };
+    let extended = claims.extended_on(cycle, snapshot, node)?;
     if claims.claims.iter().any(|claim| !is_available(claim, claims.now, snapshot, node)) {
         return Err(Refusal::unresolvable(UNAVAILABLE));
     }
-    match claims.allocate(snapshot, node) {
+    match claims.allocate(snapshot, node, extended.as_deref()) {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(Refusal::unresolvable("cannot allocate all claims")),
         Err(failure) => Err(Refusal::unresolvable(failure.to_string())),
@@ -93,7 +111,8 @@ pub fn score(cycle: &Cycle, snapshot: &Snapshot, nodes: &[NodeIndex], scores: &m
         return Relevance::Skips;
     }
     for (score, node) in scores.iter_mut().zip(nodes) {
-        let Ok(Some(choices)) = claims.allocate(snapshot, *node) else { continue };
+        let Ok(extended) = claims.extended_on(cycle, snapshot, *node) else { continue };
+        let Ok(Some(choices)) = claims.allocate(snapshot, *node, extended.as_deref()) else { continue };
         *score = claims.demands.iter().zip(&choices).map(|(demand, choices)| rank(demand, choices)).sum();
     }
     normalize(scores, false);
@@ -109,25 +128,37 @@ fn rank(demand: &Demand, choices: &[Choice]) -> i64 {
 /// What has to be written for a node that the filter let pass.
 pub fn choose(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Reservations {
     let Some(claims) = &cycle.state.devices.0 else { return Reservations::default() };
-    let Ok(Some(choices)) = claims.allocate(snapshot, node) else { return Reservations::default() };
+    let Ok(extended) = claims.extended_on(cycle, snapshot, node) else { return Reservations::default() };
+    let Ok(Some(choices)) = claims.allocate(snapshot, node, extended.as_deref()) else {
+        return Reservations::default();
+    };
     let selects = |selector: &NodeSelector| node_affinity::selector_matches(selector, snapshot, node);
     let here = Node { name: snapshot.name(node), matches: &selects };
     let share_id = || uuid::Uuid::new_v4().to_string();
-    let mut allocations = claims
-        .demands
+    let demands = claims.demands.iter().chain(extended.as_ref().map(|variant| &variant.demand));
+    let mut allocations =
+        demands.zip(&choices).map(|(demand, choices)| result::result(demand, choices, &here, share_id));
+    // Every claim without an allocation has a demand, in the same order.
+    let each: Vec<_> = claims
+        .claims
         .iter()
-        .zip(&choices)
-        .map(|(demand, choices)| result::result(demand, choices, &here, share_id));
-    let unreserved = claims.claims.iter().filter(|claim| !is_reserved_for(claim, cycle.pod));
-    let reservations = unreserved.map(|claim| match binding::allocation(claim) {
-        Some(_) => (claim.clone(), None),
-        None => (claim.clone(), allocations.next()),
+        .map(|claim| match binding::allocation(claim) {
+            Some(_) => (claim.clone(), None),
+            None => (claim.clone(), allocations.next()),
+        })
+        .collect();
+    let unreserved = each.into_iter().filter(|(claim, _)| !is_reserved_for(claim, cycle.pod)).collect();
+    let extended = extended.as_ref().zip(allocations.next());
+    let extended = extended.map(|(variant, allocation)| ExtendedReservation {
+        claim: variant.demand.claim.clone(),
+        allocation,
+        mappings: variant.mappings.clone(),
     });
-    Reservations(reservations.collect())
+    Reservations { claims: unreserved, extended }
 }
 
 /// A claim whose devices keep the pod from every node, and that nobody else uses: without them it may get others.
-pub fn to_deallocate(cycle: &Cycle, snapshot: &Snapshot, error: &FitError) -> Option<Arc<ResourceClaim>> {
+pub fn to_release(cycle: &Cycle, snapshot: &Snapshot, error: &FitError) -> Option<Release> {
     let claims = cycle.state.devices.0.as_ref()?;
     let refused = error.refused.iter().filter(|(_, plugin, _)| *plugin == NAME).map(|(node, _, _)| *node);
     let refused: Vec<NodeIndex> = refused.collect();
@@ -138,7 +169,9 @@ pub fn to_deallocate(cycle: &Cycle, snapshot: &Snapshot, error: &FitError) -> Op
         let users = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref()).unwrap_or(&[]);
         users.iter().all(|user| user.uid == cycle.pod.uid)
     };
-    claims.claims.iter().filter(is_ours).find(hinders).cloned()
+    let hindering = claims.claims.iter().filter(is_ours).find(hinders).cloned();
+    let stale = || claims.extended.as_ref()?.stale.clone();
+    hindering.map(Release::Deallocate).or_else(|| stale().map(Release::Delete))
 }
 
 pub fn has_claims(cycle: &Cycle) -> bool {
@@ -212,10 +245,36 @@ fn is_available(claim: &ResourceClaim, now: Timestamp, snapshot: &Snapshot, node
         && !matches!(binding::readiness(claim, now), Readiness::Failed(_))
 }
 
+impl Reservations {
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.extended.is_none()
+    }
+}
+
 impl Claims {
-    fn allocate(&self, snapshot: &Snapshot, node: NodeIndex) -> Result<Option<Vec<Vec<Choice>>>, Failure> {
+    fn extended_on(
+        &self,
+        cycle: &Cycle,
+        snapshot: &Snapshot,
+        node: NodeIndex,
+    ) -> Result<Option<Arc<Variant>>, Refusal> {
+        self.extended.as_ref().map_or(Ok(None), |extended| extended.on(cycle, snapshot, node))
+    }
+
+    /// The devices of each demand, the one for extended resources last.
+    fn allocate(
+        &self,
+        snapshot: &Snapshot,
+        node: NodeIndex,
+        extended: Option<&Variant>,
+    ) -> Result<Option<Vec<Vec<Choice>>>, Failure> {
         let selects = |selector: &NodeSelector| node_affinity::selector_matches(selector, snapshot, node);
         let here = Node { name: snapshot.name(node), matches: &selects };
-        search(&self.demands, &self.offer, &self.taken, &here)
+        let demands: Vec<&Demand> =
+            self.demands.iter().chain(extended.map(|variant| &variant.demand)).collect();
+        if demands.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        search(&demands, &self.offer, &self.taken, &here)
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod default_preemption;
 pub mod dynamic_resources;
+pub mod extended_resources;
 mod image_locality;
 mod inter_pod_affinity;
 pub mod node_affinity;
@@ -83,6 +84,10 @@ pub trait Cluster: NamespaceLabels + Sync {
     fn is_being_allocated(&self, uid: &str) -> bool;
     fn resource_slices(&self) -> Vec<Arc<SliceInfo>>;
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>>;
+    /// The class that stands for an extended resource.
+    fn device_class_of(&self, resource: &str) -> Option<Arc<DeviceClass>>;
+    /// The claim that the scheduler has made for a pod's extended resources.
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>>;
     /// What selects a pod and its likes: its services and the workload that controls it.
     fn workload_selector(&self, pod: &PodInfo) -> Option<LabelSelector>;
 }
@@ -246,6 +251,7 @@ pub static PLUGINS: &[Plugin] = &[
         score: Some(node_resources::score),
         node_facts: fact::ALLOCATABLE,
         reads_pods: true,
+        hint: Some(node_resources::hint),
         ..PLUGIN
     },
     Plugin {
@@ -306,7 +312,7 @@ pub static PLUGINS: &[Plugin] = &[
         prepare: Some(dynamic_resources::prepare),
         filter: Some(dynamic_resources::filter),
         score: Some(dynamic_resources::score),
-        node_facts: fact::LABELS,
+        node_facts: fact::LABELS | fact::ALLOCATABLE,
         hint: Some(dynamic_resources::hint),
         ..PLUGIN
     },

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Cycle, MAX_SCORE, Reason, Refusal, Relevance};
+use super::extended_resources::is_delegated;
+use super::{Change, Cycle, MAX_SCORE, Reason, Refusal, Relevance};
+use crate::devices::extended::may_be_devices;
 use crate::pod_info::PodInfo;
 use crate::profile::ScoringStrategy;
 use crate::resources::Resource;
@@ -48,11 +50,20 @@ fn look_closely(cycle: &Cycle, snapshot: &Snapshot, node: NodeIndex) -> Result<(
         Cow::Borrowed("Insufficient ephemeral-storage")
     });
     for (name, amount) in &wanted.extended {
-        if !cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name)) {
+        let is_ignored = cycle.profile.ignored_resources.iter().any(|ignored| ignores(ignored, name));
+        // DynamicResources judges what a class stands for
+        if !is_ignored && !is_delegated(cycle.cluster, snapshot, node, name) {
             look(Resource::Extended(name), *amount, &|| Cow::Owned(format!("Insufficient {name}")));
         }
     }
     if reasons.is_empty() { Ok(()) } else { Err(Refusal { reasons, resolvable }) }
+}
+
+/// A class that stands for an extended resource has others judge it.
+pub fn hint(cycle: &Cycle, change: &Change) -> bool {
+    let mut requested = cycle.pod.requests.extended.iter();
+    matches!(change, Change::Devices)
+        && requested.any(|(name, _)| may_be_devices(name) && cycle.cluster.device_class_of(name).is_some())
 }
 
 /// `ignoredResources` names a resource, `ignoredResourceGroups` what stands before its slash.

@@ -14,16 +14,14 @@ use crate::plugins::Choices;
 use crate::plugins::dynamic_resources::Reservations;
 use crate::pod_info::{PodInfo, node_name};
 use crate::snapshot::NodeIndex;
-use crate::write::{self, WriteError};
+use crate::write::{self, WriteError, Written};
 
 /// How a step of a pod's binding cycle ended.
 pub(super) struct StepResult {
     pub pod: Arc<PodInfo>,
     pub node: String,
     pub step: BindingStep,
-    /// The uids of the claims whose allocation was written, with their new revisions; also where a later claim failed.
-    pub allocated: Vec<(String, i64)>,
-    pub result: Result<(), WriteError>,
+    pub written: Written,
     /// When the scheduling attempt began.
     pub began: Instant,
 }
@@ -48,13 +46,16 @@ impl Scheduler {
         let name = self.snapshot.name(node).to_string();
         self.snapshot.place(pod.clone(), node);
         self.delete_nominated_pod(&pod.key, Some(&name));
-        if reservations.0.is_empty() {
+        if reservations.is_empty() {
             return self.bind_volumes(pod, name, choices, began);
         }
-        for (claim, allocation) in &reservations.0 {
+        for (claim, allocation) in &reservations.claims {
             if let Some(allocation) = allocation {
                 self.watched.assumed.put(claim, allocation);
             }
+        }
+        if let Some(extended) = &reservations.extended {
+            self.watched.assumed.put(&extended.claim, &extended.allocation);
         }
         let awaiting = AwaitingDevices {
             pod: pod.clone(),
@@ -68,17 +69,7 @@ impl Scheduler {
         self.awaiting_devices.insert(pod.key.clone(), awaiting);
         let (client, user) = (self.client.clone(), pod.clone());
         self.write(pod.clone(), name, BindingStep::ReserveClaims, began, async move {
-            let mut allocated = Vec::new();
-            for (claim, allocation) in &reservations.0 {
-                match write::reserve_claim(&client, claim, allocation.as_ref(), &user).await {
-                    Ok(revision) if allocation.is_some() => {
-                        allocated.push((claim.metadata.uid.clone().unwrap_or_default(), revision));
-                    }
-                    Ok(_) => {}
-                    Err(error) => return (allocated, Err(error)),
-                }
-            }
-            (allocated, Ok(()))
+            write::reserve_claims(&client, &reservations, &user).await
         });
     }
 
@@ -104,8 +95,7 @@ impl Scheduler {
         self.awaiting_volumes.insert(pod.key.clone(), awaiting);
         let (client, node) = (self.client.clone(), name.clone());
         self.write(pod.clone(), name, BindingStep::BindVolumes, began, async move {
-            let written = write::bind_volumes(&client, &choices, &node).await;
-            (Vec::new(), written.map_err(WriteError::from))
+            write::bind_volumes(&client, &choices, &node).await.map_err(WriteError::from).into()
         });
     }
 
@@ -117,7 +107,7 @@ impl Scheduler {
                 Some(binder) => binder.bind(&bound, &node).await.map_err(WriteError::from),
                 None => write::bind(&client, &bound, &node).await.map_err(WriteError::from),
             };
-            (Vec::new(), written)
+            written.into()
         });
     }
 
@@ -127,26 +117,26 @@ impl Scheduler {
         node: String,
         step: BindingStep,
         began: Instant,
-        act: impl Future<Output = (Vec<(String, i64)>, Result<(), WriteError>)> + Send + 'static,
+        act: impl Future<Output = Written> + Send + 'static,
     ) {
         let sender = self.sender.clone();
         let write = async move {
             let mut span = ferry_trace::span("scheduler.bind");
             span.object("pods", &pod.key.namespace, &pod.key.name).set("node", node.as_str());
             let binding = Instant::now();
-            let (allocated, result) = span.in_scope(act).await;
+            let written = span.in_scope(act).await;
             if step == BindingStep::Bind {
-                let status = if result.is_ok() { "Success" } else { "Error" };
+                let status = if written.result.is_ok() { "Success" } else { "Error" };
                 metrics::ran("Bind", pod.scheduler_name(), status, binding.elapsed());
             }
             // Sending fails only when the scheduler has ended.
-            let _ = sender.send(StepResult { pod, node, step, allocated, result, began }).await;
+            let _ = sender.send(StepResult { pod, node, step, written, began }).await;
         };
         self.writes.spawn(ferry_trace::inherit(write));
     }
 
     pub(super) fn step_ended(&mut self, ended: StepResult) {
-        match (ended.step, &ended.result) {
+        match (ended.step, &ended.written.result) {
             (BindingStep::Bind, Ok(())) => self.bound(&ended),
             (BindingStep::BindVolumes, Ok(())) => self.volumes_written(&ended),
             (BindingStep::ReserveClaims, Ok(())) => self.claims_reserved(&ended),
@@ -178,12 +168,16 @@ impl Scheduler {
     }
 
     fn claims_reserved(&mut self, result: &StepResult) {
-        let StepResult { pod, node, allocated, .. } = result;
+        let StepResult { pod, node, written, .. } = result;
+        self.made_claim(pod, written);
         let own = self.awaiting_devices.get_mut(&pod.key).filter(|own| own.pod.uid == pod.uid);
-        let Some(awaiting) = own else { return self.forget_allocations(pod, allocated) };
+        let Some(awaiting) = own else { return self.forget_allocations(pod, &written.allocated) };
         awaiting.written = true;
+        if let Some((made, extended)) = written.made.clone().zip(awaiting.reservations.extended.take()) {
+            awaiting.reservations.claims.push((made, Some(extended.allocation)));
+        }
         let reservations = awaiting.reservations.clone();
-        self.record_allocations(pod, &reservations, allocated);
+        self.record_allocations(pod, &reservations, &written.allocated);
         if let (Some(at), true) = (self.profile_of(pod), has_conditions(&reservations)) {
             let note = format!("waiting for binding conditions for device on node {node}");
             let recorder = &self.profiles[at].0;
@@ -193,11 +187,15 @@ impl Scheduler {
     }
 
     fn binding_failed(&mut self, result: &StepResult, error: &WriteError) {
-        let StepResult { pod, node, step, allocated, began, .. } = result;
+        let StepResult { pod, node, step, written, began } = result;
         self.awaiting_volumes.remove(&pod.key);
+        self.made_claim(pod, written);
         match self.awaiting_devices.remove(&pod.key) {
-            Some(awaiting) => self.record_allocations(pod, &awaiting.reservations, allocated),
-            None => self.forget_allocations(pod, allocated),
+            Some(awaiting) => self.record_allocations(pod, &awaiting.reservations, &written.allocated),
+            None => self.forget_allocations(pod, &written.allocated),
+        }
+        if let Some(made) = &written.made {
+            self.delete_claim(made.clone());
         }
         // Another scheduler may have bound it; the informer's pod decides.
         let seen = self.watched.pods.get(&pod.key);

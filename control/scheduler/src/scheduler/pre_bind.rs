@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use ferry_client::NamespacedName;
 use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::time::Instant;
 
 use super::Scheduler;
 use crate::devices::binding::{self, Readiness};
+use crate::devices::extended;
 use crate::plugins::dynamic_resources::{self, Reservations};
 use crate::plugins::{self, Change, Choices};
 use crate::pod_info::PodInfo;
 use crate::watched::Watched;
-use crate::write;
+use crate::write::{self, Written};
 
 /// Upstream's `bindTimeoutSeconds`.
 pub(super) const BIND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -116,7 +118,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes the pod from its claims' `reservedFor`.
+    /// Removes the pod from its claims' `reservedFor`, and deletes the claim that was made for its extended resources.
     pub(super) fn unreserve(&mut self, pod: &Arc<PodInfo>) {
         for name in dynamic_resources::names_of(pod) {
             let key = NamespacedName::new(&pod.key.namespace, name);
@@ -128,6 +130,32 @@ impl Scheduler {
                 }
             }));
         }
+        if let Some(claim) = self.watched.made_claim(pod) {
+            self.delete_claim(claim);
+        }
+    }
+
+    pub(super) fn delete_claim(&mut self, claim: Arc<ResourceClaim>) {
+        let client = self.client.clone();
+        self.writes.spawn(ferry_trace::inherit(async move {
+            if let Err(error) = write::delete_claim(&client, &claim).await {
+                tracing::warn!(%error, "claim not deleted");
+            }
+        }));
+    }
+
+    /// From now on the allocation for a pod's extended resources is the claim's that was made for it, if it was written.
+    pub(super) fn made_claim(&mut self, pod: &PodInfo, written: &Written) {
+        let assumed = self.watched.assumed.take(&extended::temporary_uid(pod));
+        let (Some(assumed), Some(made)) = (assumed, &written.made) else { return };
+        let uid = made.metadata.uid.as_deref().unwrap_or("");
+        let revision = written.allocated.iter().find(|(own, _)| own == uid).map(|(_, revision)| *revision);
+        let (Some(allocation), Some(revision)) = (binding::allocation(&assumed), revision) else { return };
+        // The informer may have delivered more than that: the claim is seen, or gone again.
+        if !self.has_seen(Some(revision)) {
+            self.watched.assumed.put(made, allocation);
+            self.watched.assumed.written(uid, revision);
+        }
     }
 
     /// Records in the assume cache which allocations are written, and drops the others.
@@ -137,10 +165,11 @@ impl Scheduler {
         reservations: &Reservations,
         allocated: &[(String, i64)],
     ) {
-        for (claim, _) in reservations.0.iter().filter(|(_, allocation)| allocation.is_some()) {
+        for (claim, _) in reservations.claims.iter().filter(|(_, allocation)| allocation.is_some()) {
             let uid = claim.metadata.uid.as_deref().unwrap_or("");
-            match allocated.iter().find(|(own, _)| own == uid) {
-                Some((_, revision)) => self.watched.assumed.written(uid, *revision),
+            let written = allocated.iter().find(|(own, _)| own == uid).map(|(_, revision)| *revision);
+            match written {
+                Some(revision) => self.watched.assumed.written(uid, revision),
                 None if self.watched.assumed.remove(uid) => {
                     let name = claim.metadata.name.as_deref().unwrap_or("");
                     let namespace = pod.key.namespace.as_str();
@@ -151,9 +180,19 @@ impl Scheduler {
             // The informer may have delivered the write already.
             let key = NamespacedName::new(&pod.key.namespace, claim.metadata.name.as_deref().unwrap_or(""));
             let seen = self.watched.resource_claims.get(&key);
+            if seen.is_none() && !self.has_seen(written) {
+                // made just now, not gone
+                continue;
+            }
             let revision = seen.as_ref().and_then(|claim| ferry_client::name::revision(&**claim));
             self.watched.assumed.observe((&key.namespace, &key.name), seen.as_deref(), revision);
         }
+    }
+
+    /// Whether the informer of claims shows what was written with this revision.
+    fn has_seen(&self, written: Option<i64>) -> bool {
+        written
+            .is_none_or(|written| self.watched.resource_claims.revision().is_some_and(|seen| seen >= written))
     }
 
     /// The pod was deleted while its claims were written: keeps the allocations that are written until the informer
@@ -182,12 +221,21 @@ impl AwaitingDevices {
         if !has_conditions(&self.reservations) {
             return all;
         }
-        for (claim, _) in &self.reservations.0 {
+        for (claim, _) in &self.reservations.claims {
             let name = claim.metadata.name.as_deref().unwrap_or("");
             let key = NamespacedName::new(&self.pod.key.namespace, name);
             let seen =
                 watched.resource_claims.get(&key).filter(|seen| seen.metadata.uid == claim.metadata.uid);
+            let is_assumed = || {
+                let uid = claim.metadata.uid.as_deref();
+                uid.is_some_and(|uid| watched.assumed.has(uid))
+            };
             let Some(seen) = seen else {
+                // made just now
+                if is_assumed() {
+                    all = Readiness::Waits;
+                    continue;
+                }
                 return Readiness::Failed(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
             };
             match binding::readiness(&seen, now) {
@@ -202,7 +250,7 @@ impl AwaitingDevices {
 
 /// Whether a driver has to report binding conditions of the devices before the pod is bound.
 pub(super) fn has_conditions(reservations: &Reservations) -> bool {
-    reservations.0.iter().any(|(claim, allocation)| {
+    reservations.claims.iter().any(|(claim, allocation)| {
         allocation.as_ref().or(binding::allocation(claim)).is_some_and(binding::has_conditions)
     })
 }

@@ -9,6 +9,7 @@ use super::Scheduler;
 use crate::consult;
 use crate::cycle::{Filters, FitError};
 use crate::metrics;
+use crate::plugins::dynamic_resources::Release;
 use crate::plugins::{Cycle, default_preemption, dynamic_resources};
 use crate::pod_info::PodInfo;
 use crate::write;
@@ -24,7 +25,7 @@ impl Scheduler {
         if !cycle.profile.preempts || error.refused_at_once.is_some() || error.nodes == 0 {
             return None;
         }
-        let claims = self.deallocate(cycle, error);
+        let claims = self.release(cycle, error);
         let from = self.search.random() as usize;
         let mut span = ferry_trace::span("scheduler.preempt");
         metrics::preemption_attempted();
@@ -89,20 +90,26 @@ impl Scheduler {
         }
     }
 
-    /// Deallocates a claim whose devices keep the pod from every node; returns upstream's words for the outcome.
-    fn deallocate(&mut self, cycle: &Cycle<'_>, error: &FitError) -> &'static str {
+    /// Releases a claim whose devices keep the pod from every node; returns upstream's words for the outcome.
+    fn release(&mut self, cycle: &Cycle<'_>, error: &FitError) -> &'static str {
         if !dynamic_resources::has_claims(cycle) {
             return "no new claims to deallocate";
         }
-        let Some(claim) = dynamic_resources::to_deallocate(cycle, &self.snapshot, error) else {
-            return "still not schedulable";
-        };
-        let client = self.client.clone();
-        self.writes.spawn(ferry_trace::inherit(async move {
-            if let Err(error) = write::deallocate_claim(&client, &claim).await {
-                tracing::warn!(%error, "claim not deallocated");
+        match dynamic_resources::to_release(cycle, &self.snapshot, error) {
+            None => "still not schedulable",
+            Some(Release::Delete(claim)) => {
+                self.delete_claim(claim);
+                "deletion of ResourceClaim completed"
             }
-        }));
-        "deallocation of ResourceClaim completed"
+            Some(Release::Deallocate(claim)) => {
+                let client = self.client.clone();
+                self.writes.spawn(ferry_trace::inherit(async move {
+                    if let Err(error) = write::deallocate_claim(&client, &claim).await {
+                        tracing::warn!(%error, "claim not deallocated");
+                    }
+                }));
+                "deallocation of ResourceClaim completed"
+            }
+        }
     }
 }

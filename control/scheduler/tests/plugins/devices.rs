@@ -3,7 +3,7 @@
 use ferry_scheduler::plugins::dynamic_resources::{choose, prepare};
 use serde_json::{Value, json};
 
-use crate::world::{World, pod};
+use crate::world::{World, asks, pod};
 
 const PLUGIN: &str = "DynamicResources";
 
@@ -115,7 +115,7 @@ fn what_is_written_reserves_every_claim_for_the_pod() {
     prepare(&mut cycle, &world.snapshot).unwrap();
     let node = world.snapshot.find("b").unwrap();
     let written: Vec<String> = choose(&cycle, &world.snapshot, node)
-        .0
+        .claims
         .iter()
         .map(|(claim, allocation)| {
             let device = allocation.as_ref().map(|allocation| {
@@ -129,4 +129,81 @@ fn what_is_written_reserves_every_claim_for_the_pod() {
         })
         .collect();
     assert_eq!(written, ["fresh: g1", "shared: has its devices"]);
+}
+
+const FIT: &str = "NodeResourcesFit";
+
+/// The class `gpu` stands for `example.com/gpu`; `plugged` has four of a device plugin.
+fn extended() -> World {
+    let allocatable = json!({"cpu": "4", "memory": "4Gi", "pods": "10", "example.com/gpu": "4"});
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+    World::of(&[
+        ("a", json!({})),
+        ("b", json!({})),
+        ("plugged", json!({"status": {"allocatable": allocatable}})),
+    ])
+    .with("device class", class)
+    .with("slice", slice("a", &["g0"]))
+    .with("slice", slice("b", &["g0", "g1"]))
+}
+
+#[test]
+fn extended_resources_come_from_devices_where_no_plugin_has_them() {
+    let check = |wanted: Value, fit: &str, fit_reason: &str, devices: &str, reason: &str| {
+        extended().check(FIT, asks(wanted.clone()), fit, fit_reason);
+        extended().check(PLUGIN, asks(wanted), devices, reason);
+    };
+    check(json!({"example.com/gpu": "1"}), "a b plugged", "", "a b plugged", "");
+    check(json!({"example.com/gpu": "2"}), "a b plugged", "", "b plugged", "cannot allocate all claims");
+    check(
+        json!({"example.com/gpu": "5"}),
+        "a b",
+        "Insufficient example.com/gpu",
+        "plugged",
+        "cannot allocate all claims",
+    );
+    // by the class's own name there is no plugin
+    let implicit = json!({"deviceclass.resource.kubernetes.io/gpu": "2"});
+    check(implicit, "a b plugged", "", "b", "cannot allocate all claims");
+    check(json!({"example.com/other": "1"}), "", "Insufficient example.com/other", "a b plugged", "");
+    let both = json!({"example.com/gpu": "1", "example.com/other": "1"});
+    check(both, "", "Insufficient example.com/other", "", "cannot fit resource");
+}
+
+#[test]
+fn a_claim_for_extended_resources_that_an_earlier_attempt_left_is_in_the_way() {
+    let mut left = allocated("new-extended-resources-x", "a", json!([]));
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "new", "uid": "new", "controller": true});
+    left["metadata"]["ownerReferences"] = json!([owner]);
+    left["metadata"]["annotations"] = json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+    let world = extended().with("resource claim", left.clone());
+    let wanted = asks(json!({"example.com/gpu": "1"}));
+    world.check(PLUGIN, wanted.clone(), "", "cannot schedule extended resource claim");
+    // of another pod of that name it takes a device, as every claim does
+    left["metadata"]["ownerReferences"][0]["uid"] = json!("old");
+    let world = extended().with("resource claim", left);
+    world.check(PLUGIN, wanted, "b plugged", "cannot allocate all claims");
+}
+
+#[test]
+fn a_claim_is_made_for_what_the_node_has_no_plugin_for() {
+    let world = extended();
+    let pod = pod("new", asks(json!({"cpu": "1", "example.com/gpu": "2"})));
+    let mut cycle = world.cycle(&pod);
+    prepare(&mut cycle, &world.snapshot).unwrap();
+    let on = |node: &str| choose(&cycle, &world.snapshot, world.snapshot.find(node).unwrap());
+    assert!(on("plugged").is_empty());
+    let chosen = on("b");
+    assert!(chosen.claims.is_empty());
+    let extended = chosen.extended.unwrap();
+    let claim = serde_json::to_value(&*extended.claim).unwrap();
+    assert_eq!(claim["metadata"]["generateName"], "new-extended-resources-");
+    let exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2});
+    let requests = json!([{"name": "container-0-request-1", "exactly": exactly}]);
+    assert_eq!(claim["spec"]["devices"]["requests"], requests);
+    let mapping = json!([{"containerName": "c", "requestName": "container-0-request-1", "resourceName": "example.com/gpu"}]);
+    assert_eq!(serde_json::to_value(&extended.mappings).unwrap(), mapping);
+    let results = extended.allocation.devices.unwrap().results.unwrap();
+    let devices: Vec<&str> = results.iter().map(|result| result.device.as_str()).collect();
+    assert_eq!(devices, ["g0", "g1"]);
 }

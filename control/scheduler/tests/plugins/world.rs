@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferry_scheduler::devices::extended;
 use ferry_scheduler::devices::slice::SliceInfo;
 use ferry_scheduler::plugins::{self, Cluster, Cycle, Relevance, State};
 use ferry_scheduler::pod_info::{NamespaceLabels, PodInfo};
@@ -232,6 +233,19 @@ impl Cluster for Objects {
 
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
         find(&self.device_classes, name)
+    }
+
+    fn device_class_of(&self, resource: &str) -> Option<Arc<DeviceClass>> {
+        let named =
+            |class: &&Arc<DeviceClass>| class.spec.extended_resource_name.as_deref() == Some(resource);
+        match resource.strip_prefix(extended::CLASS_PREFIX) {
+            Some(class) => self.device_class(class),
+            None => extended::preferred(self.device_classes.iter().filter(named).cloned().collect()),
+        }
+    }
+
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        self.resource_claims.iter().find(|claim| extended::is_of(claim, pod)).cloned()
     }
 
     fn workload_selector(&self, _: &PodInfo) -> Option<LabelSelector> {

@@ -1,5 +1,6 @@
 //! A pod as the runtime has it: sandboxes and containers, newest first.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -104,6 +105,7 @@ pub fn sandbox(status: &cri::PodSandboxStatus) -> Sandbox {
 }
 
 pub fn container(status: &cri::ContainerStatus, sandbox: &str) -> Container {
+    let status = &*without_interrupted_start(status);
     let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
     let message_path = annotation(labels::TERMINATION_MESSAGE_PATH);
     let attempt = status.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
@@ -138,6 +140,25 @@ pub fn container(status: &cri::ContainerStatus, sandbox: &str) -> Container {
     }
 }
 
+/// The runtime gives up a start when whoever asked for it is gone, as a kubelet is that was killed. The container has not
+/// run, and nothing is wrong with it, though containerd says that it has exited: it counts as created.
+fn without_interrupted_start(status: &cri::ContainerStatus) -> Cow<'_, cri::ContainerStatus> {
+    let is_canceled =
+        ["context canceled", "code = Canceled"].iter().any(|words| status.message.contains(words));
+    let is_interrupted = status.state == cri::ContainerState::ContainerExited as i32
+        && status.started_at == 0
+        && status.reason == "StartError"
+        && is_canceled;
+    if !is_interrupted {
+        return Cow::Borrowed(status);
+    }
+    let mut status = status.clone();
+    status.state = cri::ContainerState::ContainerCreated as i32;
+    (status.exit_code, status.finished_at) = (0, 0);
+    (status.reason, status.message) = (String::new(), String::new());
+    Cow::Owned(status)
+}
+
 pub fn state(state: i32) -> State {
     match cri::ContainerState::try_from(state) {
         Ok(cri::ContainerState::ContainerCreated) => State::Created,
@@ -150,4 +171,38 @@ pub fn state(state: i32) -> State {
 /// The runtime counts nanoseconds; zero means never.
 fn time(nanoseconds: i64) -> Option<Timestamp> {
     if nanoseconds <= 0 { None } else { Timestamp::from_nanosecond(nanoseconds.into()).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_was_interrupted_has_not_been() {
+        let check = |started_at: i64, message: &str, expected: State| {
+            let status = cri::ContainerStatus {
+                id: "c".into(),
+                state: cri::ContainerState::ContainerExited as i32,
+                created_at: 1,
+                started_at,
+                finished_at: 2,
+                exit_code: 128,
+                reason: "StartError".into(),
+                message: message.into(),
+                ..Default::default()
+            };
+            let seen = container(&status, "s");
+            assert_eq!(seen.state, expected, "{message}");
+            assert_eq!(seen.finished_at.is_none(), expected == State::Created, "{message}");
+        };
+        check(
+            0,
+            "failed to create containerd task: failed to create shim task: context canceled: unknown",
+            State::Created,
+        );
+        check(0, "failed to start containerd task \"a\": context canceled: unknown", State::Created);
+        check(0, "exec: \"nothing\": executable file not found in $PATH: unknown", State::Exited);
+        check(0, "failed to create shim task: context deadline exceeded: unknown", State::Exited);
+        check(1, "context canceled", State::Exited);
+    }
 }

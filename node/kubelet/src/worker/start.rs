@@ -411,9 +411,11 @@ impl Worker {
 
     /// Removes what ended long ago, with its log.
     async fn collect_ended(&self, name: &str, runtime: &PodRuntime) {
-        let ended =
-            runtime.containers.iter().filter(|record| record.name == name && record.state == State::Exited);
-        for record in ended.skip(KEPT_ENDED) {
+        let own = || runtime.containers.iter().filter(|record| record.name == name);
+        let ended = own().filter(|record| record.state == State::Exited).skip(KEPT_ENDED);
+        // another has started in their place
+        let never_started = own().filter(|record| record.state == State::Created);
+        for record in ended.chain(never_started) {
             match self.runtime.remove_container(&record.id).await {
                 Ok(()) => crate::logs::remove(&record.log_path),
                 Err(error) => tracing::debug!(container = record.id, %error, "ended container not removed"),

@@ -141,7 +141,10 @@ impl Worker {
                 return Err(Error::Network(problem));
             }
             if prepared.is_none() {
-                prepared = Some(self.prepare(pod, &runtime).await?);
+                match self.prepare(pod, &runtime).await {
+                    Err(error) if self.rejects(pod, &error) => return Ok(Synced::Finished),
+                    volumes => prepared = Some(volumes?),
+                }
             }
             let Some(volumes) = &prepared else { continue };
 
@@ -172,6 +175,19 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Whether the node cannot take the pod after all, which ends it.
+    fn rejects(&mut self, pod: &Pod, error: &Error) -> bool {
+        let Error::Volume(volumes::Error::Csi(failed)) = error else { return false };
+        if !failed.exceeds_attach_limit() {
+            return false;
+        }
+        let ending = attach_limit_exceeded(failed);
+        let note = ending.message.trim_start_matches("Pod was rejected: ").to_owned();
+        self.context.events.event(pod, EventType::Warning, &ending.reason, "Syncing", note);
+        self.ending = Some(ending);
+        true
     }
 
     /// Cgroup, directories and volumes: what must be there before a container. Done in every pass, told in the
@@ -401,6 +417,16 @@ impl Worker {
         let regarding = crate::events::container_reference(pod, container);
         self.context.events.event_on(regarding, None, kind, reason, "Syncing", note);
     }
+}
+
+/// The pod goes elsewhere: the scheduler knows the limit by now.
+fn attach_limit_exceeded(failed: &volumes::csi::Failed) -> Ending {
+    let message = format!(
+        "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{0}], \
+         unattached volumes=[{0}], failed to process volumes=[]: {failed}",
+        failed.volume()
+    );
+    Ending { reason: "VolumeAttachmentLimitExceeded".into(), message, disruption: None, failed: true }
 }
 
 fn past_deadline() -> Ending {

@@ -16,18 +16,34 @@ use super::record::Record;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
+/// Why a volume is not attached.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub message: String,
+    /// The attacher said that the node has as many volumes as it can have.
+    pub is_exhausted: bool,
+}
+
+impl From<String> for Refused {
+    fn from(message: String) -> Self {
+        Refused { message, is_exhausted: false }
+    }
+}
+
 /// What a VolumeAttachment says; `Ok(None)` while it has to be waited for.
-fn attached(attachment: &VolumeAttachment) -> Result<Option<HashMap<String, String>>, String> {
+fn attached(attachment: &VolumeAttachment) -> Result<Option<HashMap<String, String>>, Refused> {
     if attachment.metadata.deletion_timestamp.is_some() {
-        return Err("volume attachment is being deleted".into());
+        return Err("volume attachment is being deleted".to_owned().into());
     }
     let Some(status) = &attachment.status else { return Ok(None) };
     if status.attached {
         return Ok(Some(status.attachment_metadata.clone().unwrap_or_default().into_iter().collect()));
     }
-    match status.attach_error.as_ref().and_then(|error| error.message.clone()) {
-        Some(message) => Err(message),
-        None => Ok(None),
+    let Some(error) = &status.attach_error else { return Ok(None) };
+    let is_exhausted = error.error_code == Some(tonic::Code::ResourceExhausted as i32);
+    match error.message.clone() {
+        None if !is_exhausted => Ok(None),
+        message => Err(Refused { message: message.unwrap_or_default(), is_exhausted }),
     }
 }
 
@@ -58,7 +74,7 @@ pub async fn until_attached(
     client: &kube::Client,
     mut nodes: watch::Receiver<Option<Arc<Node>>>,
     record: &Record,
-) -> Result<HashMap<String, String>, String> {
+) -> Result<HashMap<String, String>, Refused> {
     let api: Api<VolumeAttachment> = Api::all(client.clone());
     let deadline = Instant::now() + CALL_TIMEOUT;
     let mut pause = FIRST_LOOK;
@@ -74,7 +90,9 @@ pub async fn until_attached(
             // a node may only read attachments of its own, so that one which is not there yet is forbidden too
             Ok(None) => last = None,
             Err(error) if is_forbidden(&error) => last = None,
-            Err(error) => last = Some(format!("volume {} has GET error: {error}", record.volume_handle)),
+            Err(error) => {
+                last = Some(format!("volume {} has GET error: {error}", record.volume_handle).into());
+            }
         }
         // who attaches says so in the node's status right after
         tokio::select! {
@@ -88,6 +106,7 @@ pub async fn until_attached(
             "timed out waiting for external-attacher of {} CSI driver to attach volume {}",
             record.driver_name, record.volume_handle
         )
+        .into()
     }))
 }
 
@@ -110,7 +129,12 @@ mod tests {
         assert_eq!(is(json!({"attached": false})), Ok(None));
         let done = is(json!({"attached": true, "attachmentMetadata": {"device": "sdb"}}));
         assert_eq!(done, Ok(Some(HashMap::from([("device".into(), "sdb".into())]))));
-        assert_eq!(is(json!({"attached": false, "attachError": {"message": "no"}})), Err("no".into()));
+        let refused =
+            |error: Value| is(json!({"attached": false, "attachError": error})).expect_err("it is not");
+        assert_eq!(refused(json!({"message": "no"})), "no".to_owned().into());
+        assert_eq!(refused(json!({"message": "no", "errorCode": 5})), "no".to_owned().into());
+        let full = Refused { message: "full".into(), is_exhausted: true };
+        assert_eq!(refused(json!({"message": "full", "errorCode": 8})), full);
         let deleting = attachment(json!("2026-01-01T00:00:00Z"), json!({"attached": true}));
         assert!(attached(&deleting).is_err());
     }

@@ -13,6 +13,7 @@
 //! when a pod was deleted, takes away what another has mounted. Calls go on though nobody waits for them any more;
 //! drivers may be asked the same twice, as the protocol allows.
 
+pub mod allocatable;
 pub mod attachment;
 pub mod drivers;
 pub mod in_use;
@@ -57,6 +58,9 @@ pub enum Problem {
     Refused(String),
     #[error("{0}")]
     Attachment(String),
+    /// The node cannot attach more volumes.
+    #[error("{0}")]
+    AttachLimit(String),
     #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
     InUse,
     #[error("fetching {kind} {namespace}/{name} failed: {source}")]
@@ -85,6 +89,15 @@ pub struct Failed {
 }
 
 impl Failed {
+    /// Whether the node has as many volumes as it can attach.
+    pub fn exceeds_attach_limit(&self) -> bool {
+        matches!(self.source, Problem::AttachLimit(_))
+    }
+
+    pub fn volume(&self) -> &str {
+        &self.volume
+    }
+
     /// The event's reason.
     pub fn reason(&self) -> &'static str {
         if self.step.starts_with("MapVolume") { "FailedMapVolume" } else { "FailedMount" }

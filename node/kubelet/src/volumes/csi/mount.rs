@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::attachment::Refused;
 use super::drivers::{Capabilities, Driver};
 use super::record::{Use, is_mounted};
 use super::request::{TOKENS, Wanted};
-use super::{Csi, Failed, Problem, attachment, io_problem};
+use super::{Csi, Failed, Problem, allocatable, attachment, io_problem};
 use crate::blocking::blocking;
 use crate::pod;
 use crate::volumes::ownership::{self, ChangePolicy};
@@ -120,7 +121,7 @@ impl Csi {
         // before the driver is looked for: what waits for a driver waits for nothing else when it comes
         let publish_context = if wanted.is_attached(object.as_ref()) {
             let step = if is_block { "MapVolume.WaitForAttach" } else { "MountVolume.WaitForAttach" };
-            self.wait_for_attach(&client, &one).await.map_err(failed(step))?
+            self.wait_for_attach(&client, &one, object.as_ref()).await.map_err(failed(step))?
         } else {
             Strings::new()
         };
@@ -167,7 +168,12 @@ impl Csi {
         given.map_err(io_problem("giving the volume to its group"))
     }
 
-    async fn wait_for_attach(&self, client: &kube::Client, one: &Use) -> Result<Strings, Problem> {
+    async fn wait_for_attach(
+        &self,
+        client: &kube::Client,
+        one: &Use,
+        driver: Option<&CSIDriver>,
+    ) -> Result<Strings, Problem> {
         let mut span = ferry_trace::span("kubelet.wait_for_attach");
         span.set("volume", one.record.name.as_str());
         self.in_use.add(&one.record.unique_name(), &one.uid);
@@ -175,10 +181,24 @@ impl Csi {
             attachment::until_reported(self.node.clone(), &one.record).await?;
             attachment::until_attached(client, self.node.clone(), &one.record).await
         };
-        span.in_scope(waited).await.map_err(|problem| {
-            span.fail(&problem);
-            Problem::Attachment(problem)
-        })
+        let refused = match span.in_scope(waited).await {
+            Ok(context) => return Ok(context),
+            Err(refused) => refused,
+        };
+        span.fail(&refused.message);
+        Err(self.refused(refused, &one.record.driver_name, driver).await)
+    }
+
+    /// What is wrong where a volume was not attached; a limit that was reached is asked for again.
+    pub(super) async fn refused(&self, refused: Refused, name: &str, driver: Option<&CSIDriver>) -> Problem {
+        // Only where the limit is kept up to date: elsewhere the scheduler would send the next pod here again.
+        if !refused.is_exhausted || driver.and_then(allocatable::period).is_none() {
+            return Problem::Attachment(refused.message);
+        }
+        if let Err(problem) = self.ask_again(name).await {
+            tracing::warn!(driver = name, problem, "attach limit not updated");
+        }
+        Problem::AttachLimit(refused.message)
     }
 
     async fn job(

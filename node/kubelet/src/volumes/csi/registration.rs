@@ -50,6 +50,16 @@ impl NodeDrivers {
         written
     }
 
+    /// Shows what a driver says by now, unless it is gone.
+    pub async fn refresh(&self, driver: Installed) -> Result<(), String> {
+        let name = driver.name.clone();
+        match self.installed.lock().get_mut(&name) {
+            Some(shown) if *shown != driver => *shown = driver,
+            _ => return Ok(()),
+        }
+        self.write(&name).await
+    }
+
     async fn uninstall(&self, name: &str) {
         if let Err(problem) = self.write(name).await {
             tracing::warn!(driver = name, problem, "the API still shows a driver that is gone");

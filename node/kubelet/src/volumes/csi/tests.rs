@@ -12,12 +12,14 @@ use ferry_plugins_api::csi::node_server::{Node as NodeService, NodeServer};
 use ferry_plugins_api::csi::node_service_capability::{Rpc, Type, rpc};
 use ferry_plugins_api::csi::{self as api, NodeServiceCapability};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
+use super::attachment::Refused;
 use super::mount::Claimed;
 use super::record::is_mounted;
 use super::request::Wanted;
@@ -37,6 +39,8 @@ struct Binds {
     calls: Calls,
     /// Says no to what is staged.
     refuses: Arc<Mutex<bool>>,
+    /// How many volumes the node can have.
+    limit: Arc<Mutex<i64>>,
 }
 
 fn failed(error: io::Error) -> Status {
@@ -141,7 +145,7 @@ impl NodeService for Binds {
         let segments = [("bind.example.com/node".to_owned(), "n".to_owned())].into();
         Ok(Response::new(api::NodeGetInfoResponse {
             node_id: "id-of-n".into(),
-            max_volumes_per_node: 7,
+            max_volumes_per_node: *self.limit.lock(),
             accessible_topology: Some(api::Topology { segments }),
         }))
     }
@@ -213,6 +217,7 @@ struct Stage {
     node: watch::Sender<Option<Arc<Node>>>,
     calls: Calls,
     refuses: Arc<Mutex<bool>>,
+    limit: Arc<Mutex<i64>>,
     stop: CancellationToken,
 }
 
@@ -241,7 +246,8 @@ impl Stage {
             .insert(format!("/apis/storage.k8s.io/v1/csidrivers/{DRIVER}"), object("CSIDriver", driver));
         let (refuses, calls) = (Arc::default(), Calls::default());
         let stop = CancellationToken::new();
-        Some(Self { folder, objects, node: watch::Sender::new(None), calls, refuses, stop })
+        let limit = Arc::new(Mutex::new(7));
+        Some(Self { folder, objects, node: watch::Sender::new(None), calls, refuses, limit, stop })
     }
 
     /// A kubelet that starts.
@@ -271,6 +277,7 @@ impl Stage {
             data: self.folder.path().join("data"),
             calls: self.calls.clone(),
             refuses: self.refuses.clone(),
+            limit: self.limit.clone(),
         };
         let stop = self.stop.clone();
         let server = tonic::transport::Server::builder()
@@ -471,6 +478,37 @@ async fn a_volume_is_waited_for_until_it_is_attached() {
     );
     csi.tear_down("a").await.expect("it is taken away");
     assert!(csi.in_use.names().is_empty() && stage.mounts().is_empty());
+}
+
+#[tokio::test]
+async fn a_limit_that_a_volume_reached_is_asked_for_again() {
+    let Some(stage) = Stage::new(json!({})) else { return };
+    let csi = stage.kubelet();
+    stage.serve();
+    stage.register(&csi).await;
+    let limit = || {
+        let objects = stage.objects.lock();
+        objects["/apis/storage.k8s.io/v1/csinodes/n"]["spec"]["drivers"][1]["allocatable"]["count"].clone()
+    };
+    assert_eq!(limit(), 7);
+    *stage.limit.lock() = 3;
+    let driver =
+        |spec: Value| -> CSIDriver { serde_json::from_value(json!({"spec": spec})).expect("a driver") };
+    let asked = driver(json!({"nodeAllocatableUpdatePeriodSeconds": 60}));
+    let check = async |is_exhausted: bool, driver: &CSIDriver, exceeds: bool, shown: i64| {
+        let refused = Refused { message: "full".into(), is_exhausted };
+        let problem = csi.refused(refused, DRIVER, Some(driver)).await;
+        assert_eq!(matches!(problem, Problem::AttachLimit(_)), exceeds, "{problem}");
+        assert_eq!(limit(), shown);
+    };
+    check(false, &asked, false, 7).await;
+    // without a period the limit stays as it is, and so does the pod
+    check(true, &driver(json!({})), false, 7).await;
+    check(true, &asked, true, 3).await;
+    // a driver that is gone has no limit to show
+    csi.registration().deregister(DRIVER, &stage.plugin().endpoint);
+    *stage.limit.lock() = 2;
+    csi.ask_again(DRIVER).await.expect("it is not asked");
 }
 
 #[tokio::test]
