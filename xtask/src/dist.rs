@@ -3,7 +3,8 @@
 //! ```text
 //! binary ── strip ──▶ staging directory ──▶ ferry-VERSION-ARCH.tar.gz
 //!   │                  ▲      ▲        └──▶ ferry_VERSION_ARCH.deb
-//!   └─ man, completion ┘      └─ licences, bill of materials (from cargo's own metadata)
+//!   ├─ man, completion ┘      └─ licences, bill of materials (from cargo's own metadata)
+//!   └─ scripts named like upstream's programs ──▶ ferry-VERSION-envtest-ARCH.tar.gz
 //! ```
 //!
 //! The same binary, sources and SOURCE_DATE_EPOCH give the same bytes.
@@ -12,6 +13,7 @@ mod build;
 mod debian;
 mod dependencies;
 mod elf;
+mod envtest;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -91,7 +93,8 @@ pub fn run(words: &[&str]) -> Result<()> {
     };
     let dependencies = Dependencies::of("ferry")?;
     let release = stage(&binary, &out, &dependencies)?;
-    let files = [archive(&release, &out)?, debian::package(&release, &out)?];
+    let files =
+        [archive(&release, &out)?, envtest::archive(&release, &out)?, debian::package(&release, &out)?];
     for file in &files {
         println!("{} ({:.1} MB)", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
     }
@@ -103,7 +106,7 @@ pub fn run(words: &[&str]) -> Result<()> {
     }
     if options.attempt {
         packages::install(NEEDED_TO_TRY)?;
-        step::run("packaging/try.sh", &[text(&files[0])?, text(&files[1])?, text(&out)?])?;
+        step::run("packaging/try.sh", &[text(&files[0])?, text(&files[2])?, text(&out)?])?;
     }
     Ok(())
 }
@@ -150,13 +153,19 @@ fn stage(binary: &Path, out: &Path, dependencies: &Dependencies) -> Result<Relea
 
 fn archive(release: &Release, out: &Path) -> Result<PathBuf> {
     let name = release.staging.file_name().and_then(|name| name.to_str()).context("a name")?;
+    pack(release, out, name, out, name)
+}
+
+/// `name.tar.gz` in `out`, of what is at `content` below `directory`.
+fn pack(release: &Release, out: &Path, name: &str, directory: &Path, content: &str) -> Result<PathBuf> {
     let tar = out.join(format!("{name}.tar"));
     let time = format!("--mtime=@{}", release.epoch);
     // Whatever the umask.
     let mode = "--mode=u+rw,go+r,go-w,a+X";
     let owner = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", mode, &time];
     let words =
-        [&["--create", "--file", text(&tar)?, "--directory", text(out)?], &owner[..], &[name]].concat();
+        [&["--create", "--file", text(&tar)?, "--directory", text(directory)?], &owner[..], &[content]]
+            .concat();
     step::run("tar", &words)?;
     step::run("gzip", &["--no-name", "--best", "--force", text(&tar)?])?;
     Ok(out.join(format!("{name}.tar.gz")))
@@ -251,6 +260,7 @@ mod tests {
     fn what_was_packed_of_this_version_is_summed() {
         for (name, expected) in [
             ("ferry-0.1.0-amd64.tar.gz", true),
+            ("ferry-0.1.0-envtest-amd64.tar.gz", true),
             ("ferry_0.1.0_arm64.deb", true),
             ("ferry_0.1.01_arm64.deb", false),
             ("ferry-0.1.0-amd64", false),

@@ -148,8 +148,8 @@ impl Role {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
-    let called = arguments.first().map(std::path::Path::new).and_then(|path| path.file_name()?.to_str());
+    let (called, arguments) = program::called(std::env::args_os().collect());
+    let called = called.as_deref();
     if called == Some("kubectl") {
         return ferry_kubectl::main(arguments.into_iter().skip(1));
     }
