@@ -61,7 +61,7 @@ pub fn finish_create(object: &mut Object, call: &Call<'_>, strategy_options: &St
     }
     object.set_meta("uid", uuid::Uuid::new_v4().to_string());
     object.set_meta("creationTimestamp", timestamp(call.now.as_second()));
-    if strategy_options.generation {
+    if strategy_options.generation && !strategy_options.counts_from_zero {
         object.set_meta("generation", 1);
     }
     if let Some(finalizer) = strategy_options.first_finalizer

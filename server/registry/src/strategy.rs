@@ -177,6 +177,8 @@ pub struct StrategyOptions {
     pub name: NameRule,
     /// metadata.generation counts changes of everything but metadata and status.
     pub generation: bool,
+    /// It counts from the first change on: a new object has none.
+    pub counts_from_zero: bool,
     /// Fields of metadata whose change counts too.
     pub counts_metadata: &'static [&'static str],
     /// It is 1 from the beginning, and only an end that waits is counted.
@@ -227,6 +229,7 @@ impl StrategyOptions {
         status_keeps_metadata: false,
         name: NameRule::DnsSubdomain,
         generation: false,
+        counts_from_zero: false,
         counts_metadata: &[],
         counts_nothing: false,
         created_with_status: false,

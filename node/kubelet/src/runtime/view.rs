@@ -140,11 +140,14 @@ pub fn container(status: &cri::ContainerStatus, sandbox: &str) -> Container {
     }
 }
 
+/// What containerd says of a start that it gave up: its call of the shim was canceled, or the shim was killed as it began.
+const INTERRUPTED: &[&str] =
+    &["context canceled", "code = Canceled", "failed to start shim: start failed: : signal: killed"];
+
 /// The runtime gives up a start when whoever asked for it is gone, as a kubelet is that was killed. The container has not
 /// run, and nothing is wrong with it, though containerd says that it has exited: it counts as created.
 fn without_interrupted_start(status: &cri::ContainerStatus) -> Cow<'_, cri::ContainerStatus> {
-    let is_canceled =
-        ["context canceled", "code = Canceled"].iter().any(|words| status.message.contains(words));
+    let is_canceled = INTERRUPTED.iter().any(|words| status.message.contains(words));
     let is_interrupted = status.state == cri::ContainerState::ContainerExited as i32
         && status.started_at == 0
         && status.reason == "StartError"
@@ -201,6 +204,12 @@ mod tests {
             State::Created,
         );
         check(0, "failed to start containerd task \"a\": context canceled: unknown", State::Created);
+        check(
+            0,
+            "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown",
+            State::Created,
+        );
+        check(0, "runc did not terminate successfully: signal: killed: unknown", State::Exited);
         check(0, "exec: \"nothing\": executable file not found in $PATH: unknown", State::Exited);
         check(0, "failed to create shim task: context deadline exceeded: unknown", State::Exited);
         check(1, "context canceled", State::Exited);

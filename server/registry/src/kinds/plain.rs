@@ -151,6 +151,8 @@ const APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..
 const COUNTED_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..COUNTED };
 const CONDITIONAL_APART: StrategyOptions = StrategyOptions { status_keeps_metadata: true, ..CONDITIONAL };
 const CONDITIONAL: StrategyOptions = StrategyOptions { unconditional_update: false, ..NONE };
+const CONDITIONAL_COUNTED: StrategyOptions =
+    StrategyOptions { generation: true, counts_from_zero: true, ..CONDITIONAL };
 const ADDRESS: StrategyOptions = StrategyOptions { name: NameRule::IpAddress, ..NONE };
 const UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..CONDITIONAL };
@@ -203,7 +205,7 @@ static ROWS: &[Row] = &[
     row(DRA, "ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
     row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
     row(SCHEDULING, "Workload", COUNTED, &[], workloads::WORKLOAD),
-    row(STORAGE, "CSIDriver", CONDITIONAL, &[], storage::CSI_DRIVER),
+    row(STORAGE, "CSIDriver", CONDITIONAL_COUNTED, &[], storage::CSI_DRIVER),
     row(STORAGE, "CSINode", CONDITIONAL, &[], storage::CSI_NODE),
     row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
     row(STORAGE, "VolumeAttachment", CONDITIONAL_APART, &[], storage::VOLUME_ATTACHMENT),

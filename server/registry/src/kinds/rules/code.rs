@@ -5,7 +5,7 @@ use ferry_api::FieldErrors;
 use super::field::{Context, Field};
 use super::{
     autoscaling, devices, events, flow_control, jobs, limits, network, nodes, persistent_volumes, placement,
-    pods, resources, services, statuses, storage, volume_source, volumes, workloads,
+    pod_status, pods, resources, services, statuses, storage, volume_source, volumes, workloads,
 };
 
 pub type Code = fn(Field<'_>, &Context<'_>, &mut FieldErrors);
@@ -23,7 +23,7 @@ static CODE: &[(&str, Code)] = &[
     ("job-status", statuses::job),
     ("service-status", statuses::service),
     ("ingress-status", statuses::ingress),
-    ("pod-status", statuses::pod),
+    ("pod-status", pod_status::pod),
     ("claim-status", devices::claim_status),
     ("node-selector", placement::node_selector),
     ("preferred-nodes", placement::preferred_nodes),

@@ -18,6 +18,7 @@ mod network;
 mod nodes;
 mod persistent_volumes;
 mod placement;
+mod pod_status;
 mod pods;
 mod resources;
 mod services;

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::field::{self, Context, Field};
 use super::format;
-use crate::kinds::checks::IMMUTABLE;
 
 const REPLICAS: &str = "cannot be greater than status.replicas";
 
@@ -90,46 +89,5 @@ pub fn ingress(status: Field<'_>, _: &Context<'_>, errors: &mut FieldErrors) {
     balancer.child("ingress").each(|point| {
         point.child("ip").optional_name(format::ip, errors);
         point.child("hostname").optional_name(names::dns1123_subdomain, errors);
-    });
-}
-
-pub fn pod(status: Field<'_>, context: &Context<'_>, errors: &mut FieldErrors) {
-    status.child("nominatedNodeName").optional_name(names::dns1123_subdomain, errors);
-    let class = status.child("qosClass");
-    let before = context.old_object.map(|old| old.text_at(&["status", "qosClass"]));
-    if class.is_given() && before.is_some_and(|before| !before.is_empty() && before != class.text()) {
-        class.invalid(IMMUTABLE, errors);
-    }
-    let (one, all) = (status.child("hostIP"), status.child("hostIPs"));
-    let first = all.items().first().map(|first| field::text(first, "ip"));
-    if let Some(first) = first.filter(|first| *first != one.text()) {
-        errors.invalid(all.path.index(0).child("ip"), first, "must be equal to `hostIP`");
-    }
-    addresses(all, errors);
-    let (one, all) = (status.child("podIP"), status.child("podIPs"));
-    addresses(all, errors);
-    // where only one is told it is the list's
-    if all.items().is_empty() && one.is_given() {
-        for why in format::ip(one.text()) {
-            errors.invalid(all.path.index(0), one.text(), &why);
-        }
-    }
-    let spec = context.object.get(&["spec", "resourceClaims"]).and_then(Value::as_array);
-    let claims = status.child("resourceClaimStatuses");
-    claims.each(|claim| {
-        let name = claim.child("name");
-        let known = spec.into_iter().flatten().any(|entry| field::text(entry, "name") == name.text());
-        if !known {
-            name.invalid("must match the name of an entry in `spec.resourceClaims`", errors);
-        }
-        claim.child("resourceClaimName").optional_name(names::dns1123_subdomain, errors);
-    });
-}
-
-fn addresses(list: Field<'_>, errors: &mut FieldErrors) {
-    list.each(|address| {
-        for why in format::ip(address.child("ip").text()) {
-            errors.invalid(address.path, address.child("ip").text(), &why);
-        }
     });
 }
