@@ -364,14 +364,16 @@ async fn a_webhook_that_answers_too_late_fails_what_it_was_asked_for_and_holds_u
     let change = json!({"spec": {"dimensions": {"size": 5}}});
     let answered = AtomicUsize::new(0);
     let one = format!("{V2}/b");
-    let counted = |_: &_| drop(answered.fetch_add(1, Ordering::SeqCst));
+    let count = || {
+        answered.fetch_add(1, Ordering::SeqCst);
+    };
     let waiting = async {
         futures::join!(
-            server.get(&one).inspect(counted),
-            server.get(V2).inspect(counted),
-            server.post(V2, &made).inspect(counted),
-            server.patch(&one, "merge", &change).inspect(counted),
-            next_event(&mut other).inspect(|_| drop(answered.fetch_add(1, Ordering::SeqCst))),
+            server.get(&one).inspect(|_| count()),
+            server.get(V2).inspect(|_| count()),
+            server.post(V2, &made).inspect(|_| count()),
+            server.patch(&one, "merge", &change).inspect(|_| count()),
+            next_event(&mut other).inspect(|_| count()),
         )
     };
     let meanwhile = async {
