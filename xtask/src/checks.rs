@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::{architecture, links, packages, planes, runner, step, toolchain, unused};
+use crate::{architecture, links, packages, planes, promises, runner, step, toolchain, unused};
 
 /// Whether all tests passed; what else fails ends it.
 pub fn everything() -> Result<bool> {
@@ -12,6 +12,7 @@ pub fn everything() -> Result<bool> {
     planes::check()?;
     links::check()?;
     architecture::check()?;
+    promises::check()?;
     unused::check()?;
     toolchain::check()?;
     step::cargo(&["fmt", "--all", "--check"])?;

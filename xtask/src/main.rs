@@ -9,6 +9,7 @@ mod lines;
 mod links;
 mod packages;
 mod planes;
+mod promises;
 mod proto;
 mod release;
 mod runner;
@@ -36,6 +37,7 @@ fn main() -> Result<ExitCode> {
         ["links"] => {
             links::check()?;
             architecture::check()?;
+            promises::check()?;
         }
         ["unused"] => unused::check()?,
         ["lines"] => lines::print()?,

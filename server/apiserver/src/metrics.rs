@@ -508,6 +508,18 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_serves_has_no_series_of_its_own() {
+        let metrics = Metrics::default();
+        let outcome = Outcome { verb: "GET", scope: "cluster", code: 404, dry_run: false };
+        for number in 0..100 {
+            let path = format!("/apis/group-{number}.example.com/v{number}/things-{number}");
+            let info = RequestInfo::parse(&Method::GET, &path, &Query::parse("")).ok().expect("a path");
+            metrics.count(Borrowed::of(None, &info, outcome), Duration::ZERO);
+        }
+        assert_eq!(metrics.series.read().len(), 1);
+    }
+
+    #[test]
     fn a_series_is_found_by_borrowed_names() {
         let metrics = Metrics::default();
         let outcome = Outcome { verb: "GET", scope: "resource", code: 299, dry_run: false };
