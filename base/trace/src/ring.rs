@@ -105,6 +105,13 @@ impl Record {
         self.bounded()
     }
 
+    /// Whether this one is told of two records with one id. Whoever hands in spans knows the ids of its own requests and may
+    /// use them again; what it sends must not hide what a server recorded.
+    pub fn outranks(&self, other: &Record) -> bool {
+        let rank = |record: &Record| (record.source.is_none(), record.committed.is_some());
+        rank(self) > rank(other)
+    }
+
     /// Within the bounds that our own spans keep by construction.
     fn bounded(mut self) -> Self {
         let shorten = |name: &mut Cow<'static, str>| {

@@ -22,6 +22,7 @@ pub mod mermaid;
 pub mod otlp;
 pub mod perfetto;
 pub mod reason;
+mod terminal;
 pub mod waterfall;
 pub mod why;
 
@@ -40,6 +41,7 @@ use serde_json::json;
 use chapters::{Detail, Story, story};
 pub use error::Error;
 use fetch::{Found, Lives, Selection};
+use terminal::inert;
 
 #[derive(Args)]
 pub struct Flags {
@@ -189,7 +191,7 @@ fn warn(found: &Found) {
         eprintln!("{} spans ended faster than they could be written to disk, and are lost", found.dropped);
     }
     if let Some(failure) = &found.failure {
-        eprintln!("the history is not written to disk: {failure}");
+        eprintln!("the history is not written to disk: {}", inert(failure));
     }
 }
 
@@ -198,7 +200,7 @@ fn clock_line(clock: &Correction) -> String {
     let side = if clock.offset > 0 { "behind" } else { "ahead" };
     format!(
         "the clock of {} is {seconds:.3} s {side}, by what caused what; its steps are shown corrected",
-        clock.source
+        inert(&clock.source)
     )
 }
 

@@ -16,6 +16,7 @@ use crate::chapters::{Detail, Step, Story, duration, story};
 use crate::error::Error;
 use crate::fetch::{self, Selection};
 use crate::otlp::Collector;
+use crate::terminal::inert;
 use crate::{print_all, reason};
 
 pub struct Command {
@@ -215,12 +216,12 @@ impl LivePrinter {
 }
 
 fn line(step: &Step, began: u64) -> String {
-    let failed = step.error.as_ref().map(|error| format!("  ✗ {error}")).unwrap_or_default();
+    let failed = step.error.as_ref().map(|error| format!("  ✗ {}", inert(error))).unwrap_or_default();
     format!(
         "+{:<8} {:<20} {}  {}{failed}",
         duration(step.start.saturating_sub(began)),
         step.chapter.title(),
-        step.label,
+        inert(&step.label),
         duration(step.duration)
     )
 }

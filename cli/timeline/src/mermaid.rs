@@ -25,7 +25,9 @@ pub fn gantt(story: &Story) -> String {
 fn plain(label: &str) -> String {
     label
         .chars()
-        .map(|character| if matches!(character, ':' | ';' | '#' | ',' | '\n') { ' ' } else { character })
+        .map(|character| {
+            if matches!(character, ':' | ';' | '#' | ',') || character.is_control() { ' ' } else { character }
+        })
         .collect()
 }
 

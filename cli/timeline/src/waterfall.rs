@@ -6,6 +6,7 @@ use ferry_trace::Life;
 
 use crate::axis::Axis;
 use crate::chapters::{Step, Story, duration, long_duration};
+use crate::terminal::{inert, inert_lines, inert_story};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -24,6 +25,7 @@ const TIME_WIDTH: usize = 9;
 const SHARE_WIDTH: usize = 6;
 
 pub fn render(story: &Story, reasons: &[String], style: &Style) -> String {
+    let story = &inert_story(story);
     let mut text = String::new();
     if !story.steps.is_empty() {
         let axis = Axis::of(story.steps.iter().flat_map(|step| step.intervals.clone()), bar_width(style));
@@ -38,7 +40,12 @@ pub fn render(story: &Story, reasons: &[String], style: &Style) -> String {
         }
     }
     for (index, reason) in reasons.iter().enumerate() {
-        let _ = write!(text, "{}{}", if index == 0 { "\n" } else { "" }, painted(reason, Paint::Red, style));
+        let _ = write!(
+            text,
+            "{}{}",
+            if index == 0 { "\n" } else { "" },
+            painted(&inert_lines(reason), Paint::Red, style)
+        );
         text.push('\n');
     }
     text
@@ -93,7 +100,7 @@ pub fn other_lives(object: &str, lives: &[Life], shown: Option<&str>) -> String 
     if shown.is_none() || others.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nOther lives of {object} (--uid UID shows one, --all all of them)\n");
+    let mut text = format!("\nOther lives of {} (--uid UID shows one, --all all of them)\n", inert(object));
     for life in others.iter().rev() {
         let began = time(life.began).unwrap_or_default();
         let born = if life.is_whole { format!("created {began}") } else { format!("known since {began}") };
@@ -101,8 +108,13 @@ pub fn other_lives(object: &str, lives: &[Life], shown: Option<&str>) -> String 
             .ended
             .and_then(time)
             .map_or_else(|| ", end not recorded".into(), |at| format!(", deleted {at}"));
-        let _ =
-            writeln!(text, "  {}  {born} r{}{ended} r{}", life.uid, life.first_revision, life.last_revision);
+        let _ = writeln!(
+            text,
+            "  {}  {born} r{}{ended} r{}",
+            inert(&life.uid),
+            life.first_revision,
+            life.last_revision
+        );
     }
     text
 }
@@ -276,6 +288,23 @@ Other lives of pods/default/x (--uid UID shows one, --all all of them)
         assert_eq!(other_lives("pods/default/x", &lives, Some("c")), expected);
         assert_eq!(other_lives("pods/default/x", &lives, None), "");
         assert_eq!(other_lives("pods/default/x", &lives[2..], Some("c")), "");
+    }
+
+    #[test]
+    fn words_of_others_do_nothing_to_the_terminal() {
+        let mut records = history(COMMAND);
+        for record in &mut records {
+            record.object = Some("pods/default/a\u{1b}[2J\r\n\u{9b}1A".into());
+            record.error = Some("\u{1b}]0;owned\u{7}\nnothing is wrong".into());
+            record.source = Some("node\u{8}".into());
+        }
+        let text = render(&story(&records, Detail::All), &["\u{1b}[31mred\nmore".into()], &PLAIN);
+        let obeyed: Vec<char> = text.chars().filter(|sign| sign.is_control() && *sign != '\n').collect();
+        assert!(obeyed.is_empty(), "{obeyed:?}: {text}");
+        assert!(
+            text.contains("✗ ^[]0;owned") && !text.lines().any(|line| line.starts_with("nothing")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission::AdmissionChain;
 use crate::fair_limit::FairLimit;
 use crate::flow_control::FlowControl;
+use crate::long_running;
 use crate::metrics::Metrics;
 use crate::served::Served;
 
@@ -67,6 +68,10 @@ pub struct Limits {
     pub unfinished_body_bytes: Arc<FairLimit>,
     /// What all answers may hold that are written as a whole and not read yet.
     pub unread_answer_bytes: Arc<FairLimit>,
+    /// Requests that last: watches, followed logs, connections to pods, what is proxied.
+    pub long_running: Arc<FairLimit>,
+    /// Connections that authenticated users hold open.
+    pub connections: Arc<FairLimit>,
     pub request_timeout: Duration,
     /// A watch ends by itself after this time and up to as much again, so that clients spread out.
     pub min_watch: Duration,
@@ -78,6 +83,8 @@ impl Default for Limits {
             body_bytes: 3 << 20,
             unfinished_body_bytes: FairLimit::new(256 << 20),
             unread_answer_bytes: FairLimit::new(256 << 20),
+            long_running: long_running::limit(long_running::OF_USER),
+            connections: long_running::limit(long_running::CONNECTIONS_OF_USER),
             request_timeout: Duration::from_secs(60),
             min_watch: Duration::from_secs(1800),
         }

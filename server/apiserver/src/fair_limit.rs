@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 
 pub struct FairLimit {
     limit: usize,
+    /// What one user gets, however much is free.
+    most_of_one: usize,
     hasher: RandomState,
     held: Mutex<Held>,
 }
@@ -30,7 +32,11 @@ pub struct FairPermit {
 
 impl FairLimit {
     pub fn new(limit: usize) -> Arc<FairLimit> {
-        Arc::new(FairLimit { limit, hasher: RandomState::new(), held: Mutex::default() })
+        FairLimit::with_most_of_one(limit, limit)
+    }
+
+    pub fn with_most_of_one(limit: usize, most_of_one: usize) -> Arc<FairLimit> {
+        Arc::new(FairLimit { limit, most_of_one, hasher: RandomState::new(), held: Mutex::default() })
     }
 
     /// `None` when the user holds its share already. The last amount may go beyond the limit: what is larger than the
@@ -46,7 +52,12 @@ impl FairLimit {
     }
 
     pub fn has_room(&self, user: &User) -> bool {
-        self.held.lock().has_room(self.limit, self.hasher.hash_one(&user.name))
+        self.has_room_for(&self.held.lock(), self.hasher.hash_one(&user.name))
+    }
+
+    fn has_room_for(&self, held: &Held, user: u64) -> bool {
+        let free = self.limit.saturating_sub(held.all);
+        held.by_user.get(&user).copied().unwrap_or(0) < free.min(self.most_of_one)
     }
 
     #[cfg(test)]
@@ -57,10 +68,6 @@ impl FairLimit {
 }
 
 impl Held {
-    fn has_room(&self, limit: usize, user: u64) -> bool {
-        self.by_user.get(&user).copied().unwrap_or(0) < limit.saturating_sub(self.all)
-    }
-
     fn add(&mut self, user: u64, more: usize) {
         self.all += more;
         *self.by_user.entry(user).or_default() += more;
@@ -71,7 +78,7 @@ impl FairPermit {
     /// Whether there was room for `more`.
     pub fn grow(&mut self, more: usize) -> bool {
         let mut held = self.of.held.lock();
-        let has_room = held.has_room(self.of.limit, self.user);
+        let has_room = self.of.has_room_for(&held, self.user);
         if has_room {
             held.add(self.user, more);
             self.amount += more;
@@ -126,6 +133,15 @@ mod tests {
         drop((first, second, third));
         assert_eq!(limit.held(), (0, 0));
         assert_eq!(take_all(&FairLimit::new(1), "only").len(), 1);
+    }
+
+    #[test]
+    fn one_user_gets_no_more_than_its_own_limit() {
+        let limit = FairLimit::with_most_of_one(100, 10);
+        let held: Vec<Vec<FairPermit>> =
+            ["a", "b", "c", "d", "e", "f", "g", "h", "i"].map(|user| take_all(&limit, user)).into();
+        assert!(held.iter().all(|held| held.len() == 10));
+        assert_eq!(take_all(&limit, "last").len(), 5, "half of what is left");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 use ferry_api::{GroupResource, Status};
 use ferry_auth::authenticate::ClientCertificates;
 use ferry_auth::impersonate::{Impersonated, wanted_user};
-use ferry_auth::user::ANONYMOUS;
 use ferry_auth::{Attributes, Credentials, Decision, Forbidden, User};
 use ferry_trace::Span;
 use futures::FutureExt;
@@ -26,6 +25,7 @@ use crate::compress::FiniteStream;
 use crate::fair_limit::FairLimit;
 use crate::flow_control::{Class, Stored};
 use crate::headers::{self, PlainHeaders, websocket_token, without_credentials};
+use crate::long_running::{self, ConnectionPlace, LongRunning};
 use crate::negotiate::{MediaType, View, negotiate};
 use crate::request::Request;
 use crate::request_body::{self, Memory, RequestBody, Unread};
@@ -48,6 +48,7 @@ pub struct Connection {
     pub memory: Arc<ConnectionMemory>,
     /// Set for connections from the network.
     pub unauthenticated: Option<Arc<UnauthenticatedConnection>>,
+    pub place: ConnectionPlace,
 }
 
 /// What the requests of one connection may hold together.
@@ -143,10 +144,11 @@ async fn filter<B: RequestBody>(
     };
     context.audit(|auditing| auditing.decided(&decision));
     permit(&info.attributes(&user), decision)?;
+    let long_running = long_running::begin(api, connection, &info, &user)?;
     if let Some(remote) = aggregation::remote(api, &info) {
         // The other server limits its requests itself; a slow one takes no seats here.
         let method = parts.method.clone();
-        let response = proxy_request(&remote, connection, &info, &user, parts, body).await;
+        let response = proxy_request(&remote, connection, &info, &user, (parts, body), long_running).await;
         api.metrics.passed_on(&info, &method, response.status(), started.elapsed());
         return Ok(Filtered::Proxied(response));
     }
@@ -174,6 +176,7 @@ async fn filter<B: RequestBody>(
         annotations: Default::default(),
         response_memory,
         seats: Mutex::new(seats),
+        long_running,
         upgrade: Mutex::new(upgrade),
     };
     request.warn(context.warning.map(str::to_owned));
@@ -198,6 +201,7 @@ async fn identify(
     checked?;
     head.path.clone()?;
     let Caller { user: caller, token_kept_in } = authenticated?;
+    long_running::keep_connection(api, connection, &caller)?;
     if let Some(secret) = token_kept_in {
         let (annotation, warning) = tokens::about_kept_token(&api.registry, &caller, &secret);
         context.audit(|auditing| auditing.annotate(annotation, &secret));
@@ -237,6 +241,9 @@ async fn serve(
     responder.context.audit(|auditing| auditing.annotate_all(&request.annotations.lock()));
     api.metrics.finished(&api.served(), &request, &response, started.elapsed());
     drop(in_flight);
+    if let Some(place) = request.long_running.clone() {
+        response = response.map(|body| body.hold(place));
+    }
     match holds_memory(&response, &request) {
         Ok(true) => responder.finish(response).map(|body| body.hold(request.response_memory)),
         Ok(false) => responder.finish(response),
@@ -372,8 +379,8 @@ async fn proxy_request<B: RequestBody>(
     connection: &Connection,
     info: &RequestInfo,
     user: &User,
-    mut parts: http::request::Parts,
-    body: Unread<B>,
+    (mut parts, body): (http::request::Parts, Unread<B>),
+    long_running: LongRunning,
 ) -> Response {
     let Some(body) = body.into_stream() else { return respond::page_not_found() };
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
@@ -384,6 +391,7 @@ async fn proxy_request<B: RequestBody>(
         body,
         upgrade,
         peer: connection.peer,
+        long_running,
     };
     proxy::pass(remote, info, user, passing).await
 }
@@ -510,11 +518,6 @@ async fn authenticate(
     match authenticated {
         Ok(identity) => {
             span.set("user", &identity.user.name);
-            if let Some(unauthenticated) =
-                connection.unauthenticated.as_ref().filter(|_| identity.user.name != ANONYMOUS)
-            {
-                unauthenticated.authenticated();
-            }
             Ok(Caller { user: identity.user, token_kept_in: identity.kept_in })
         }
         Err(unauthorized) => Err(refused(&unauthorized, &mut span)),

@@ -39,6 +39,7 @@ pub mod in_process;
 mod indent;
 mod kubelet_identity;
 mod list_body;
+mod long_running;
 mod malformed_requests;
 pub mod metrics;
 mod negotiate;

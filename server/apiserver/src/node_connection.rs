@@ -28,6 +28,7 @@ use crate::api::Api;
 use crate::body::{self, Body, PassedOn, Response};
 use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
+use crate::long_running::LongRunning;
 use crate::proxied_links::{self, Page};
 use crate::proxied_pages;
 use crate::verbs::Target;
@@ -534,7 +535,7 @@ fn outgoing(
 fn switch_protocols(target: Target<'_>, response: &mut http::Response<hyper::body::Incoming>) -> Response {
     let node = hyper::upgrade::on(&mut *response);
     if let Some(client) = target.request.upgrade.lock().take() {
-        tokio::spawn(join(client, node));
+        tokio::spawn(join(client, node, target.request.long_running.clone()));
     }
     let mut builder = http::Response::builder().status(101);
     for (name, value) in response.headers() {
@@ -580,7 +581,11 @@ pub(crate) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
 }
 
 /// Two upgraded connections become one, until either side is done.
-pub(crate) async fn join(client: hyper::upgrade::OnUpgrade, node: hyper::upgrade::OnUpgrade) {
+pub(crate) async fn join(
+    client: hyper::upgrade::OnUpgrade,
+    node: hyper::upgrade::OnUpgrade,
+    _until_then: LongRunning,
+) {
     let joined = async {
         let (client, node) = tokio::try_join!(client, node).map_err(std::io::Error::other)?;
         copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(node)).await

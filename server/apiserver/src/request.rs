@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::flow_control::Seats;
+use crate::long_running::LongRunning;
 use crate::negotiate::{self, Encoding};
 use crate::request_info::{Query, RequestInfo};
 use crate::response_memory::ResponseMemory;
@@ -42,6 +43,7 @@ pub struct Request {
     pub response_memory: ResponseMemory,
     /// The request's seats; a watch keeps them until its initial events are sent.
     pub seats: Mutex<Option<Seats>>,
+    pub long_running: LongRunning,
     /// Taken by whoever turns the connection into a stream (exec, watch over WebSocket).
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }

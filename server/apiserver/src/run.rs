@@ -35,6 +35,7 @@ use crate::definitions::Definitions;
 use crate::flow_control::{self, FlowControl, FlowControlConfig};
 use crate::given_files::GivenFiles;
 use crate::in_process::InProcess;
+use crate::long_running;
 use crate::node_connection::NodeConnection;
 use crate::resource_metrics::hours;
 use crate::server_addresses::{self, ServerAddresses};
@@ -100,6 +101,9 @@ pub struct Config {
     /// The sum of both is what priority levels share.
     pub max_requests_in_flight: usize,
     pub max_mutating_requests_in_flight: usize,
+    /// Watches and streams, and connections, that one user may hold; zero is no limit.
+    pub max_long_running_of_user: usize,
+    pub max_connections_of_user: usize,
 }
 
 impl Config {
@@ -140,6 +144,8 @@ impl Config {
             priority_and_fairness: true,
             max_requests_in_flight: 400,
             max_mutating_requests_in_flight: 200,
+            max_long_running_of_user: long_running::OF_USER,
+            max_connections_of_user: long_running::CONNECTIONS_OF_USER,
         }
     }
 }
@@ -535,7 +541,12 @@ async fn api(
         rbac,
         admission,
         flow_control: flow_control(config, &registry)?,
-        limits: Limits { request_timeout: config.request_timeout, ..Limits::default() },
+        limits: Limits {
+            request_timeout: config.request_timeout,
+            long_running: long_running::limit(config.max_long_running_of_user),
+            connections: long_running::limit(config.max_connections_of_user),
+            ..Limits::default()
+        },
         node_connection: NodeConnection::new(certificates::kubelet_tls(config, pki)?),
         service_accounts,
         advertised: advertise.to_string(),

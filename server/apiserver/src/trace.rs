@@ -401,7 +401,8 @@ fn chain(records: Vec<Record>, focus: &Focus) -> Vec<Record> {
 }
 
 /// The chain goes back from a commit to the request and the command that made it, past what they did before: the
-/// filters, the plugins that admitted it. Those belong to it too; only what wrote something else does not.
+/// filters, the plugins that admitted it. Those belong to it too; only what wrote something else does not. Each record is
+/// looked at once, however those that others hand in are nested.
 fn with_their_steps(records: &[Record], mut chosen: Vec<Record>) -> Vec<Record> {
     let mut below: HashMap<SpanId, Vec<&Record>> = HashMap::new();
     for record in records {
@@ -409,27 +410,42 @@ fn with_their_steps(records: &[Record], mut chosen: Vec<Record>) -> Vec<Record> 
             below.entry(parent).or_default().push(record);
         }
     }
+    let above_writes = above_writes(records);
     let mut known: HashSet<SpanId> = chosen.iter().map(|record| record.span).collect();
     let mut at = 0;
     while let Some(span) = chosen.get(at).map(|record| record.span) {
         at += 1;
-        for step in below.get(&span).into_iter().flatten() {
-            if !known.contains(&step.span) && !has_written(step, &below, MAX_DEPTH) {
-                known.insert(step.span);
-                chosen.push((*step).clone());
+        // Taken out, so that a second record of this id does not look at them again.
+        for step in below.remove(&span).unwrap_or_default() {
+            let has_written = step.committed.is_some() || above_writes.contains(&step.span);
+            if !has_written && known.insert(step.span) {
+                chosen.push(step.clone());
             }
         }
     }
     chosen
 }
 
-/// Calls are not nested deeper than this; what claims to be is somebody's invention.
-const MAX_DEPTH: usize = 32;
-
-fn has_written(record: &Record, below: &HashMap<SpanId, Vec<&Record>>, depth: usize) -> bool {
-    record.committed.is_some()
-        || depth == 0
-        || below.get(&record.span).into_iter().flatten().any(|step| has_written(step, below, depth - 1))
+/// The spans that something was written in, by a step at whatever depth.
+fn above_writes(records: &[Record]) -> HashSet<SpanId> {
+    let mut parents: HashMap<SpanId, Vec<SpanId>> = HashMap::new();
+    for record in records {
+        if let Some(parent) = record.parent {
+            parents.entry(record.span).or_default().push(parent);
+        }
+    }
+    let mut next: Vec<SpanId> = records
+        .iter()
+        .filter(|record| record.committed.is_some())
+        .filter_map(|record| record.parent)
+        .collect();
+    let mut above = HashSet::new();
+    while let Some(span) = next.pop() {
+        if above.insert(span) {
+            next.extend(parents.remove(&span).unwrap_or_default());
+        }
+    }
+    above
 }
 
 /// A write of somebody who is no part of the cluster.
@@ -502,4 +518,52 @@ fn lines(records: &[Record]) -> Bytes {
         lines.push(b'\n');
     }
     lines.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(span: u64, parent: Option<u64>, committed: Option<i64>) -> Record {
+        let id = |number: u64| format!("{number:016x}");
+        let record = json!({
+            "trace": "0123456789abcdef0123456789abcdef", "span": id(span), "parent": parent.map(id),
+            "name": "step", "start": 1, "duration": 1, "sequence": 1, "committed": committed,
+        });
+        serde_json::from_value(record).expect("a record")
+    }
+
+    fn spans(records: &[Record], chosen: u64) -> Vec<String> {
+        let chosen = records.iter().filter(|record| record.span == self::record(chosen, None, None).span);
+        let found = with_their_steps(records, chosen.take(1).cloned().collect());
+        found.iter().map(|record| record.span.to_string()).collect()
+    }
+
+    #[test]
+    fn steps_belong_to_a_chain_unless_they_wrote_something_else() {
+        let records = [
+            record(1, None, None),
+            record(2, Some(1), None),
+            record(3, Some(2), None),
+            record(4, Some(1), None),
+            record(5, Some(4), Some(7)),
+            record(6, Some(5), None),
+        ];
+        let names =
+            |numbers: &[u64]| numbers.iter().map(|number| format!("{number:016x}")).collect::<Vec<_>>();
+        assert_eq!(spans(&records, 1), names(&[1, 2, 3]));
+        assert_eq!(spans(&records, 5), names(&[5, 6]));
+    }
+
+    /// The number of ways through these is beyond all counting.
+    #[test]
+    fn spans_that_are_each_others_parents_take_no_time() {
+        for size in [2, 3, 100] {
+            let one = |number: u64| record(number % size + 1, Some((number + 1) % size + 1), None);
+            let records: Vec<Record> = (0..20_000).map(one).collect();
+            assert_eq!(spans(&records, 1).len() as u64, size);
+        }
+    }
 }

@@ -21,7 +21,7 @@ use ferry_auth::authorize::Reason;
 use ferry_auth::user::ALL_AUTHENTICATED;
 use ferry_auth::{Credentials, Decision, User};
 use ferry_ui::origin::{self, Facts, Refusal};
-use ferry_ui::secrets::{Full, Key, LINKS, SESSIONS as SESSION_LIMITS, Secrets};
+use ferry_ui::secrets::{Key, LINKS, SESSIONS as SESSION_LIMITS, Secrets};
 use ferry_ui::{HEADERS, KEY_HEADER, assets, cookie};
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, ETAG, HOST, HeaderValue,
@@ -234,7 +234,7 @@ async fn give_link(api: &Api, request: &Request) -> Result<Response, Status> {
         let message = "a link is given to whoever shows a token or a client certificate of their own";
         return Err(Status::new(403, "Forbidden", message));
     }
-    let link = api.sign_ins.links.issue(&request.user.name, shown, now).map_err(full)?;
+    let link = api.sign_ins.links.issue(&request.user.name, shown, now);
     let seconds = api.sign_ins.links.life().as_secs();
     Ok(secret_json(201, &json!({ "link": link, "expiresInSeconds": seconds })))
 }
@@ -265,7 +265,7 @@ async fn sign_in(api: &Api, request: &Request) -> Result<Response, Status> {
         return Err(Status::unauthorized());
     }
     let (key, kept) = Key::generate();
-    let secret = api.sign_ins.sessions.issue(&user.name, (shown, kept), now).map_err(full)?;
+    let secret = api.sign_ins.sessions.issue(&user.name, (shown, kept), now);
     let life = api.sign_ins.sessions.life();
     let mut response =
         secret_json(201, &json!({ "key": key, "user": user.name, "expiresInSeconds": life.as_secs() }));
@@ -290,10 +290,6 @@ async fn authenticate(
 ) -> Result<Arc<User>, Unauthorized> {
     let credentials = shown.credentials(&request.info.path, request.peer, now);
     Ok(api.authentication.authenticate(&credentials).await?.user)
-}
-
-fn full(_: Full) -> Status {
-    Status::too_many_requests("there are too many sessions; try again later", 60)
 }
 
 /// An answer that nothing on the way may keep.

@@ -101,7 +101,9 @@ fn serve(
         .ok_or_else(|| Status::bad_request("this connection cannot be upgraded to a WebSocket"))?;
     let key = request.header(SEC_WEBSOCKET_KEY.as_str());
     let accept = derive_accept_key(key.as_bytes());
+    let place = request.long_running.clone();
     tokio::spawn(async move {
+        let _place = place;
         let connection = match upgrade.await {
             Ok(connection) => connection,
             Err(error) => {

@@ -2,7 +2,7 @@
 //! a transaction sees what the one before it left, and nothing in between.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use prost::Message;
 
 use crate::failure::{Failure, Result};
 use crate::lease::Leases;
+use crate::overlaps;
 use crate::service::Service;
 
 impl Service {
@@ -55,6 +56,7 @@ impl Service {
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse> {
         self.check_size(&request)?;
         check_txn(&request, self.limits.operations)?;
+        overlaps::check(&request)?;
         let mut budget = Budget::default();
         self.budget_txn(&mut budget, &request).await?;
         self.write(budget, move |step| step.txn(&request), |header, response| response.header = header).await
@@ -213,25 +215,45 @@ struct Step<'a, 'b> {
 }
 
 impl Step<'_, '_> {
+    /// As in etcd, all comparisons are made before anything is written, those of transactions inside this one too.
     fn txn(&mut self, txn: &TxnRequest) -> Result<TxnResponse> {
+        let mut branches = VecDeque::new();
+        self.compare(txn, &mut branches)?;
+        self.run(txn, &mut branches)
+    }
+
+    /// Notes whether a transaction's comparisons hold, then those of the transactions in the branch that is taken.
+    fn compare(&self, txn: &TxnRequest, branches: &mut VecDeque<bool>) -> Result<()> {
         let mut succeeded = true;
         for compare in &txn.compare {
             succeeded = succeeded && self.holds(compare)?;
         }
-        let operations = if succeeded { &txn.success } else { &txn.failure };
+        branches.push_back(succeeded);
+        for operation in branch(txn, succeeded) {
+            if let Some(Request::RequestTxn(txn)) = &operation.request {
+                self.compare(txn, branches)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out the branches that [`Step::compare`] noted, in its order.
+    fn run(&mut self, txn: &TxnRequest, branches: &mut VecDeque<bool>) -> Result<TxnResponse> {
+        let succeeded = branches.pop_front().unwrap_or(false);
+        let operations = branch(txn, succeeded).iter();
         let responses =
-            operations.iter().map(|operation| self.operation(operation)).collect::<Result<_>>()?;
+            operations.map(|operation| self.operation(operation, branches)).collect::<Result<_>>()?;
         Ok(TxnResponse { header: self.header(), succeeded, responses })
     }
 
-    fn operation(&mut self, operation: &RequestOp) -> Result<ResponseOp> {
+    fn operation(&mut self, operation: &RequestOp, branches: &mut VecDeque<bool>) -> Result<ResponseOp> {
         let response = match &operation.request {
             Some(Request::RequestRange(range)) => Some(Response::ResponseRange(self.range(range)?)),
             Some(Request::RequestPut(put)) => Some(Response::ResponsePut(self.put(put)?)),
             Some(Request::RequestDeleteRange(deletion)) => {
                 Some(Response::ResponseDeleteRange(self.delete(deletion)?))
             }
-            Some(Request::RequestTxn(txn)) => Some(Response::ResponseTxn(self.txn(txn)?)),
+            Some(Request::RequestTxn(txn)) => Some(Response::ResponseTxn(self.run(txn, branches)?)),
             None => None,
         };
         Ok(ResponseOp { response })
@@ -377,28 +399,25 @@ fn check_delete(request: &DeleteRangeRequest) -> Result<()> {
     }
 }
 
+fn branch(txn: &TxnRequest, succeeded: bool) -> &[RequestOp] {
+    if succeeded { &txn.success } else { &txn.failure }
+}
+
+/// `most` is what one list may have. A transaction inside another gets what the longest list around it leaves, which bounds
+/// the depth as well.
 fn check_txn(txn: &TxnRequest, most: usize) -> Result<()> {
-    if txn.compare.len() > most || txn.success.len() > most || txn.failure.len() > most {
-        return Err(Failure::too_many_operations());
-    }
+    let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
+    let left = most.checked_sub(longest).ok_or_else(Failure::too_many_operations)?;
     if txn.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Failure::empty_key());
     }
-    for operations in [&txn.success, &txn.failure] {
-        let mut put = HashSet::new();
-        for operation in operations {
-            match &operation.request {
-                Some(Request::RequestRange(range)) => check_range(range)?,
-                Some(Request::RequestDeleteRange(deletion)) => check_delete(deletion)?,
-                Some(Request::RequestTxn(txn)) => check_txn(txn, most)?,
-                Some(Request::RequestPut(request)) => {
-                    check_put(request)?;
-                    if !put.insert(&request.key) {
-                        return Err(Failure::duplicate_key());
-                    }
-                }
-                None => return Err(Failure::key_not_found()),
-            }
+    for operation in txn.success.iter().chain(&txn.failure) {
+        match &operation.request {
+            Some(Request::RequestRange(range)) => check_range(range)?,
+            Some(Request::RequestDeleteRange(deletion)) => check_delete(deletion)?,
+            Some(Request::RequestTxn(txn)) => check_txn(txn, left)?,
+            Some(Request::RequestPut(put)) => check_put(put)?,
+            None => return Err(Failure::key_not_found()),
         }
     }
     Ok(())

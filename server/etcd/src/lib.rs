@@ -12,6 +12,7 @@ mod kv;
 mod lease;
 mod lease_file;
 mod maintenance;
+mod overlaps;
 mod pages;
 pub mod server;
 mod service;

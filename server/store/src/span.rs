@@ -34,6 +34,11 @@ impl Span {
         }
     }
 
+    /// Where it starts, and the key before which it ends.
+    pub fn into_bounds(self) -> (Box<[u8]>, Option<Box<[u8]>>) {
+        (self.start, self.end)
+    }
+
     pub fn contains(&self, key: &str) -> bool {
         key.as_bytes() >= &*self.start && !self.ends_before(key)
     }

@@ -3,6 +3,7 @@
 //! A secret is 256 random bits. The table keeps only its hash, so what is in memory opens nothing, and a look-up compares no
 //! secret byte by byte.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +12,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-/// How long secrets count, and how many there may be.
+/// How long secrets count, and how many there may be. When there is no room, whoever holds the most loses the oldest, so that
+/// nobody is kept out by others.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub life: Duration,
@@ -41,10 +43,6 @@ struct Held<V> {
     order: u64,
 }
 
-/// There are as many secrets as there may be, of other owners.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Full;
-
 impl<V: Clone> Secrets<V> {
     pub fn new(limits: Limits) -> Self {
         Secrets { limits, table: Mutex::new(Table { held: HashMap::new(), issued: 0 }) }
@@ -55,22 +53,21 @@ impl<V: Clone> Secrets<V> {
     }
 
     /// A new secret that stands for `value`.
-    pub fn issue(&self, owner: &str, value: V, now: SystemTime) -> Result<String, Full> {
+    pub fn issue(&self, owner: &str, value: V, now: SystemTime) -> String {
         let mut table = self.table.lock();
         table.held.retain(|_, held| held.ends > now);
-        let of_owner = || table.held.iter().filter(|(_, held)| held.owner == owner);
-        if of_owner().count() >= self.limits.most_of_owner {
-            let oldest = of_owner().min_by_key(|(_, held)| held.order).map(|(hash, _)| *hash);
-            oldest.map(|hash| table.held.remove(&hash));
-        }
-        if table.held.len() >= self.limits.most {
-            return Err(Full);
+        let of_owner = table.held.values().filter(|held| held.owner == owner).count();
+        if of_owner >= self.limits.most_of_owner {
+            table.end_oldest_of(owner);
+        } else if table.held.len() >= self.limits.most {
+            let loses = table.owner_of_most(owner);
+            table.end_oldest_of(&loses);
         }
         let secret = random();
         table.issued += 1;
         let (ends, order) = (now + self.limits.life, table.issued);
         table.held.insert(hash(&secret), Held { owner: owner.to_owned(), value, ends, order });
-        Ok(secret)
+        secret
     }
 
     pub fn get(&self, secret: &str, now: SystemTime) -> Option<V> {
@@ -82,6 +79,27 @@ impl<V: Clone> Secrets<V> {
     pub fn take(&self, secret: &str, now: SystemTime) -> Option<V> {
         let held = self.table.lock().held.remove(&hash(secret));
         held.filter(|held| held.ends > now).map(|held| held.value)
+    }
+}
+
+impl<V> Table<V> {
+    fn end_oldest_of(&mut self, owner: &str) {
+        let of_owner = self.held.iter().filter(|(_, held)| held.owner == owner);
+        let oldest = of_owner.min_by_key(|(_, held)| held.order).map(|(hash, _)| *hash);
+        oldest.map(|hash| self.held.remove(&hash));
+    }
+
+    /// Who will hold the most when `next` has one more; of several, who has the oldest.
+    fn owner_of_most(&self, next: &str) -> String {
+        let mut owners: HashMap<&str, (usize, Reverse<u64>)> = HashMap::new();
+        owners.insert(next, (1, Reverse(u64::MAX)));
+        for held in self.held.values() {
+            let (count, oldest) = owners.entry(&held.owner).or_insert((0, Reverse(u64::MAX)));
+            *count += 1;
+            *oldest = (*oldest).max(Reverse(held.order));
+        }
+        let most = owners.into_iter().max_by_key(|(_, most)| *most);
+        most.map_or_else(String::new, |(owner, _)| owner.to_owned())
     }
 }
 
@@ -123,7 +141,7 @@ mod tests {
     #[test]
     fn a_link_counts_once() {
         let links = Secrets::new(SMALL);
-        let link = links.issue("alice", 7, at(0)).expect("room");
+        let link = links.issue("alice", 7, at(0));
         assert_eq!(links.take("guessed", at(1)), None);
         assert_eq!(links.take(&link, at(1)), Some(7));
         assert_eq!(links.take(&link, at(1)), None);
@@ -132,32 +150,50 @@ mod tests {
     #[test]
     fn a_secret_ends_with_its_life() {
         let sessions = Secrets::new(SMALL);
-        let session = sessions.issue("alice", 7, at(0)).expect("room");
+        let session = sessions.issue("alice", 7, at(0));
         assert_eq!(sessions.get(&session, at(59)), Some(7));
         assert_eq!(sessions.get(&session, at(60)), None);
         assert_eq!(sessions.take(&session, at(60)), None);
     }
 
     #[test]
-    fn an_owner_loses_the_oldest_and_never_somebody_elses() {
+    fn an_owner_at_its_limit_loses_its_own_oldest() {
         let sessions = Secrets::new(SMALL);
-        let bobs = sessions.issue("bob", 0, at(0)).expect("room");
-        let alices: Vec<String> =
-            (1..=3).map(|value| sessions.issue("alice", value, at(value)).expect("room")).collect();
+        let bobs = sessions.issue("bob", 0, at(0));
+        let alices: Vec<String> = (1..=3).map(|value| sessions.issue("alice", value, at(value))).collect();
         let found: Vec<_> = alices.iter().map(|secret| sessions.get(secret, at(4))).collect();
         assert_eq!(found, [None, Some(2), Some(3)]);
         assert_eq!(sessions.get(&bobs, at(4)), Some(0));
     }
 
     #[test]
-    fn nobody_is_pushed_out_by_others_and_the_ended_make_room() {
+    fn many_owners_keep_nobody_out_and_who_holds_the_most_loses_first() {
         let sessions = Secrets::new(SMALL);
-        for owner in ["a", "b", "c", "d"] {
-            sessions.issue(owner, (), at(0)).expect("room");
-        }
-        assert_eq!(sessions.issue("e", (), at(59)), Err(Full));
-        assert!(sessions.issue("a", (), at(59)).is_err(), "a has one of two, and there is no room");
-        sessions.issue("e", (), at(60)).expect("all others have ended");
+        let issue = |owner: &str| sessions.issue(owner, (), at(0));
+        let counts = |secret: &String| sessions.get(secret, at(1)).is_some();
+        let greedy: Vec<String> = ["a", "a", "b", "b"].map(issue).into();
+        let carol = issue("c");
+        assert!(!counts(&greedy[0]) && counts(&greedy[1]), "the oldest of those with two");
+        let dave = issue("d");
+        assert!(!counts(&greedy[2]) && counts(&greedy[3]), "the others have one each");
+        assert!([&greedy[1], &carol, &dave].into_iter().all(counts));
+        // With one each, whoever wants a second one gives the first for it, and somebody new takes the place of the oldest.
+        let second = issue("c");
+        assert!(!counts(&carol) && counts(&second) && counts(&greedy[1]));
+        let erin = issue("e");
+        assert!(!counts(&greedy[1]));
+        assert!([&greedy[3], &second, &dave, &erin].into_iter().all(counts));
+        assert_eq!(sessions.table.lock().held.len(), SMALL.most);
+    }
+
+    #[test]
+    fn what_has_ended_makes_room() {
+        let sessions = Secrets::new(SMALL);
+        let ended: Vec<String> = ["a", "b", "c"].map(|owner| sessions.issue(owner, (), at(0))).into();
+        let late = sessions.issue("d", (), at(30));
+        sessions.issue("e", (), at(60));
+        assert!(sessions.get(&late, at(61)).is_some());
+        assert!(ended.iter().all(|secret| sessions.get(secret, at(61)).is_none()));
     }
 
     #[test]

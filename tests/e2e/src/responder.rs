@@ -12,7 +12,7 @@ use hyper_util::server::conn::auto;
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 pub struct Responder {
@@ -30,6 +30,8 @@ pub enum Reply {
     Raw(u16, Vec<u8>),
     /// Nothing, ever.
     Hang,
+    /// The same as `Raw`, once the semaphore is closed.
+    Late(Arc<Semaphore>, u16, Vec<u8>),
 }
 
 /// What it was asked.
@@ -135,6 +137,11 @@ async fn respond(
         Reply::Json(code, value) => (code, value.to_string().into_bytes()),
         Reply::Raw(code, body) => (code, body),
         Reply::Hang => std::future::pending().await,
+        Reply::Late(until, code, body) => {
+            // It has no permits: this ends with its closing.
+            let _ = until.acquire().await;
+            (code, body)
+        }
     };
     let response = hyper::Response::builder().status(code).header("content-type", "application/json");
     Ok(response.body(Full::new(body.into())).expect("a well-formed answer"))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::responder::{self, Responder};
 
@@ -26,6 +27,8 @@ pub enum Reply {
     Raw(u16, Vec<u8>),
     /// Nothing, ever.
     Hang,
+    /// The same as `Raw`, once the semaphore is closed.
+    Late(Arc<Semaphore>, u16, Vec<u8>),
 }
 
 impl WebhookServer {
@@ -55,6 +58,7 @@ impl WebhookServer {
                 }
                 Reply::Raw(code, body) => responder::Reply::Raw(code, body),
                 Reply::Hang => responder::Reply::Hang,
+                Reply::Late(until, code, body) => responder::Reply::Late(until, code, body),
             }
         })
         .await;

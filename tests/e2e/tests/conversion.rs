@@ -2,13 +2,15 @@
 //! becomes of requests when it is late, gone or wrong.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ferry_e2e::webhook_server::{Reply, WebhookServer};
 use ferry_testkit::TestServer;
-use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
+use futures::{AsyncBufReadExt, FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
@@ -310,6 +312,119 @@ async fn a_webhook_that_is_gone_or_wrong_fails_the_request_and_loses_nothing() {
     }
     *answer.lock() = Box::new(|review| say(&converted(review)));
     assert_eq!(server.get(&format!("{V2}/a")).await.expect(200)["spec"]["dimensions"]["size"], 1);
+}
+
+/// What is not done in this time is held up. Longer than a webhook may take.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// A watch's next event: its type, and the size that it shows or what it says.
+async fn next_event(
+    lines: &mut (impl futures::Stream<Item = std::io::Result<String>> + Unpin),
+) -> (String, Value) {
+    let line = tokio::time::timeout(PATIENCE, lines.try_next()).await.expect("an event in time");
+    let event: Value = serde_json::from_str(&line.expect("a line").expect("an event")).expect("JSON");
+    let object = &event["object"];
+    let size = object.pointer("/spec/size").or(object.pointer("/spec/dimensions/size"));
+    let shown = size.unwrap_or(&object["message"]).clone();
+    (event["type"].as_str().expect("a type").to_string(), shown)
+}
+
+/// The clock is moved to where the webhook's time is over: that takes one thread, and no 30 seconds.
+#[tokio::test]
+async fn a_webhook_that_answers_too_late_fails_what_it_was_asked_for_and_holds_up_nothing_else() {
+    let server = TestServer::start().await;
+    let (released, is_late) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicBool::new(false)));
+    let (until, late) = (released.clone(), is_late.clone());
+    let hook = WebhookServer::start(move |review| match late.load(Ordering::SeqCst) {
+        false => say(&converted(review)),
+        true => Reply::Late(until.clone(), 200, converted(review).to_string().into_bytes()),
+    });
+    let hook = hook.await;
+    serve(&server, &definition(&hook, "v1")).await;
+    server.post(V1, &widget("a", 1)).await.expect(201);
+    let watch = async |path: &str| {
+        let request = http::Request::get(path).body(Vec::new()).expect("a request");
+        server.admin().request_stream(request).await.expect("a watch").lines()
+    };
+    let (mut stored, mut other) =
+        (watch(&format!("{V1}?watch=1")).await, watch(&format!("{V2}?watch=1")).await);
+    for lines in [&mut stored, &mut other] {
+        assert_eq!(next_event(lines).await, ("ADDED".into(), json!(1)));
+    }
+    server.post(V1, &widget("b", 2)).await.expect(201);
+    for lines in [&mut stored, &mut other] {
+        assert_eq!(next_event(lines).await, ("ADDED".into(), json!(2)));
+    }
+
+    is_late.store(true, Ordering::SeqCst);
+    let asked = hook.count();
+    // Nothing of "b" is left converted by this, and the watch asks for it too.
+    server.patch(&format!("{V1}/b"), "merge", &json!({"spec": {"size": 3}})).await.expect(200);
+    let made = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "c"}, "spec": {"dimensions": {"size": 4}}});
+    let change = json!({"spec": {"dimensions": {"size": 5}}});
+    let answered = AtomicUsize::new(0);
+    let one = format!("{V2}/b");
+    let counted = |_: &_| drop(answered.fetch_add(1, Ordering::SeqCst));
+    let waiting = async {
+        futures::join!(
+            server.get(&one).inspect(counted),
+            server.get(V2).inspect(counted),
+            server.post(V2, &made).inspect(counted),
+            server.patch(&one, "merge", &change).inspect(counted),
+            next_event(&mut other).inspect(|_| drop(answered.fetch_add(1, Ordering::SeqCst))),
+        )
+    };
+    let meanwhile = async {
+        let all_asked = async {
+            while hook.count() < asked + 5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all_asked).await.expect("the webhook is asked");
+        let others = async {
+            // The stored version, of the same object too, and other kinds.
+            assert_eq!(server.get(&format!("{V1}/b")).await.expect(200)["spec"]["size"], 3);
+            assert_eq!(server.get(V1).await.expect(200)["items"].as_array().map(Vec::len), Some(2));
+            server.patch(&format!("{V1}/b"), "merge", &json!({"spec": {"size": 6}})).await.expect(200);
+            server.post(V1, &widget("d", 7)).await.expect(201);
+            for (event, size) in [("MODIFIED", 3), ("MODIFIED", 6), ("ADDED", 7)] {
+                assert_eq!(next_event(&mut stored).await, (event.into(), json!(size)));
+            }
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+            server.post("/api/v1/namespaces/default/configmaps", &map).await.expect(201);
+        };
+        tokio::time::timeout(PATIENCE, others).await.expect("nothing else is held up");
+        assert_eq!(answered.load(Ordering::SeqCst), 0, "the webhook has not answered yet");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        tokio::time::resume();
+    };
+    let ((get, list, post, patch, event), ()) = tokio::join!(waiting, meanwhile);
+    let says = |version: &str| {
+        let start = format!(
+            "Internal error occurred: conversion webhook for example.com/{version}, Kind=Widget failed: "
+        );
+        json!(format!("{start}Post \"{}?timeout=30s\": context deadline exceeded", hook.url))
+    };
+    for (answer, version) in [(get, "v1"), (list, "v1"), (post, "v2"), (patch, "v1")] {
+        let failed = answer.expect(500);
+        assert_eq!((&failed["message"], &failed["reason"]), (&says(version), &json!("InternalError")));
+    }
+    assert_eq!(event, ("ERROR".into(), says("v1")));
+
+    // What is answered now is too late for everybody.
+    released.close();
+    is_late.store(false, Ordering::SeqCst);
+    server.get(&format!("{V1}/c")).await.expect(404);
+    let sizes = |list: &Value, pointer: &str| {
+        let items = list["items"].as_array().expect("items").iter();
+        items.map(|item| item.pointer(pointer).and_then(Value::as_i64)).collect::<Vec<_>>()
+    };
+    for (path, pointer) in [(V1, "/spec/size"), (V2, "/spec/dimensions/size")] {
+        assert_eq!(sizes(&server.get(path).await.expect(200), pointer), [Some(1), Some(6), Some(7)]);
+    }
+    server.patch(&format!("{V2}/b"), "merge", &change).await.expect(200);
+    assert_eq!(next_event(&mut stored).await, ("MODIFIED".into(), json!(5)));
 }
 
 /// Who applies or writes what, by the version that it is written in.

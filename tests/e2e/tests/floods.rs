@@ -12,7 +12,7 @@ use futures::future::join_all;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MEGABYTE: usize = 1 << 20;
@@ -434,4 +434,149 @@ async fn connections_that_say_nothing_keep_nobody_out() {
         }
     });
     assert!(matches!(ended.await.expect("in time"), Ok(0) | Err(_)));
+}
+
+/// Code, `Retry-After` and message of the head of an answer, and its body to go on with.
+async fn head(answer: ResponseFuture) -> (u16, Option<String>, h2::RecvStream) {
+    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("an answer");
+    let retry = answer.headers().get("retry-after").map(|value| value.to_str().expect("text").to_owned());
+    (answer.status().as_u16(), retry, answer.into_body())
+}
+
+async fn message(mut body: h2::RecvStream) -> String {
+    let mut bytes = Vec::new();
+    while let Some(data) = body.data().await {
+        bytes.extend_from_slice(&data.expect("the whole answer"));
+    }
+    let status: Value = serde_json::from_slice(&bytes).expect("a Status");
+    status["message"].as_str().expect("a message").to_owned()
+}
+
+const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=1";
+
+/// A watch over WebSocket, after its handshake.
+async fn websocket_watch(outside: &Outside) -> impl tokio::io::AsyncRead {
+    let mut stream = outside.connect().await;
+    let request = format!(
+        "GET {WATCH} HTTP/1.1\r\nhost: x\r\n{}: {}\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        MAX.0, MAX.1
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.expect("an answer");
+    assert_eq!(&line, b"HTTP/1.1 101");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_of_one_user_are_bounded_and_others_have_theirs() {
+    const MOST: usize = 20;
+    let (audited, _files) = audited(|config| config.max_long_running_of_user = MOST).await;
+    let outside = audited.server.outside(None);
+    let mut client = connect(&outside, &Builder::new()).await;
+    let mut watches = Vec::new();
+    for _ in 0..MOST {
+        let (code, _, body) = head(begin(&mut client, ("GET", WATCH), &[ADMIN], true).await.0).await;
+        assert_eq!(code, 200);
+        watches.push(body);
+    }
+    let refused = [ADMIN, ("audit-id", "one-too-many")];
+    let (code, retry, body) = head(begin(&mut client, ("GET", WATCH), &refused, true).await.0).await;
+    assert_eq!((code, retry.as_deref()), (429, Some("5")));
+    assert_eq!(
+        message(body).await,
+        "user \"root\" holds too many watches and streams: end some of them, or try again later"
+    );
+    let line = audited.line("one-too-many").await;
+    assert_eq!((&line["responseStatus"]["code"], &line["user"]["username"]), (&json!(429), &json!("root")));
+    // What does not last goes on, on another connection as well, and others have their own.
+    assert_eq!(ask(&mut client, ("GET", MAPS), &[ADMIN]).await.0, 200);
+    let mut other = connect(&outside, &Builder::new()).await;
+    assert_eq!(head(begin(&mut other, ("GET", WATCH), &[ADMIN], true).await.0).await.0, 429);
+    let mut sockets = Vec::new();
+    for _ in 0..MOST {
+        sockets.push(websocket_watch(&outside).await);
+    }
+    assert_eq!(head(begin(&mut other, ("GET", WATCH), &[MAX], true).await.0).await.0, 429);
+
+    // Both sorts give their places back when they end.
+    watches.pop();
+    sockets.pop();
+    for who in [ADMIN, MAX] {
+        let give_up = tokio::time::Instant::now() + PATIENCE;
+        while head(begin(&mut other, ("GET", WATCH), &[who], true).await.0).await.0 != 200 {
+            assert!(tokio::time::Instant::now() < give_up, "{who:?} has no place");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_one_user_are_bounded_and_others_have_theirs() {
+    const MOST: usize = 5;
+    let (audited, _files) = audited(|config| config.max_connections_of_user = MOST).await;
+    let outside = audited.server.outside(None);
+    let mut kept = Vec::new();
+    for _ in 0..MOST {
+        let mut client = connect(&outside, &Builder::new()).await;
+        assert_eq!(ask(&mut client, ("GET", MAPS), &[ADMIN]).await.0, 200);
+        kept.push(client);
+    }
+    let mut further = connect(&outside, &Builder::new()).await;
+    let (code, retry, body) = head(begin(&mut further, ("GET", MAPS), &[ADMIN], true).await.0).await;
+    assert_eq!((code, retry.as_deref()), (429, Some("5")));
+    assert_eq!(
+        message(body).await,
+        "user \"root\" holds too many connections: close some of them, or try again later"
+    );
+    // The connection is not lost: it may be somebody else's, and is this user's when there is room.
+    assert_eq!(ask(&mut further, ("GET", "/readyz"), &[]).await.0, 200);
+    assert_eq!(ask(&mut kept[0], ("GET", MAPS), &[ADMIN]).await.0, 200);
+    let mut others = connect(&outside, &Builder::new()).await;
+    assert_eq!(ask(&mut others, ("GET", MAPS), &[MAX]).await.0, 200);
+    kept.pop();
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    while ask(&mut further, ("GET", MAPS), &[ADMIN]).await.0 != 200 {
+        assert!(tokio::time::Instant::now() < give_up, "there is room now");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The figures that the limits are made of (docs/security.md).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_connection_and_an_idle_watch_take_little_memory() {
+    const CONNECTIONS: usize = 100;
+    const WATCHES: usize = 40;
+    let Some(process) = process().await else { return };
+    let outside = process.outside();
+    let open = async |count: usize| {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let mut client = connect(&outside, &Builder::new()).await;
+            assert_eq!(ask(&mut client, ("GET", MAPS), &[ADMIN]).await.0, 200);
+            clients.push(client);
+        }
+        clients
+    };
+    // What the first ones need besides is not theirs alone.
+    let mut warm = open(1).await;
+    let _first = head(begin(&mut warm[0], ("GET", WATCH), &[ADMIN], true).await.0).await;
+    let before = process.resident_bytes();
+    let mut clients = open(CONNECTIONS).await;
+    let connected = process.resident_bytes();
+    let mut watches = Vec::new();
+    for client in &mut clients {
+        for _ in 0..WATCHES {
+            let (code, _, body) = head(begin(client, ("GET", WATCH), &[ADMIN], true).await.0).await;
+            assert_eq!(code, 200);
+            watches.push(body);
+        }
+    }
+    let watching = process.resident_bytes();
+    let each = |from: usize, to: usize, count: usize| to.saturating_sub(from) / count / 1024;
+    let (connection, watch) =
+        (each(before, connected, CONNECTIONS), each(connected, watching, watches.len()));
+    println!("{connection} KB a connection, {watch} KB a watch");
+    assert!(connection < 256, "{connection} KB a connection");
+    assert!(watch < 32, "{watch} KB a watch");
 }

@@ -79,7 +79,9 @@ impl Gathered {
         self.segments_read += found.segments_read;
         self.segments = found.segments;
         for record in &found.records {
-            self.records.insert(record.span, record.clone());
+            if !self.records.get(&record.span).is_some_and(|known| known.outranks(record)) {
+                self.records.insert(record.span, record.clone());
+            }
         }
         found.records
     }
@@ -139,6 +141,25 @@ mod tests {
         let Ok(found) = gather(&seeds, direction, find);
         let starts: Vec<u64> = found.records.iter().map(|record| record.start).collect();
         assert_eq!(starts, expected, "{seeds:?}");
+    }
+
+    #[test]
+    fn what_others_hand_in_hides_no_record_of_a_server() {
+        let mut own = record("store.commit", 7);
+        (own.object, own.committed) = (Some("pods/x".into()), Some(7));
+        let forged = Record { committed: None, source: Some("system:node:n".into()), ..own.clone() };
+        let relayed = Record { source: Some("other-server".into()), ..own.clone() };
+        for records in [[&own, &forged], [&forged, &own], [&relayed, &forged], [&forged, &relayed]] {
+            let mut found = Found::default();
+            records.map(|record| found.add([record.clone()]));
+            assert_eq!(found.records.iter().map(|record| record.committed).collect::<Vec<_>>(), [Some(7)]);
+            let find = |wanted: &Wanted| {
+                let records = records.into_iter().filter(|record| wanted.takes(record)).cloned().collect();
+                Ok::<_, Infallible>(Found { records, ..Found::default() })
+            };
+            let Ok(found) = gather(&Wanted::object("pods/x"), Direction::Both, find);
+            assert_eq!(found.records.iter().map(|record| record.committed).collect::<Vec<_>>(), [Some(7)]);
+        }
     }
 
     #[test]

@@ -177,6 +177,7 @@ impl Found {
             self.records.iter().enumerate().map(|(index, record)| (record.span, index)).collect();
         for record in records {
             match known.get(&record.span) {
+                Some(index) if self.records[*index].outranks(&record) => {}
                 // The ring's has its sequence, by which a follower goes on.
                 Some(index) => self.records[*index] = record,
                 None => {
@@ -211,9 +212,8 @@ pub fn read(directory: &Path, wanted: &Wanted) -> io::Result<Found> {
         }
     }
     // What another server told twice is told once.
-    let mut known = HashSet::new();
-    found.records.retain(|record| known.insert(record.span));
-    found.records.sort_by_key(|record| record.start);
+    let twice = std::mem::take(&mut found.records);
+    found.add(twice);
     Ok(found)
 }
 

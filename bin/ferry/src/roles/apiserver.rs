@@ -112,6 +112,12 @@ pub struct Flags {
     /// See --max-requests-inflight; without priority and fairness so many requests that write are served at once
     #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
+    /// How many watches, followed logs and connections to pods one user may hold at once; the next gets 429. 0 is no limit
+    #[arg(long, default_value_t = 10_000)]
+    pub max_long_running_requests_per_user: usize,
+    /// How many connections one user may hold at once; requests on further ones get 429. 0 is no limit
+    #[arg(long, default_value_t = 1_000)]
+    pub max_connections_per_user: usize,
 }
 
 /// The API server by itself, also when called as kube-apiserver.
@@ -327,6 +333,8 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         priority_and_fairness: flags.enable_priority_and_fairness,
         max_requests_in_flight: flags.max_requests_inflight,
         max_mutating_requests_in_flight: flags.max_mutating_requests_inflight,
+        max_long_running_of_user: flags.max_long_running_requests_per_user,
+        max_connections_of_user: flags.max_connections_per_user,
         ..defaults
     })
 }

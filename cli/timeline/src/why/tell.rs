@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::decide::{Cause, Reason, What, Writer};
+use crate::terminal::{inert, inert_lines};
 use crate::waterfall::time;
 
 pub fn tell(reasons: &[Reason], now: Option<&str>) -> String {
@@ -11,7 +12,8 @@ pub fn tell(reasons: &[Reason], now: Option<&str>) -> String {
         lines.extend(by(&reason.writer).map(|by| format!("  by {by}")));
         lines.extend(reason.because.iter().map(|cause| format!("  because {}", because(cause))));
     }
-    lines.extend(now.map(|now| format!("now: {now}")));
+    let mut lines: Vec<String> = lines.iter().map(|line| inert(line).into_owned()).collect();
+    lines.extend(now.map(|now| format!("now: {}", inert_lines(now))));
     lines.join("\n")
 }
 

@@ -15,7 +15,7 @@ use crate::cri;
 use crate::pod;
 use crate::runtime;
 use crate::runtime::view::{Container, PodRuntime, State};
-use crate::streaming::channels::Protocol;
+use crate::streaming::channels::{self, Protocol};
 use crate::streaming::remote_command::{self, Wanted};
 use crate::streaming::{port_forward, upgrade};
 
@@ -272,7 +272,12 @@ where
     tokio::spawn(async move {
         match upgrade.await {
             Ok(client) => {
-                let socket = WebSocketStream::from_raw_socket(TokioIo::new(client), Role::Server, None).await;
+                let socket = WebSocketStream::from_raw_socket(
+                    TokioIo::new(client),
+                    Role::Server,
+                    Some(channels::limits()),
+                )
+                .await;
                 work(socket).await;
             }
             Err(error) => tracing::debug!(%error, "client did not upgrade"),

@@ -8,22 +8,42 @@ use futures::SinkExt;
 use futures::stream::SplitSink;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// The pseudo-channel whose message names a channel that is closed.
 const CLOSE: u8 = 255;
 
+/// A message is held in memory until it is whole. Upstream's limit, also for messages of one frame, which some clients make
+/// of whatever they have to send.
+const LONGEST_MESSAGE: usize = 32 << 20;
+
+/// What clients may send.
+pub fn limits() -> WebSocketConfig {
+    WebSocketConfig::default().max_message_size(Some(LONGEST_MESSAGE)).max_frame_size(Some(LONGEST_MESSAGE))
+}
+
+/// With which word a connection ends that cannot be read any more.
+pub fn end_of(error: &Error) -> CloseCode {
+    match error {
+        Error::Capacity(_) => CloseCode::Size,
+        _ => CloseCode::Normal,
+    }
+}
+
+pub fn goodbye(code: CloseCode) -> Message {
+    Message::Close(Some(CloseFrame { code, reason: "".into() }))
+}
+
 /// The orderly end of a connection. Without the code, clients take it for a
 /// broken one and fail a command that went well.
-pub async fn close<S>(to_client: &mut SplitSink<WebSocketStream<S>, Message>)
+pub async fn close<S>(to_client: &mut SplitSink<WebSocketStream<S>, Message>, code: CloseCode)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let goodbye = Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }));
     // refused where the client closed first; closing then sends the answer that RFC 6455 (5.5.1) asks for
-    let _ = to_client.send(goodbye).await;
+    let _ = to_client.send(goodbye(code)).await;
     // a client that is gone needs neither
     let _ = to_client.close().await;
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Reader, Role, Session, Writer};
@@ -26,7 +27,7 @@ where
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "port-forward");
-            channels::close(&mut to_client).await;
+            channels::close(&mut to_client, CloseCode::Normal).await;
             return;
         }
     };
@@ -37,7 +38,7 @@ where
     for (index, port) in ports.iter().enumerate() {
         let Ok(data_channel) = u8::try_from(index * 2) else { break };
         let opened = open(&session, *port, index).await;
-        let (mut error, data) = match opened {
+        let (error, data) = match opened {
             Ok(streams) => streams,
             Err(error) => {
                 tracing::debug!(%error, port, "port-forward stream");
@@ -49,13 +50,7 @@ where
         }
         writers.insert(data_channel, data.writer);
         copies.spawn(copy_data(data.reader, messages.clone(), protocol, data_channel));
-        let out = messages.clone();
-        copies.spawn(async move {
-            let problem = error.reader.read_to_end(ERROR_LIMIT).await;
-            if !problem.is_empty() {
-                let _ = out.send(protocol.encode(data_channel + 1, &problem)).await;
-            }
-        });
+        copies.spawn(copy_problem(error.reader, messages.clone(), protocol, data_channel + 1));
     }
     drop(messages);
     let outward = async {
@@ -66,15 +61,19 @@ where
         }
     };
     let inward = async {
-        while let Some(Ok(message)) = from_client.next().await {
-            take_input(protocol.decode(message), &mut writers).await;
+        while let Some(message) = from_client.next().await {
+            match message {
+                Ok(message) => take_input(protocol.decode(message), &mut writers).await,
+                Err(error) => return channels::end_of(&error),
+            }
         }
+        CloseCode::Normal
     };
-    tokio::select! {
-        () = outward => {}
-        () = inward => {}
-    }
-    channels::close(&mut to_client).await;
+    let code = tokio::select! {
+        () = outward => CloseCode::Normal,
+        code = inward => code,
+    };
+    channels::close(&mut to_client, code).await;
 }
 
 /// Sends what a port answers until one of both sides ends.
@@ -83,6 +82,14 @@ async fn copy_data(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protoc
         if to.send(protocol.encode(channel, &bytes)).await.is_err() {
             return;
         }
+    }
+}
+
+/// Sends why a port could not be reached.
+async fn copy_problem(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protocol, channel: u8) {
+    let problem = from.read_to_end(ERROR_LIMIT).await;
+    if !problem.is_empty() {
+        let _ = to.send(protocol.encode(channel, &problem)).await;
     }
 }
 

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Role, Session, Stream, Writer};
@@ -71,7 +72,7 @@ where
                 return;
             }
         }
-        channels::close(&mut to_client).await;
+        channels::close(&mut to_client, CloseCode::Normal).await;
     });
     let runtime = match open(url, wanted).await {
         Ok(runtime) => runtime,
@@ -92,17 +93,8 @@ where
 
     let Runtime { _session, mut error, stdin, stdout, stderr, resize } = runtime;
     let input = async {
-        let (mut stdin, mut resize) = (stdin.map(|stream| stream.writer), resize.map(|stream| stream.writer));
-        while let Some(Ok(message)) = from_client.next().await {
-            if matches!(message, Message::Close(_)) {
-                break;
-            }
-            take_input(protocol.decode(message), &mut stdin, &mut resize).await;
-        }
-        // the client has gone: the command's input ends, and so does our interest
-        if let Some(mut stdin) = stdin {
-            let _ = stdin.close().await;
-        }
+        let writers = (stdin.map(|stream| stream.writer), resize.map(|stream| stream.writer));
+        read_input(&mut from_client, &messages, protocol, writers).await;
     };
     let output = async {
         let ((), (), status) = tokio::join!(
@@ -118,6 +110,29 @@ where
     }
     drop(messages);
     let _ = sender.await;
+}
+
+/// Hands the command what the client sends, until it has gone: then the command's input ends, and so does our interest.
+async fn read_input(
+    from_client: &mut (impl futures::Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
+    to_client: &mpsc::Sender<Message>,
+    protocol: Protocol,
+    (mut stdin, mut resize): (Option<Writer>, Option<Writer>),
+) {
+    while let Some(message) = from_client.next().await {
+        match message {
+            Ok(Message::Close(_)) => break,
+            Ok(message) => take_input(protocol.decode(message), &mut stdin, &mut resize).await,
+            Err(error) => {
+                // a client that is told of an orderly end takes its command for one that went well
+                let _ = to_client.send(channels::goodbye(channels::end_of(&error))).await;
+                break;
+            }
+        }
+    }
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.close().await;
+    }
 }
 
 /// Sends what the command writes until one of both sides ends.
@@ -199,15 +214,21 @@ where
     let (mut to_client, mut from_client) = socket.split();
     let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
     let inward = async {
-        while let Some(Ok(message)) = from_client.next().await {
+        let mut end = CloseCode::Normal;
+        while let Some(message) = from_client.next().await {
             match message {
-                Message::Binary(bytes) => to_runtime.write_all(&bytes).await?,
-                Message::Close(_) => break,
-                _ => {}
+                Ok(Message::Binary(bytes)) => to_runtime.write_all(&bytes).await?,
+                Ok(Message::Close(_)) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    end = channels::end_of(&error);
+                    break;
+                }
             }
             to_runtime.flush().await?;
         }
-        to_runtime.shutdown().await
+        to_runtime.shutdown().await?;
+        Ok(end)
     };
     let outward = async {
         let mut buffer = vec![0; 32 << 10];
@@ -219,21 +240,22 @@ where
             let message = Message::binary(Bytes::copy_from_slice(&buffer[..count]));
             to_client.send(message).await.map_err(std::io::Error::other)?;
         }
-        Ok(())
+        Ok(CloseCode::Normal)
     };
-    let ended: Result<(), std::io::Error> = tokio::select! {
+    let ended: Result<CloseCode, std::io::Error> = tokio::select! {
         ended = inward => ended,
         ended = outward => ended,
     };
-    channels::close(&mut to_client).await;
-    if let Err(error) = ended {
+    let code = ended.unwrap_or_else(|error| {
         tracing::debug!(%error, "tunnel ended");
-    }
+        CloseCode::Normal
+    });
+    channels::close(&mut to_client, code).await;
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
     use super::*;
@@ -250,5 +272,55 @@ mod tests {
         client.send(closing.clone()).await.expect("sent");
         assert_eq!(client.next().await.expect("an answer").expect("a frame"), closing);
         served.await.expect("it ends");
+    }
+
+    /// A frame's head with a mask of nothing: the operation, the length, whether it is the message's last.
+    fn head(operation: u8, length: usize, is_last: bool) -> Vec<u8> {
+        let first = operation | if is_last { 0x80 } else { 0 };
+        [&[first, 0xff][..], &(length as u64).to_be_bytes(), &[0; 4]].concat()
+    }
+
+    /// How many bytes a pod gets of what a client says, and with which code the client is let go, if it is.
+    async fn sent(says: Vec<u8>) -> (usize, Option<CloseCode>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let (runtime, mut pod) = tokio::io::duplex(1 << 16);
+        let server = WebSocketStream::from_raw_socket(server, Role::Server, Some(channels::limits())).await;
+        let served = tokio::spawn(splice_tunnel(server, runtime));
+        let (hears, mut speaks) = tokio::io::split(client);
+        let speaking = tokio::spawn(async move {
+            // cut short where the other side has enough
+            let _ = speaks.write_all(&says).await;
+            speaks
+        });
+        let pod = tokio::spawn(async move {
+            let mut got = Vec::new();
+            let _ = pod.read_to_end(&mut got).await;
+            got.len()
+        });
+        let mut hears =
+            WebSocketStream::from_raw_socket(tokio::io::join(hears, tokio::io::sink()), Role::Client, None)
+                .await;
+        let code = match hears.next().await {
+            Some(Ok(Message::Close(Some(frame)))) => Some(frame.code),
+            _ => None,
+        };
+        drop(hears);
+        speaking.await.expect("no panic");
+        served.await.expect("no panic");
+        (pod.await.expect("no panic"), code)
+    }
+
+    #[tokio::test]
+    async fn messages_are_held_up_to_upstreams_limit() {
+        const MEGABYTE: usize = 1 << 20;
+        let closing = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8];
+        let whole = |length| [head(2, length, true), vec![b'x'; length], closing.to_vec()].concat();
+        assert_eq!(sent(whole(32 * MEGABYTE)).await, (32 * MEGABYTE, Some(CloseCode::Normal)));
+        // One that is longer, one that only says so, and one of many frames without a last.
+        assert_eq!(sent(whole(32 * MEGABYTE + 1)).await, (0, Some(CloseCode::Size)));
+        assert_eq!(sent(head(2, 1 << 40, true)).await, (0, Some(CloseCode::Size)));
+        let piece = |operation| [head(operation, MEGABYTE, false), vec![b'x'; MEGABYTE]].concat();
+        let pieces = std::iter::once(piece(2)).chain((0..40).map(|_| piece(0))).flatten().collect();
+        assert_eq!(sent(pieces).await, (0, Some(CloseCode::Size)));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ferry_api::{Object, Status};
+use ferry_api::{GroupVersionKind, Object, Status};
 use ferry_registry::Registry;
 use ferry_registry::conversion::ConversionWebhook;
 use serde::Deserialize;
@@ -30,20 +30,19 @@ pub struct WebhookConversion {
 
 pub struct ConversionHook {
     registry: Arc<Registry>,
-    /// `example.com/v1, Kind=Widget` of the version that is stored, for messages.
-    kind: String,
     conversion: WebhookConversion,
     endpoint: Endpoint,
 }
 
 impl ConversionHook {
-    pub fn new(registry: Arc<Registry>, kind: String, conversion: WebhookConversion) -> ConversionHook {
-        ConversionHook { registry, kind, conversion, endpoint: Endpoint::default() }
+    pub fn new(registry: Arc<Registry>, conversion: WebhookConversion) -> ConversionHook {
+        ConversionHook { registry, conversion, endpoint: Endpoint::default() }
     }
+}
 
-    fn failed(&self, why: &str) -> Status {
-        Status::internal(format!("conversion webhook for {} failed: {why}", self.kind))
-    }
+/// Named after what was to be converted, as upstream's: by its version, a reader knows the direction.
+fn failed(kind: &GroupVersionKind, why: &str) -> Status {
+    Status::internal(format!("conversion webhook for {kind} failed: {why}"))
 }
 
 #[async_trait]
@@ -51,9 +50,12 @@ impl ConversionWebhook for ConversionHook {
     async fn convert(&self, objects: Vec<Object>, to: &str) -> Result<Vec<Object>, Status> {
         let mut span = ferry_trace::span("webhook.convert");
         span.set("objects", objects.len() as i64);
+        let Some(first) = objects.first() else { return Ok(objects) };
+        let kind = GroupVersionKind::from_api_version(first.api_version(), first.kind());
+        let failed = |why: &str| failed(&kind, why);
         let version = self.conversion.conversion_review_versions.iter();
         let version = version.map(String::as_str).find(|version| REVIEW_VERSIONS.contains(version));
-        let version = version.ok_or_else(|| self.failed("no supported ConversionReview version"))?;
+        let version = version.ok_or_else(|| failed("no supported ConversionReview version"))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let values: Vec<Value> = objects.into_iter().map(Object::into_value).collect();
         let review = json!({
@@ -63,12 +65,11 @@ impl ConversionWebhook for ConversionHook {
         let body = review.to_string().into_bytes();
         let config = &self.conversion.client_config;
         let answer = span.in_scope(self.endpoint.post(&self.registry, config, TIMEOUT, body)).await;
-        let answer = answer.map_err(|why| self.failed(&why))?;
-        let answer: Value =
-            serde_json::from_slice(&answer).map_err(|error| self.failed(&error.to_string()))?;
+        let answer = answer.map_err(|why| failed(&why))?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|error| failed(&error.to_string()))?;
         converted(values, answer, &uid, version, to).map_err(|why| match why {
-            Refusal::Malformed(why) => self.failed(&why),
-            Refusal::Said(why) => self.failed(&why),
+            Refusal::Malformed(why) => failed(&why),
+            Refusal::Said(why) => failed(&why),
         })
     }
 }

@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 
 use super::{Remote, identity};
 use crate::body::{self, Body, PassedOn, Response};
+use crate::long_running::LongRunning;
 use crate::node_connection::{copy_headers, join};
 use crate::request_info::RequestInfo;
 use crate::{proxied_pages, respond};
@@ -26,6 +27,7 @@ pub struct Passing<B> {
     pub body: B,
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     pub peer: Option<SocketAddr>,
+    pub long_running: LongRunning,
 }
 
 /// Errors are plain text, as upstream's are: clients make of the code what they make of any proxy's.
@@ -45,12 +47,13 @@ where
         Err(_) => return plain(429, "too many requests to this API server, please try again later"),
     };
     let is_shown = proxied_pages::is_shown(&passing.headers);
+    let long_running = passing.long_running.clone();
     let (request, client) = match request(remote, user, passing) {
         Ok(request) => request,
         Err(why) => return plain(500, &why),
     };
     match span.in_scope(remote.backend.send(request)).await {
-        Ok(response) => answer(response, client, is_shown),
+        Ok(response) => answer(response, client, is_shown, long_running),
         Err(why) => {
             span.fail(&why);
             remote.backend.failing.notify_one();
@@ -105,6 +108,7 @@ fn answer(
     mut response: http::Response<hyper::body::Incoming>,
     client: Option<hyper::upgrade::OnUpgrade>,
     is_shown: bool,
+    long_running: LongRunning,
 ) -> Response {
     // How fast it is read is between the client and who answers.
     let mut builder = http::Response::builder().status(response.status()).extension(PassedOn);
@@ -112,7 +116,7 @@ fn answer(
         let Some(client) = client else {
             return plain(502, "the API server behind upgraded a plain request");
         };
-        tokio::spawn(join(client, hyper::upgrade::on(&mut response)));
+        tokio::spawn(join(client, hyper::upgrade::on(&mut response), long_running));
         for (name, value) in response.headers() {
             builder = builder.header(name, value);
         }
@@ -125,7 +129,7 @@ fn answer(
             proxied_pages::confine(headers);
         }
     }
-    respond::finish(builder, Body::passed_on(body::pieces_of(body)))
+    respond::finish(builder, Body::passed_on(body::pieces_of(body)).hold(long_running))
 }
 
 fn plain(code: u16, text: &str) -> Response {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_admission::conversion::{ConversionHook, WebhookConversion};
-use ferry_api::{GroupResource, Kind, Object, Status};
+use ferry_api::{GroupResource, Object, Status};
 use ferry_patch::merge;
 use ferry_registry::cache::{Cache, Entry, Filter};
 use ferry_registry::conversion::Conversion;
@@ -207,7 +207,7 @@ impl Definitions {
             .serve(&source)
             .ok_or_else(|| Status::internal(format!("{} has no storage version", definition.name)))?;
         let resource = self.registry.add_with(NewResource {
-            conversion: self.conversion(definition, &served.stored)?,
+            conversion: self.conversion(definition)?,
             stored: served.stored,
             versions: served.versions,
             strategy: StrategyRef::Custom(served.strategy),
@@ -236,11 +236,11 @@ impl Definitions {
         self.builtin.iter().any(|place| place.kind.group_resource() == resource)
     }
 
-    fn conversion(&self, definition: &Definition, stored: &Kind) -> Result<Conversion, Status> {
+    fn conversion(&self, definition: &Definition) -> Result<Conversion, Status> {
         let Some(webhook) = &definition.webhook else { return Ok(Conversion::Local) };
         let webhook: WebhookConversion = ferry_api::view::of_value(webhook)
             .map_err(|error| Status::internal(format!("spec.conversion.webhook: {error}")))?;
-        let hook = ConversionHook::new(self.registry.clone(), stored.gvk().to_string(), webhook);
+        let hook = ConversionHook::new(self.registry.clone(), webhook);
         Ok(Conversion::Webhook(Arc::new(hook)))
     }
 

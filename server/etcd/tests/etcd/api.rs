@@ -153,7 +153,7 @@ async fn a_transaction_compares_branches_and_nests() {
     }
 
     let inner = TxnRequest {
-        compare: vec![compare("/new", Equal, Value("x".into()))],
+        compare: vec![compare("/new", Equal, Version(0))],
         success: operations([Request::RequestPut(put("/inner", "then"))]),
         failure: operations([Request::RequestPut(put("/inner", "else"))]),
     };
@@ -179,7 +179,7 @@ async fn a_transaction_compares_branches_and_nests() {
         ] => {
             assert_eq!(put.header.unwrap().revision, revision);
             assert_eq!((&get.kvs[0].value[..], get.kvs[0].mod_revision), (&b"x"[..], revision));
-            assert!(txn.succeeded, "a transaction sees what it has written");
+            assert!(txn.succeeded, "comparisons are made before anything is written");
             assert_eq!(delete.deleted, 1);
         }
         other => panic!("not the answers expected: {other:?}"),

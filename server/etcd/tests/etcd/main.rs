@@ -7,6 +7,7 @@ mod client;
 mod contract;
 mod hostile;
 mod leases;
+mod nested;
 mod server;
 mod store_contract;
 mod watches;

@@ -68,6 +68,8 @@ impl Registry {
                         return Ok((answer, entry.is_none()));
                     }
                 }
+                // A webhook that is late or gone is so for the newer object too.
+                Err(status) if status.code >= 500 => return Err(status),
                 Err(status) => {
                     if self.is_newest(call, entry.as_ref()).await? {
                         return Err(status);
