@@ -57,16 +57,6 @@ impl LabelSelector {
         LabelSelector { requirements: Vec::new(), nothing: true }
     }
 
-    /// All of these labels, as services and replication controllers select.
-    pub fn from_labels<'l>(labels: impl IntoIterator<Item = (&'l str, &'l str)>) -> LabelSelector {
-        let requirements = labels.into_iter().map(|(key, value)| LabelRequirement {
-            key: key.to_string(),
-            operator: Operator::Equals,
-            values: vec![value.to_string()],
-        });
-        LabelSelector { requirements: requirements.collect(), nothing: false }
-    }
-
     /// From the structured form (`matchLabels`, `matchExpressions`). Absent selects nothing, empty
     /// selects everything.
     pub fn from_structured(selector: Option<&Value>) -> Result<LabelSelector, BadSelector> {

@@ -249,10 +249,6 @@ impl Status {
         self.reason == "AlreadyExists"
     }
 
-    pub fn is_failure(&self) -> bool {
-        self.status == "Failure"
-    }
-
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a Status writes to memory")
     }

@@ -301,33 +301,24 @@ impl Checker<'_> {
                 _ => None,
             },
             (operators::OPT_SELECT, [Type::Struct(object), _]) => {
-                let Some(Expr::Literal(LiteralValue::String(field))) = call.args.get(1).map(|it| &it.expr)
-                else {
-                    return Some(Type::optional(Type::Dyn));
-                };
-                let field: &str = field;
-                match object.fields.iter().find(|(name, _)| name == field) {
-                    Some((_, kind)) => Some(Type::optional(kind.clone())),
-                    None => return Some(self.fault(at, format!("undefined field '{field}'"))),
+                match call.args.get(1).map(|argument| &argument.expr) {
+                    Some(Expr::Literal(LiteralValue::String(field))) => {
+                        let field: &str = field;
+                        match object.fields.iter().find(|(name, _)| name == field) {
+                            Some((_, kind)) => Some(Type::optional(kind.clone())),
+                            None => return Some(self.fault(at, format!("undefined field '{field}'"))),
+                        }
+                    }
+                    _ => Some(Type::optional(Type::Dyn)),
                 }
             }
             (operators::OPT_INDEX | operators::OPT_SELECT, [_, _]) => Some(Type::optional(Type::Dyn)),
-            (
-                operators::ADD
-                | operators::SUBSTRACT
-                | operators::MULTIPLY
-                | operators::DIVIDE
-                | operators::MODULO,
-                [a, b],
-            ) => arithmetic(name, a, b),
+            (name, [a, b]) if ARITHMETIC.contains(&name) => arithmetic(name, a, b),
             _ => return None,
         };
         Some(result.unwrap_or_else(|| {
-            let types: Vec<String> = types.iter().map(ToString::to_string).collect();
-            self.fault(
-                at,
-                format!("found no matching overload for '{name}' applied to '({})'", types.join(", ")),
-            )
+            let types = types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            self.fault(at, format!("found no matching overload for '{name}' applied to '({types})'"))
         }))
     }
 
@@ -377,6 +368,9 @@ fn common(types: Vec<Type>) -> Type {
     let Some(first) = types.next() else { return Type::Dyn };
     types.fold(first, |a, b| if a.agrees_with(&b) { narrower(&a, &b) } else { Type::Dyn })
 }
+
+const ARITHMETIC: [&str; 5] =
+    [operators::ADD, operators::SUBSTRACT, operators::MULTIPLY, operators::DIVIDE, operators::MODULO];
 
 /// Sums, differences, products and quotients; `None` where the operands have none.
 fn arithmetic(operator: &str, a: &Type, b: &Type) -> Option<Type> {

@@ -1,7 +1,5 @@
 //! What one component serves.
 
-use std::sync::Arc;
-
 use crate::page::Page;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,42 +48,24 @@ pub trait Collect: Send + Sync {
     fn collect(&self, page: &mut Page);
 }
 
-enum Source {
-    Static(&'static dyn Collect),
-    Shared(Arc<dyn Collect>),
-}
-
-impl Source {
-    fn get(&self) -> &dyn Collect {
-        match self {
-            Source::Static(source) => *source,
-            Source::Shared(source) => &**source,
-        }
-    }
-}
-
 #[derive(Default)]
 pub struct Registry {
-    sources: Vec<Source>,
+    sources: Vec<&'static dyn Collect>,
 }
 
 impl Registry {
     /// Families that live as long as the process.
     pub fn add(&mut self, sources: &[&'static dyn Collect]) {
-        self.sources.extend(sources.iter().copied().map(Source::Static));
-    }
-
-    pub fn add_shared(&mut self, source: Arc<dyn Collect>) {
-        self.sources.push(Source::Shared(source));
+        self.sources.extend(sources);
     }
 
     pub fn describe(&self) -> Vec<Description> {
-        self.sources.iter().flat_map(|source| source.get().describe()).collect()
+        self.sources.iter().flat_map(|source| source.describe()).collect()
     }
 
     pub fn collect(&self, page: &mut Page) {
         for source in &self.sources {
-            source.get().collect(page);
+            source.collect(page);
         }
     }
 

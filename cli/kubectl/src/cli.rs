@@ -115,12 +115,6 @@ impl Cli {
         Ok(discovery)
     }
 
-    pub fn forget_discovery(&self) {
-        if let Ok(cache) = self.cache() {
-            cache.forget();
-        }
-    }
-
     /// Looks something up, and once more in a fresh discovery if the cached one lacks it.
     pub async fn look_up<T>(&self, find: impl Fn(&Discovery) -> Result<T>) -> Result<T> {
         let discovery = self.discovery().await?;

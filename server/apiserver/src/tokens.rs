@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferry_api::{Codec, FieldErrors, GroupResource, GroupVersionKind, Kind, Object, Status, User};
 use ferry_auth::MaybeReady;
-use ferry_auth::authenticate::Outcome;
+use ferry_auth::authenticate::AuthenticationResult;
 use ferry_auth::authenticate::service_account::{
     BoundKind, BoundObject, BoundObjects, BoundTo, KeptToken, Reference, TokenRequest,
 };
@@ -192,14 +192,14 @@ impl Api {
         let asked = subresources::texts(review.get(&["spec", "audiences"]));
         let failed = |why: &dyn std::fmt::Display| json!({"error": why.to_string(), "user": {}});
         Ok(match self.tokens.review(token, &asked, SystemTime::now()).await {
-            Ok(Outcome::Authenticated(identity)) => {
+            Ok(AuthenticationResult::Authenticated(identity)) => {
                 let mut status = json!({"authenticated": true, "user": user(&identity.user)});
                 if !identity.audiences.is_empty() {
                     status["audiences"] = json!(identity.audiences);
                 }
                 status
             }
-            Ok(Outcome::NotMine) => failed(&"invalid bearer token"),
+            Ok(AuthenticationResult::NotMine) => failed(&"invalid bearer token"),
             Err(error) => failed(&error),
         })
     }

@@ -31,7 +31,7 @@ mod test_server;
 pub mod tls;
 
 pub use attributes::{Attributes, Forbidden, forbidden_message};
-pub use authenticate::{Authentication, Authenticator, Credentials, Identity, Outcome};
+pub use authenticate::{Authentication, AuthenticationResult, Authenticator, Credentials, Identity};
 pub use authorize::{AlwaysAllow, AlwaysDeny, Authorization, Authorizer, Decision, Rbac, Reason};
 pub use ferry_api::user::{self, User};
 pub use maybe_ready::MaybeReady;

@@ -230,10 +230,7 @@ impl<'s> Merge<'s> {
         patch: &mut Fields,
         level: Level<'_>,
     ) -> Result<(), PatchError> {
-        let directives: Vec<String> =
-            patch.keys().filter(|key| key.starts_with(SET_ELEMENT_ORDER)).cloned().collect();
-        for directive in directives {
-            let Some(order) = patch.remove(&directive) else { continue };
+        for (directive, order) in take_directives(patch, SET_ELEMENT_ORDER) {
             let invalid = || PatchError::malformed("invalid patch format of setElementOrder list");
             if self.onto == Onto::Patch {
                 match original.get(&directive) {
@@ -300,10 +297,7 @@ impl<'s> Merge<'s> {
         patch: &mut Fields,
         level: Level<'_>,
     ) -> Result<(), PatchError> {
-        let directives: Vec<String> =
-            patch.keys().filter(|key| key.starts_with(DELETE_FROM_PRIMITIVE_LIST)).cloned().collect();
-        for directive in directives {
-            let Some(deleted) = patch.remove(&directive) else { continue };
+        for (directive, deleted) in take_directives(patch, DELETE_FROM_PRIMITIVE_LIST) {
             if self.onto == Onto::Patch {
                 original.insert(directive, deleted);
                 continue;
@@ -337,6 +331,12 @@ impl<'s> Merge<'s> {
         }
         Ok(())
     }
+}
+
+/// Takes the directives of a sort out of a patch.
+fn take_directives(patch: &mut Fields, prefix: &str) -> Vec<(String, Value)> {
+    let names: Vec<String> = patch.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+    names.into_iter().filter_map(|name| patch.remove(&name).map(|value| (name, value))).collect()
 }
 
 /// The server's list as far as its order goes: new elements take the places that deletions leave.

@@ -65,35 +65,39 @@ fn invariants(schema: &Fields, level: Level, path: &mut Path, errors: &mut Field
         first_all_of: schema.get("allOf").and_then(|all| all.get(0)?.get("anyOf")) == Some(&either),
     };
     narrowing(schema, skips, path, errors);
-    if embedded && kind != "object" {
-        let why = "must be object if x-kubernetes-embedded-resource is true";
-        match kind {
-            "" => errors.required(path.with("type"), why),
-            kind => errors.invalid(path.with("type"), kind, why),
-        }
-    } else if kind.is_empty() && !int_or_string && !preserves {
-        errors.required(
-            path.with("type"),
-            match level {
-                Level::Root => "must not be empty at the root",
-                Level::Item => "must not be empty for specified array items",
-                Level::Field => "must not be empty for specified object fields",
-            },
-        );
-    }
+    has_type(kind, level, embedded, int_or_string || preserves, path, errors);
     if embedded && additional {
         errors.forbidden(
             path.with("additionalProperties"),
             "must not be used if x-kubernetes-embedded-resource is set",
         );
     }
-    if level == Level::Root && !kind.is_empty() && kind != "object" {
-        errors.invalid(path.with("type"), kind, "must be object at the root");
-    }
     type_meta(schema, level, path, errors);
     if embedded && !preserves && properties.is_none_or(Map::is_empty) {
         let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         errors.required(path.with("properties"), why);
+    }
+}
+
+/// `may_lack`: other words of the schema say which types a value has.
+fn has_type(kind: &str, level: Level, embedded: bool, may_lack: bool, path: &Path, errors: &mut FieldErrors) {
+    let why = "must be object if x-kubernetes-embedded-resource is true";
+    match (embedded, kind) {
+        (true, "object") => {}
+        (true, "") => errors.required(path.with("type"), why),
+        (true, kind) => errors.invalid(path.with("type"), kind, why),
+        (false, "") if !may_lack => errors.required(
+            path.with("type"),
+            match level {
+                Level::Root => "must not be empty at the root",
+                Level::Item => "must not be empty for specified array items",
+                Level::Field => "must not be empty for specified object fields",
+            },
+        ),
+        (false, _) => {}
+    }
+    if level == Level::Root && !kind.is_empty() && kind != "object" {
+        errors.invalid(path.with("type"), kind, "must be object at the root");
     }
 }
 

@@ -31,39 +31,39 @@ pub fn highest(expression: &IdedExpr, types: &HashMap<u64, Type>, root: &Arc<Dec
 
 /// Of a size or of a cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Span {
+struct MinMax {
     min: u64,
     max: u64,
 }
 
-const UNKNOWN: Span = Span { min: 0, max: u64::MAX };
+const UNKNOWN: MinMax = MinMax { min: 0, max: u64::MAX };
 const TRAVERSE: f64 = 0.1;
 const REGEX: f64 = 0.25;
-const LIST: Span = Span { min: 10, max: 10 };
-const MAP: Span = Span { min: 30, max: 30 };
-const STRUCT: Span = Span { min: 40, max: 40 };
+const LIST: MinMax = MinMax { min: 10, max: 10 };
+const MAP: MinMax = MinMax { min: 30, max: 30 };
+const STRUCT: MinMax = MinMax { min: 40, max: 40 };
 
-impl Span {
-    const fn of(value: u64) -> Span {
-        Span { min: value, max: value }
+impl MinMax {
+    const fn of(value: u64) -> MinMax {
+        MinMax { min: value, max: value }
     }
 
-    fn and(self, other: Span) -> Span {
-        Span { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
+    fn and(self, other: MinMax) -> MinMax {
+        MinMax { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
     }
 
-    fn times(self, other: Span) -> Span {
-        Span { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
+    fn times(self, other: MinMax) -> MinMax {
+        MinMax { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
-    fn by(self, factor: f64) -> Span {
+    fn by(self, factor: f64) -> MinMax {
         // A float becomes the nearest integer there is.
         let scaled = |value: u64| (value as f64 * factor).ceil() as u64;
-        Span { min: scaled(self.min), max: scaled(self.max) }
+        MinMax { min: scaled(self.min), max: scaled(self.max) }
     }
 
-    fn or(self, other: Span) -> Span {
-        Span { min: self.min.min(other.min), max: self.max.max(other.max) }
+    fn or(self, other: MinMax) -> MinMax {
+        MinMax { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 }
 
@@ -71,8 +71,8 @@ impl Span {
 #[derive(Debug, Clone, Copy)]
 struct ElementSizes {
     is_list: bool,
-    key: Span,
-    value: Span,
+    key: MinMax,
+    value: MinMax,
 }
 
 impl ElementSizes {
@@ -85,32 +85,35 @@ impl ElementSizes {
 struct Local {
     name: String,
     place: Option<Arc<Decl>>,
-    size: Option<Span>,
+    size: Option<MinMax>,
     entry: Option<ElementSizes>,
     /// `[key, value]` of a loop with two variables.
     pair: Option<Box<[Local; 2]>>,
 }
+
+/// What an operator or a function costs, and the size of its result where that is known.
+type Estimated = (MinMax, Option<MinMax>);
 
 struct Estimate<'a> {
     types: &'a HashMap<u64, Type>,
     root: &'a Arc<Decl>,
     locals: Vec<Local>,
     places: HashMap<u64, Arc<Decl>>,
-    sizes: HashMap<u64, Span>,
+    sizes: HashMap<u64, MinMax>,
     entries: HashMap<u64, ElementSizes>,
 }
 
 impl Estimate<'_> {
-    fn cost(&mut self, expression: &IdedExpr) -> Span {
+    fn cost(&mut self, expression: &IdedExpr) -> MinMax {
         match &expression.expr {
-            Expr::Literal(_) | Expr::Unspecified => Span::of(0),
+            Expr::Literal(_) | Expr::Unspecified => MinMax::of(0),
             Expr::Ident(name) => {
                 let place = match self.local(name) {
                     Some(local) => local.place.clone(),
                     None => ["self", "oldSelf"].contains(&name.as_str()).then(|| self.root.clone()),
                 };
                 self.place(expression, place);
-                Span::of(1)
+                MinMax::of(1)
             }
             Expr::Select(select) => {
                 let operand = self.cost(&select.operand);
@@ -120,7 +123,7 @@ impl Estimate<'_> {
                 let place = self.places.get(&select.operand.id).and_then(|decl| field(decl, &select.field));
                 self.place(expression, place);
                 match self.type_of(&select.operand) {
-                    Type::Map(_) | Type::Struct(_) => operand.and(Span::of(1)),
+                    Type::Map(_) | Type::Struct(_) => operand.and(MinMax::of(1)),
                     _ => operand,
                 }
             }
@@ -141,20 +144,20 @@ impl Estimate<'_> {
         }
     }
 
-    fn list(&mut self, expression: &IdedExpr, list: &ListExpr) -> Span {
+    fn list(&mut self, expression: &IdedExpr, list: &ListExpr) -> MinMax {
         let mut cost = LIST;
-        let mut size = if list.elements.is_empty() { Span::of(0) } else { NOTHING };
+        let mut size = if list.elements.is_empty() { MinMax::of(0) } else { NOTHING };
         for element in &list.elements {
             cost = cost.and(self.cost(element));
             size = size.or(self.size_or_unknown(element));
         }
-        self.entries.insert(expression.id, ElementSizes { is_list: true, key: Span::of(1), value: size });
+        self.entries.insert(expression.id, ElementSizes { is_list: true, key: MinMax::of(1), value: size });
         cost
     }
 
-    fn map(&mut self, expression: &IdedExpr, map: &MapExpr) -> Span {
+    fn map(&mut self, expression: &IdedExpr, map: &MapExpr) -> MinMax {
         let mut cost = MAP;
-        let start = if map.entries.is_empty() { Span::of(0) } else { NOTHING };
+        let start = if map.entries.is_empty() { MinMax::of(0) } else { NOTHING };
         let (mut key, mut value) = (start, start);
         for entry in &map.entries {
             let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
@@ -167,7 +170,7 @@ impl Estimate<'_> {
     }
 
     /// A name for a value.
-    fn bound(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> Span {
+    fn bound(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> MinMax {
         let cost = self.cost(&looped.iter_range).and(self.cost(&looped.accu_init));
         let local = self.local_of(&looped.accu_var, &looped.accu_init);
         self.locals.push(local);
@@ -177,7 +180,7 @@ impl Estimate<'_> {
         cost
     }
 
-    fn looped(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> Span {
+    fn looped(&mut self, expression: &IdedExpr, looped: &ComprehensionExpr) -> MinMax {
         // A loop with two variables walks a list of pairs; it costs what the walk of the range itself does.
         let (range, paired) = match &looped.iter_range.expr {
             Expr::Call(call) if call.func_name == "@entries" && call.args.len() == 1 => (&call.args[0], true),
@@ -227,9 +230,9 @@ impl Estimate<'_> {
             place: None,
             // Upstream takes the keys of a map that the schema declares for empty.
             size: match (is_list, entry, place) {
-                (true, ..) => Some(Span::of(1)),
+                (true, ..) => Some(MinMax::of(1)),
                 (false, Some(entry), _) => Some(entry.key),
-                (false, None, place) => place.map(|_| Span::of(0)),
+                (false, None, place) => place.map(|_| MinMax::of(0)),
             },
             entry: None,
             pair: None,
@@ -238,7 +241,7 @@ impl Estimate<'_> {
             (true, _) => Local {
                 name: name.to_string(),
                 place: None,
-                size: Some(Span::of(2)),
+                size: Some(MinMax::of(2)),
                 entry: None,
                 pair: Some(Box::new([key, value])),
             },
@@ -257,11 +260,11 @@ impl Estimate<'_> {
         }
     }
 
-    fn call(&mut self, expression: &IdedExpr, call: &CallExpr) -> Span {
+    fn call(&mut self, expression: &IdedExpr, call: &CallExpr) -> MinMax {
         if call.func_name == "dyn" && call.args.len() == 1 {
             let cost = self.cost(&call.args[0]);
             self.copy(expression, &call.args[0]);
-            return cost.and(Span::of(1));
+            return cost.and(MinMax::of(1));
         }
         // `sets.contains(a, b)`: the target is part of the function's name.
         let (function, target) = match &call.target {
@@ -273,8 +276,8 @@ impl Estimate<'_> {
             },
             None => (call.func_name.clone(), None),
         };
-        let target_cost = target.map_or(Span::of(0), |target| self.cost(target));
-        let costs: Vec<Span> = call.args.iter().map(|argument| self.cost(argument)).collect();
+        let target_cost = target.map_or(MinMax::of(0), |target| self.cost(target));
+        let costs: Vec<MinMax> = call.args.iter().map(|argument| self.cost(argument)).collect();
         let (cost, size) = match self.operated(expression, call, &costs) {
             Some(found) => found,
             None => {
@@ -288,37 +291,33 @@ impl Estimate<'_> {
     }
 
     /// Operators: their cost with that of their operands. None for functions.
-    fn operated(&mut self, at: &IdedExpr, call: &CallExpr, costs: &[Span]) -> Option<(Span, Option<Span>)> {
+    fn operated(&mut self, at: &IdedExpr, call: &CallExpr, costs: &[MinMax]) -> Option<Estimated> {
         let args = &call.args;
-        let sum = || costs.iter().fold(Span::of(0), |sum, cost| sum.and(*cost));
+        let sum = || costs.iter().fold(MinMax::of(0), |sum, cost| sum.and(*cost));
         Some(match (call.func_name.as_str(), args.as_slice()) {
             (operators::LOGICAL_AND | operators::LOGICAL_OR, [_, _]) => {
-                (Span { min: costs[0].min, max: costs[0].and(costs[1]).max }, None)
+                (MinMax { min: costs[0].min, max: costs[0].and(costs[1]).max }, None)
             }
             (operators::CONDITIONAL, [_, a, b]) => {
                 let size = self.size_or_unknown(a).or(self.size_or_unknown(b));
-                if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
-                    self.entries.insert(at.id, a.or(b));
-                }
+                self.set_either_entry(at, a, b);
                 (costs[0].and(costs[1].or(costs[2])), Some(size))
             }
             (operators::ADD, [a, b]) => {
                 let size = self.size_or_unknown(a).and(self.size_or_unknown(b));
-                if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
-                    self.entries.insert(at.id, a.or(b));
-                }
+                self.set_either_entry(at, a, b);
                 match (self.type_of(a), self.type_of(b)) {
                     (Type::String | Type::Bytes, _) | (_, Type::String | Type::Bytes) => {
                         (sum().and(size.by(TRAVERSE)), Some(size))
                     }
-                    (Type::List(_), _) | (_, Type::List(_)) => (sum().and(Span::of(1)), Some(size)),
-                    _ => (sum().and(Span::of(1)), None),
+                    (Type::List(_), _) | (_, Type::List(_)) => (sum().and(MinMax::of(1)), Some(size)),
+                    _ => (sum().and(MinMax::of(1)), None),
                 }
             }
             (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
                 let opaque = |node| matches!(self.type_of(node), Type::Opaque(_) | Type::Type);
                 match opaque(a) && opaque(b) {
-                    true => (sum().and(Span::of(1)), None),
+                    true => (sum().and(MinMax::of(1)), None),
                     false => (sum().and(self.compared(a, b)), None),
                 }
             }
@@ -327,32 +326,39 @@ impl Estimate<'_> {
                 [a, b],
             ) => {
                 let text = |node| matches!(self.type_of(node), Type::String | Type::Bytes);
-                let cost = if text(a) || text(b) { self.compared(a, b) } else { Span::of(1) };
+                let cost = if text(a) || text(b) { self.compared(a, b) } else { MinMax::of(1) };
                 (sum().and(cost), None)
             }
             (operators::IN, [_, b]) => match self.type_of(b) {
                 Type::List(_) => (sum().and(self.size_or_unknown(b)), None),
-                _ => (sum().and(Span::of(1)), None),
+                _ => (sum().and(MinMax::of(1)), None),
             },
             (operators::INDEX, [a, b]) => {
-                if let Some(part) = self.part_of_pair(a, b) {
-                    let (place, size) = (part.place.clone(), part.size);
-                    self.place(at, place);
-                    return Some((sum().and(Span::of(1)), size));
-                }
-                let size = self.entry(a).map(|entry| entry.value);
-                let place = self.places.get(&a.id).and_then(|decl| inner(decl));
+                let (place, size) = match self.part_of_pair(a, b) {
+                    Some(part) => (part.place.clone(), part.size),
+                    None => (
+                        self.places.get(&a.id).and_then(|decl| inner(decl)),
+                        self.entry(a).map(|entry| entry.value),
+                    ),
+                };
                 self.place(at, place);
-                (sum().and(Span::of(1)), size)
+                (sum().and(MinMax::of(1)), size)
             }
             _ => return None,
         })
     }
 
+    /// The elements of the one or of the other.
+    fn set_either_entry(&mut self, at: &IdedExpr, a: &IdedExpr, b: &IdedExpr) {
+        if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
+            self.entries.insert(at.id, a.or(b));
+        }
+    }
+
     /// Two values, as far as the shorter goes.
-    fn compared(&self, a: &IdedExpr, b: &IdedExpr) -> Span {
+    fn compared(&self, a: &IdedExpr, b: &IdedExpr) -> MinMax {
         let most = self.size_or_unknown(a).max.min(self.size_or_unknown(b).max);
-        Span { min: u64::from(most > 0), max: most }.by(TRAVERSE)
+        MinMax { min: u64::from(most > 0), max: most }.by(TRAVERSE)
     }
 
     fn type_of(&self, expression: &IdedExpr) -> &Type {
@@ -377,7 +383,7 @@ impl Estimate<'_> {
         };
     }
 
-    fn set_size(&mut self, expression: &IdedExpr, size: Option<Span>) {
+    fn set_size(&mut self, expression: &IdedExpr, size: Option<MinMax>) {
         if let Some(size) = size {
             self.sizes.insert(expression.id, size);
         }
@@ -391,25 +397,25 @@ impl Estimate<'_> {
         }
     }
 
-    fn size_or_unknown(&self, expression: &IdedExpr) -> Span {
+    fn size_or_unknown(&self, expression: &IdedExpr) -> MinMax {
         self.size(expression).unwrap_or(UNKNOWN)
     }
 
-    fn size(&self, expression: &IdedExpr) -> Option<Span> {
+    fn size(&self, expression: &IdedExpr) -> Option<MinMax> {
         if let Some(size) = self.sizes.get(&expression.id) {
             return Some(*size);
         }
         match &expression.expr {
-            Expr::Literal(literal) => return Some(Span::of(literal_size(literal))),
-            Expr::List(list) => return Some(Span::of(list.elements.len() as u64)),
-            Expr::Map(map) => return Some(Span::of(map.entries.len() as u64)),
+            Expr::Literal(literal) => return Some(MinMax::of(literal_size(literal))),
+            Expr::List(list) => return Some(MinMax::of(list.elements.len() as u64)),
+            Expr::Map(map) => return Some(MinMax::of(map.entries.len() as u64)),
             _ => {}
         }
         if let Some(decl) = self.places.get(&expression.id) {
             return Some(decl_size(decl));
         }
         if is_scalar(self.type_of(expression)) {
-            return Some(Span::of(1));
+            return Some(MinMax::of(1));
         }
         match &expression.expr {
             Expr::Ident(name) => self.local(name)?.size,
@@ -429,7 +435,7 @@ impl Estimate<'_> {
 }
 
 /// What nothing was put into yet.
-const NOTHING: Span = Span { min: u64::MAX, max: 0 };
+const NOTHING: MinMax = MinMax { min: u64::MAX, max: 0 };
 
 /// Functions that have a name before theirs.
 const NAMESPACES: &[&str] =
@@ -461,8 +467,8 @@ fn inner(decl: &Decl) -> Option<Arc<Decl>> {
     }
 }
 
-fn decl_size(decl: &Decl) -> Span {
-    Span { min: 0, max: u64::try_from(decl.max_elements).unwrap_or(0) }
+fn decl_size(decl: &Decl) -> MinMax {
+    MinMax { min: 0, max: u64::try_from(decl.max_elements).unwrap_or(0) }
 }
 
 fn is_scalar(ty: &Type) -> bool {

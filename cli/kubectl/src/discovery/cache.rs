@@ -47,10 +47,6 @@ impl Cache {
             let _ = std::fs::rename(&partial, &self.path);
         }
     }
-
-    pub fn forget(&self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 #[cfg(test)]
@@ -59,7 +55,7 @@ mod tests {
     use crate::discovery::Group;
 
     #[test]
-    fn what_is_stored_comes_back_until_forgotten() {
+    fn what_is_stored_comes_back_until_it_is_too_old() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path(), "10.0.0.1:6443", "https://10.0.0.1:6443");
         assert!(cache.load().is_none());
@@ -70,7 +66,9 @@ mod tests {
         cache.store(&discovery);
         assert_eq!(cache.load(), Some(discovery));
         assert!(directory.path().join("discovery/10.0.0.1_6443/resources.json").exists());
-        cache.forget();
+        let file = directory.path().join("discovery/10.0.0.1_6443/resources.json");
+        let long_ago = SystemTime::now() - TTL - Duration::from_secs(1);
+        std::fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
         assert!(cache.load().is_none());
     }
 

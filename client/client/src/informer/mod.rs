@@ -199,11 +199,6 @@ impl<K> Clone for Index<K> {
     }
 }
 
-/// Index values of an object: the uids of all its owners.
-pub fn owner_uids<K: Resource>(object: &K) -> Vec<String> {
-    object.meta().owner_references.iter().flatten().map(|owner| owner.uid.clone()).collect()
-}
-
 /// Index value of an object: the uid of the owner that controls it.
 pub fn controller_uid<K: Resource>(object: &K) -> Vec<String> {
     let owners = object.meta().owner_references.iter().flatten();

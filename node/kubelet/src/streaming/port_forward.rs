@@ -38,7 +38,7 @@ where
     for (index, port) in ports.iter().enumerate() {
         let Ok(data_channel) = u8::try_from(index * 2) else { break };
         let opened = open(&session, *port, index).await;
-        let (mut error, data) = match opened {
+        let (error, data) = match opened {
             Ok(streams) => streams,
             Err(error) => {
                 tracing::debug!(%error, port, "port-forward stream");
@@ -50,13 +50,7 @@ where
         }
         writers.insert(data_channel, data.writer);
         copies.spawn(copy_data(data.reader, messages.clone(), protocol, data_channel));
-        let out = messages.clone();
-        copies.spawn(async move {
-            let problem = error.reader.read_to_end(ERROR_LIMIT).await;
-            if !problem.is_empty() {
-                let _ = out.send(protocol.encode(data_channel + 1, &problem)).await;
-            }
-        });
+        copies.spawn(copy_problem(error.reader, messages.clone(), protocol, data_channel + 1));
     }
     drop(messages);
     let outward = async {
@@ -88,6 +82,14 @@ async fn copy_data(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protoc
         if to.send(protocol.encode(channel, &bytes)).await.is_err() {
             return;
         }
+    }
+}
+
+/// Sends why a port could not be reached.
+async fn copy_problem(mut from: Reader, to: mpsc::Sender<Message>, protocol: Protocol, channel: u8) {
+    let problem = from.read_to_end(ERROR_LIMIT).await;
+    if !problem.is_empty() {
+        let _ = to.send(protocol.encode(channel, &problem)).await;
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::channels::{self, Input, Protocol};
 use super::spdy::{Headers, Role, Session, Stream, Writer};
@@ -93,22 +93,8 @@ where
 
     let Runtime { _session, mut error, stdin, stdout, stderr, resize } = runtime;
     let input = async {
-        let (mut stdin, mut resize) = (stdin.map(|stream| stream.writer), resize.map(|stream| stream.writer));
-        while let Some(message) = from_client.next().await {
-            match message {
-                Ok(Message::Close(_)) => break,
-                Ok(message) => take_input(protocol.decode(message), &mut stdin, &mut resize).await,
-                Err(error) => {
-                    // a client that is told of an orderly end takes its command for one that went well
-                    let _ = messages.send(channels::goodbye(channels::end_of(&error))).await;
-                    break;
-                }
-            }
-        }
-        // the client has gone: the command's input ends, and so does our interest
-        if let Some(mut stdin) = stdin {
-            let _ = stdin.close().await;
-        }
+        let writers = (stdin.map(|stream| stream.writer), resize.map(|stream| stream.writer));
+        read_input(&mut from_client, &messages, protocol, writers).await;
     };
     let output = async {
         let ((), (), status) = tokio::join!(
@@ -124,6 +110,29 @@ where
     }
     drop(messages);
     let _ = sender.await;
+}
+
+/// Hands the command what the client sends, until it has gone: then the command's input ends, and so does our interest.
+async fn read_input(
+    from_client: &mut (impl futures::Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
+    to_client: &mpsc::Sender<Message>,
+    protocol: Protocol,
+    (mut stdin, mut resize): (Option<Writer>, Option<Writer>),
+) {
+    while let Some(message) = from_client.next().await {
+        match message {
+            Ok(Message::Close(_)) => break,
+            Ok(message) => take_input(protocol.decode(message), &mut stdin, &mut resize).await,
+            Err(error) => {
+                // a client that is told of an orderly end takes its command for one that went well
+                let _ = to_client.send(channels::goodbye(channels::end_of(&error))).await;
+                break;
+            }
+        }
+    }
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.close().await;
+    }
 }
 
 /// Sends what the command writes until one of both sides ends.

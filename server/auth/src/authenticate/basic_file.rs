@@ -4,7 +4,9 @@ use std::{collections::HashMap, path::Path};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::{AuthenticationError, Authenticator, CredentialFileError, Credentials, Identity, Outcome};
+use super::{
+    AuthenticationError, AuthenticationResult, Authenticator, CredentialFileError, Credentials, Identity,
+};
 use crate::{MaybeReady, cache::Fingerprint, csv};
 
 pub struct BasicFile(HashMap<String, (Fingerprint, Identity)>);
@@ -28,8 +30,8 @@ impl BasicFile {
         Ok(BasicFile(users))
     }
 
-    fn decide(&self, authorization: Option<&str>) -> Result<Outcome, AuthenticationError> {
-        let Some(encoded) = authorization.and_then(basic) else { return Ok(Outcome::NotMine) };
+    fn decide(&self, authorization: Option<&str>) -> Result<AuthenticationResult, AuthenticationError> {
+        let Some(encoded) = authorization.and_then(basic) else { return Ok(AuthenticationResult::NotMine) };
         // One message for all that can be wrong: it must not tell which users exist.
         let refused = || AuthenticationError("invalid username/password combination".to_owned());
         let decoded = STANDARD.decode(encoded).map_err(|_| refused())?;
@@ -37,7 +39,7 @@ impl BasicFile {
         let (name, password) = decoded.split_once(':').ok_or_else(refused)?;
         match self.0.get(name) {
             Some((expected, identity)) if *expected == Fingerprint::of(password.as_bytes()) => {
-                Ok(Outcome::Authenticated(identity.clone()))
+                Ok(AuthenticationResult::Authenticated(identity.clone()))
             }
             _ => Err(refused()),
         }
@@ -53,7 +55,7 @@ impl Authenticator for BasicFile {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         MaybeReady::Now(self.decide(credentials.authorization))
     }
 }
@@ -67,7 +69,7 @@ mod tests {
         let file = BasicFile::parse("s3:cret,jane,u1,dev").unwrap();
         let header = |text: &str| format!("Basic {}", STANDARD.encode(text));
         match file.decide(Some(&header("jane:s3:cret"))) {
-            Ok(Outcome::Authenticated(identity)) => {
+            Ok(AuthenticationResult::Authenticated(identity)) => {
                 assert_eq!(identity.user.groups, ["dev", "system:authenticated"])
             }
             _ => panic!("jane has given her password"),
@@ -78,7 +80,7 @@ mod tests {
             let error = file.decide(Some(&wrong)).err().map(|error| error.0);
             assert_eq!(error.as_deref(), Some("invalid username/password combination"), "{wrong}");
         }
-        assert!(matches!(file.decide(Some("Bearer x")), Ok(Outcome::NotMine)));
-        assert!(matches!(file.decide(None), Ok(Outcome::NotMine)));
+        assert!(matches!(file.decide(Some("Bearer x")), Ok(AuthenticationResult::NotMine)));
+        assert!(matches!(file.decide(None), Ok(AuthenticationResult::NotMine)));
     }
 }

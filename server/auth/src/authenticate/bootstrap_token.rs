@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Secret;
 use parking_lot::RwLock;
 
-use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator};
+use super::{AuthenticationError, AuthenticationResult, Identity, TokenAuthenticator};
 use crate::{MaybeReady, cache::Fingerprint, user::User};
 
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -130,8 +130,10 @@ impl TokenAuthenticator for BootstrapTokens {
         token: &'a str,
         _: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
-        MaybeReady::Now(Ok(self.find(token, now).map_or(Outcome::NotMine, Outcome::Authenticated)))
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
+        MaybeReady::Now(Ok(self
+            .find(token, now)
+            .map_or(AuthenticationResult::NotMine, AuthenticationResult::Authenticated)))
     }
 }
 

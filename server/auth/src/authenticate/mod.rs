@@ -125,7 +125,7 @@ impl Identity {
     }
 }
 
-pub enum Outcome {
+pub enum AuthenticationResult {
     Authenticated(Identity),
     /// These are not the credentials this authenticator deals with.
     NotMine,
@@ -145,7 +145,7 @@ pub trait Authenticator: Send + Sync {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>>;
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>>;
 }
 
 /// The configured authenticators, in order.
@@ -186,11 +186,11 @@ impl Authentication {
             let mut span = ferry_trace::span("auth.authenticator");
             span.set("name", member.name());
             match span.in_scope(member.authenticate(credentials).get()).await {
-                Ok(Outcome::Authenticated(identity)) => {
+                Ok(AuthenticationResult::Authenticated(identity)) => {
                     span.set("verdict", "authenticated");
                     return Ok(identity);
                 }
-                Ok(Outcome::NotMine) => {
+                Ok(AuthenticationResult::NotMine) => {
                     span.set("verdict", "not mine");
                 }
                 Err(error) => {

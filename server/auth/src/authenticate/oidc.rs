@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    AuthenticationError, Identity, Outcome, TokenAuthenticator,
+    AuthenticationError, AuthenticationResult, Identity, TokenAuthenticator,
     service_account::{NumericDate, one_or_many},
     tokens::intersect,
 };
@@ -132,7 +132,7 @@ impl Oidc {
         &self,
         token: &str,
         now: SystemTime,
-    ) -> Result<Outcome, AuthenticationError> {
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         self.refetch(now).await;
         let parsed = Parsed::parse(token).map_err(|error| refuse(&error))?;
         match self.verify(&parsed)? {
@@ -192,7 +192,12 @@ impl Oidc {
         Ok(set.keys.iter().filter_map(PublicKey::from_jwk).collect())
     }
 
-    fn accept(&self, token: &str, claims: Claims, now: SystemTime) -> Result<Outcome, AuthenticationError> {
+    fn accept(
+        &self,
+        token: &str,
+        claims: Claims,
+        now: SystemTime,
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         let expires = claims.exp.ok_or_else(|| refuse(&"the token has no expiry"))?.time();
         if expires <= now {
             return Err(refuse(&"token is expired"));
@@ -212,7 +217,7 @@ impl Oidc {
         }
         let identity = Identity::new(user_of(&self.config, &claims.all)?);
         self.verified.insert(Fingerprint::of(token.as_bytes()), identity.clone(), expires, now);
-        Ok(Outcome::Authenticated(identity))
+        Ok(AuthenticationResult::Authenticated(identity))
     }
 }
 
@@ -269,14 +274,16 @@ impl TokenAuthenticator for Oidc {
         token: &'a str,
         _: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         if let Some(identity) = self.verified.get(&Fingerprint::of(token.as_bytes()), now) {
-            return MaybeReady::Now(Ok(Outcome::Authenticated(identity)));
+            return MaybeReady::Now(Ok(AuthenticationResult::Authenticated(identity)));
         }
-        let Ok(parsed) = Parsed::parse(token) else { return MaybeReady::Now(Ok(Outcome::NotMine)) };
+        let Ok(parsed) = Parsed::parse(token) else {
+            return MaybeReady::Now(Ok(AuthenticationResult::NotMine));
+        };
         let ours = parsed.unverified::<Claims>().is_ok_and(|claims| claims.iss == self.config.issuer_url);
         if !ours {
-            return MaybeReady::Now(Ok(Outcome::NotMine));
+            return MaybeReady::Now(Ok(AuthenticationResult::NotMine));
         }
         match self.verify(&parsed) {
             Ok(Some(claims)) => MaybeReady::Now(self.accept(token, claims, now)),

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use rustls_pki_types::CertificateDer;
 
-use super::{AuthenticationError, Authenticator, Credentials, Headers, Identity, Outcome};
+use super::{AuthenticationError, AuthenticationResult, Authenticator, Credentials, Headers, Identity};
 use crate::{
     MaybeReady,
     cache::{ExpiringCache, Fingerprint},
@@ -60,13 +60,13 @@ impl RequestHeader {
         Ok(())
     }
 
-    fn decide(&self, credentials: &Credentials<'_>) -> Result<Outcome, AuthenticationError> {
+    fn decide(&self, credentials: &Credentials<'_>) -> Result<AuthenticationResult, AuthenticationError> {
         let headers = credentials.headers;
         let Some(name) = first_value(headers, &self.config.username_headers) else {
-            return Ok(Outcome::NotMine);
+            return Ok(AuthenticationResult::NotMine);
         };
         if credentials.client_certificates.chain().is_empty() {
-            return Ok(Outcome::NotMine);
+            return Ok(AuthenticationResult::NotMine);
         }
         self.check_proxy(credentials.client_certificates.chain(), credentials.now)?;
         let groups = self.config.group_headers.iter().flat_map(|header| headers.values(header));
@@ -80,7 +80,7 @@ impl RequestHeader {
                 }
             }
         }
-        Ok(Outcome::Authenticated(Identity::new(user)))
+        Ok(AuthenticationResult::Authenticated(Identity::new(user)))
     }
 
     fn check_proxy(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<(), AuthenticationError> {
@@ -137,7 +137,7 @@ impl Authenticator for RequestHeader {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         MaybeReady::Now(self.decide(credentials))
     }
 }

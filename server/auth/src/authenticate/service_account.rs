@@ -15,7 +15,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator, tokens::intersect};
+use super::{AuthenticationError, AuthenticationResult, Identity, TokenAuthenticator, tokens::intersect};
 use crate::{
     MaybeReady,
     attributes::quote_list,
@@ -299,9 +299,12 @@ impl Checks<'_> {
         }
     }
 
-    fn finish(self, objects: &dyn BoundObjects) -> Outcome {
+    fn finish(self, objects: &dyn BoundObjects) -> AuthenticationResult {
         self.note_use(objects, false);
-        Outcome::Authenticated(Identity { audiences: self.audiences, ..self.verified.identity.clone() })
+        AuthenticationResult::Authenticated(Identity {
+            audiences: self.audiences,
+            ..self.verified.identity.clone()
+        })
     }
 }
 
@@ -311,10 +314,10 @@ impl TokenAuthenticator for ServiceAccounts {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         let mut checks = match self.decide(token, audiences, now) {
             Ok(Some(checks)) => checks,
-            Ok(None) => return MaybeReady::Now(Ok(Outcome::NotMine)),
+            Ok(None) => return MaybeReady::Now(Ok(AuthenticationResult::NotMine)),
             Err(error) => return MaybeReady::Now(Err(error)),
         };
         while let Some(check) = checks.pending.first() {
@@ -343,7 +346,7 @@ impl TokenAuthenticator for ServiceAccounts {
 }
 
 impl ServiceAccounts {
-    async fn ask(&self, checks: Checks<'_>) -> Result<Outcome, AuthenticationError> {
+    async fn ask(&self, checks: Checks<'_>) -> Result<AuthenticationResult, AuthenticationError> {
         for check in &checks.pending {
             let claims = &checks.verified.claims;
             let (namespace, name) = check.locate(claims);

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path, time::SystemTime};
 
-use super::{AuthenticationError, CredentialFileError, Identity, Outcome, TokenAuthenticator};
+use super::{AuthenticationError, AuthenticationResult, CredentialFileError, Identity, TokenAuthenticator};
 use crate::{MaybeReady, cache::Fingerprint, csv, user::User};
 
 /// Tokens are kept as fingerprints: a lookup takes as long for a near miss as for any other, and
@@ -44,9 +44,11 @@ impl TokenAuthenticator for TokenFile {
         token: &'a str,
         _: &'a [String],
         _: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         let identity = self.0.get(&Fingerprint::of(token.as_bytes()));
-        MaybeReady::Now(Ok(identity.cloned().map_or(Outcome::NotMine, Outcome::Authenticated)))
+        MaybeReady::Now(Ok(identity
+            .cloned()
+            .map_or(AuthenticationResult::NotMine, AuthenticationResult::Authenticated)))
     }
 }
 
@@ -56,7 +58,9 @@ mod tests {
 
     fn user_of(file: &TokenFile, token: &str) -> Option<User> {
         match file.authenticate_token(token, &[], SystemTime::UNIX_EPOCH) {
-            MaybeReady::Now(Ok(Outcome::Authenticated(identity))) => Some((*identity.user).clone()),
+            MaybeReady::Now(Ok(AuthenticationResult::Authenticated(identity))) => {
+                Some((*identity.user).clone())
+            }
             _ => None,
         }
     }

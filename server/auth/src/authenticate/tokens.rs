@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use super::{AuthenticationError, Authenticator, Credentials, Identity, Outcome};
+use super::{AuthenticationError, AuthenticationResult, Authenticator, Credentials, Identity};
 use crate::MaybeReady;
 
 /// Recognises one kind of token.
@@ -15,7 +15,7 @@ pub trait TokenAuthenticator: Send + Sync {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>>;
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>>;
 
     /// Tokens that name no audience are good for the API server and nobody else.
     fn knows_audiences(&self) -> bool {
@@ -42,12 +42,12 @@ impl Tokens {
         token: &str,
         audiences: &[String],
         now: SystemTime,
-    ) -> Result<Outcome, AuthenticationError> {
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         let audiences = if audiences.is_empty() { &self.api_audiences } else { audiences };
         let mut errors = Vec::new();
         for index in 0..self.members.len() {
             match self.ask(index, token, audiences, now).get().await {
-                Ok(Outcome::NotMine) => {}
+                Ok(AuthenticationResult::NotMine) => {}
                 Ok(authenticated) => return Ok(authenticated),
                 Err(error) => errors.push(error),
             }
@@ -61,20 +61,20 @@ impl Tokens {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         let member = &self.members[index];
         if member.knows_audiences() {
             return member.authenticate_token(token, audiences, now);
         }
         let common = intersect(&self.api_audiences, audiences);
         if common.is_empty() {
-            return MaybeReady::Now(Ok(Outcome::NotMine));
+            return MaybeReady::Now(Ok(AuthenticationResult::NotMine));
         }
         let with_audiences = move |outcome| match outcome {
-            Outcome::Authenticated(identity) => {
-                Outcome::Authenticated(Identity { audiences: common, ..identity })
+            AuthenticationResult::Authenticated(identity) => {
+                AuthenticationResult::Authenticated(Identity { audiences: common, ..identity })
             }
-            Outcome::NotMine => Outcome::NotMine,
+            AuthenticationResult::NotMine => AuthenticationResult::NotMine,
         };
         match member.authenticate_token(token, audiences, now) {
             MaybeReady::Now(result) => MaybeReady::Now(result.map(with_audiences)),
@@ -85,9 +85,9 @@ impl Tokens {
     }
 }
 
-fn conclude(errors: Vec<AuthenticationError>) -> Result<Outcome, AuthenticationError> {
+fn conclude(errors: Vec<AuthenticationError>) -> Result<AuthenticationResult, AuthenticationError> {
     match errors.as_slice() {
-        [] => Ok(Outcome::NotMine),
+        [] => Ok(AuthenticationResult::NotMine),
         [single] => Err(single.clone()),
         several => {
             let texts: Vec<&str> = several.iter().map(|error| error.0.as_str()).collect();
@@ -105,14 +105,16 @@ impl Authenticator for Tokens {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
-        let Some(token) = credentials.bearer() else { return MaybeReady::Now(Ok(Outcome::NotMine)) };
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
+        let Some(token) = credentials.bearer() else {
+            return MaybeReady::Now(Ok(AuthenticationResult::NotMine));
+        };
         // Nearly all tokens are recognised from memory; only if a member has to ask elsewhere does
         // the rest of the way become a future.
         let mut errors = Vec::new();
         for index in 0..self.members.len() {
             match self.ask(index, token, &self.api_audiences, credentials.now) {
-                MaybeReady::Now(Ok(Outcome::NotMine)) => {}
+                MaybeReady::Now(Ok(AuthenticationResult::NotMine)) => {}
                 MaybeReady::Now(Ok(authenticated)) => return MaybeReady::Now(Ok(authenticated)),
                 MaybeReady::Now(Err(error)) => errors.push(error),
                 MaybeReady::Later(pending) => {
@@ -133,20 +135,20 @@ impl Authenticator for Tokens {
 impl Tokens {
     async fn rest<'a>(
         &'a self,
-        pending: futures::future::BoxFuture<'a, Result<Outcome, AuthenticationError>>,
+        pending: futures::future::BoxFuture<'a, Result<AuthenticationResult, AuthenticationError>>,
         index: usize,
         mut errors: Vec<AuthenticationError>,
         token: &'a str,
         now: SystemTime,
-    ) -> Result<Outcome, AuthenticationError> {
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         match pending.await {
-            Ok(Outcome::NotMine) => {}
+            Ok(AuthenticationResult::NotMine) => {}
             Ok(authenticated) => return Ok(authenticated),
             Err(error) => errors.push(error),
         }
         for index in index + 1..self.members.len() {
             match self.ask(index, token, &self.api_audiences, now).get().await {
-                Ok(Outcome::NotMine) => {}
+                Ok(AuthenticationResult::NotMine) => {}
                 Ok(authenticated) => return Ok(authenticated),
                 Err(error) => errors.push(error),
             }
@@ -156,9 +158,11 @@ impl Tokens {
 }
 
 /// A token that nobody knows is an objection: the request must not pass as anonymous.
-fn refuse_unknown(outcome: Result<Outcome, AuthenticationError>) -> Result<Outcome, AuthenticationError> {
+fn refuse_unknown(
+    outcome: Result<AuthenticationResult, AuthenticationError>,
+) -> Result<AuthenticationResult, AuthenticationError> {
     match outcome {
-        Ok(Outcome::NotMine) => Err(AuthenticationError("invalid bearer token".to_owned())),
+        Ok(AuthenticationResult::NotMine) => Err(AuthenticationError("invalid bearer token".to_owned())),
         other => other,
     }
 }

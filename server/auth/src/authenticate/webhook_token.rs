@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewStatus};
 use serde_json::json;
 
-use super::{AuthenticationError, Identity, Outcome, TokenAuthenticator, tokens::intersect};
+use super::{AuthenticationError, AuthenticationResult, Identity, TokenAuthenticator, tokens::intersect};
 use crate::{
     MaybeReady,
     cache::{ExpiringCache, Fingerprint},
@@ -47,7 +47,7 @@ impl WebhookTokens {
         token: &str,
         audiences: &[String],
         question: Fingerprint,
-    ) -> Result<Outcome, AuthenticationError> {
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         let span = ferry_trace::span("auth.webhook_token");
         let review = json!({
             "apiVersion": format!("authentication.k8s.io/{}", self.config.version),
@@ -65,7 +65,11 @@ impl WebhookTokens {
         self.judge(&status, audiences)
     }
 
-    fn judge(&self, status: &TokenReviewStatus, wanted: &[String]) -> Result<Outcome, AuthenticationError> {
+    fn judge(
+        &self,
+        status: &TokenReviewStatus,
+        wanted: &[String],
+    ) -> Result<AuthenticationResult, AuthenticationError> {
         let named = status
             .audiences
             .as_deref()
@@ -73,12 +77,12 @@ impl WebhookTokens {
             .unwrap_or(&self.config.api_audiences);
         let audiences = intersect(wanted, named);
         if audiences.is_empty() {
-            return Ok(Outcome::NotMine);
+            return Ok(AuthenticationResult::NotMine);
         }
         if !status.authenticated.unwrap_or(false) {
             return match status.error.as_deref().filter(|error| !error.is_empty()) {
                 Some(error) => Err(AuthenticationError(error.to_owned())),
-                None => Ok(Outcome::NotMine),
+                None => Ok(AuthenticationResult::NotMine),
             };
         }
         let info = status.user.clone().unwrap_or_default();
@@ -91,7 +95,7 @@ impl WebhookTokens {
         if user.name.is_empty() {
             return Err(AuthenticationError("the token webhook named no user".to_owned()));
         }
-        Ok(Outcome::Authenticated(Identity { audiences, ..Identity::new(user) }))
+        Ok(AuthenticationResult::Authenticated(Identity { audiences, ..Identity::new(user) }))
     }
 }
 
@@ -101,7 +105,7 @@ impl TokenAuthenticator for WebhookTokens {
         token: &'a str,
         audiences: &'a [String],
         now: SystemTime,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         let question = Fingerprint::of(format!("{}\0{token}", audiences.join("\0")).as_bytes());
         match self.answers.get(&question, now) {
             Some(status) => MaybeReady::Now(self.judge(&status, audiences)),
@@ -145,12 +149,17 @@ mod tests {
         let ask =
             async |token: &str| tokens.authenticate_token(token, &audiences, SystemTime::now()).get().await;
         for _ in 0..3 {
-            let Ok(Outcome::Authenticated(jane)) = ask("good").await else { panic!("the token is good") };
+            let Ok(AuthenticationResult::Authenticated(jane)) = ask("good").await else {
+                panic!("the token is good")
+            };
             assert_eq!((jane.user.name.as_str(), jane.audiences.as_slice()), ("jane", &audiences[..]));
             assert_eq!(jane.user.groups, ["dev", "system:authenticated"]);
-            assert!(matches!(ask("unknown").await, Ok(Outcome::NotMine)));
+            assert!(matches!(ask("unknown").await, Ok(AuthenticationResult::NotMine)));
             assert_eq!(ask("bad").await.err().map(|error| error.0).as_deref(), Some("revoked"));
-            assert!(matches!(ask("elsewhere").await, Ok(Outcome::NotMine)), "a token for somebody else");
+            assert!(
+                matches!(ask("elsewhere").await, Ok(AuthenticationResult::NotMine)),
+                "a token for somebody else"
+            );
             assert!(ask("nameless").await.is_err());
         }
         assert_eq!(server.requests(), 5);

@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use rustls_pki_types::CertificateDer;
 
-use super::{AuthenticationError, Authenticator, ClientCertificates, Credentials, Identity, Outcome};
+use super::{
+    AuthenticationError, AuthenticationResult, Authenticator, ClientCertificates, Credentials, Identity,
+};
 use crate::{
     MaybeReady,
     cache::{ExpiringCache, Fingerprint},
@@ -33,10 +35,14 @@ impl X509 {
         Ok(())
     }
 
-    fn decide(&self, shown: &ClientCertificates, now: SystemTime) -> Result<Outcome, AuthenticationError> {
-        let Some(fingerprint) = shown.fingerprint else { return Ok(Outcome::NotMine) };
+    fn decide(
+        &self,
+        shown: &ClientCertificates,
+        now: SystemTime,
+    ) -> Result<AuthenticationResult, AuthenticationError> {
+        let Some(fingerprint) = shown.fingerprint else { return Ok(AuthenticationResult::NotMine) };
         if let Some(identity) = self.verified.get(&fingerprint, now) {
-            return Ok(Outcome::Authenticated(identity));
+            return Ok(AuthenticationResult::Authenticated(identity));
         }
         let facts =
             self.trust.verify(&shown.chain, now).map_err(|error| AuthenticationError(error.to_string()))?;
@@ -45,9 +51,9 @@ impl X509 {
             Some(user) => {
                 let identity = Identity::new(user);
                 self.verified.insert(fingerprint, identity.clone(), ends, now);
-                Ok(Outcome::Authenticated(identity))
+                Ok(AuthenticationResult::Authenticated(identity))
             }
-            None => Ok(Outcome::NotMine),
+            None => Ok(AuthenticationResult::NotMine),
         }
     }
 }
@@ -78,7 +84,7 @@ impl Authenticator for X509 {
     fn authenticate<'a>(
         &'a self,
         credentials: &'a Credentials<'a>,
-    ) -> MaybeReady<'a, Result<Outcome, AuthenticationError>> {
+    ) -> MaybeReady<'a, Result<AuthenticationResult, AuthenticationError>> {
         MaybeReady::Now(self.decide(credentials.client_certificates, credentials.now))
     }
 }

@@ -8,10 +8,6 @@ use std::sync::{Arc, Mutex};
 use ferry_plugins_api::csi;
 use ferry_plugins_api::csi::node_server::{Node, NodeServer};
 use ferry_plugins_api::csi::node_service_capability::{Rpc, Type, rpc};
-use ferry_plugins_api::pluginregistration::registration_server::{Registration, RegistrationServer};
-use ferry_plugins_api::pluginregistration::{
-    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-};
 use serde_json::json;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -19,6 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::cluster::Cluster;
 use crate::host::{ferry, run};
+use crate::registration;
 use crate::volumes::{apply, get};
 
 const DRIVER: &str = "bind.example.com";
@@ -43,7 +40,7 @@ impl Driver {
 
     /// Serves until the runtime is dropped.
     fn start(&self) -> tokio::runtime::Runtime {
-        let registration = self.kubelet.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
+        let socket = self.kubelet.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
         std::fs::create_dir_all(self.endpoint().parent().unwrap()).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -51,10 +48,8 @@ impl Driver {
             let calls = UnixListenerStream::new(UnixListener::bind(self.endpoint()).unwrap());
             let server = tonic::transport::Server::builder().add_service(NodeServer::new(self.clone()));
             tokio::spawn(server.serve_with_incoming(calls));
-            let asks = UnixListenerStream::new(UnixListener::bind(registration).unwrap());
-            let server =
-                tonic::transport::Server::builder().add_service(RegistrationServer::new(self.clone()));
-            tokio::spawn(server.serve_with_incoming(asks));
+            let info = registration::info("CSIPlugin", DRIVER, &self.endpoint(), "1.0.0");
+            tokio::spawn(registration::serve(info, &socket));
         });
         runtime
     }
@@ -163,26 +158,6 @@ impl Node for Driver {
             max_volumes_per_node: 5,
             accessible_topology: Some(csi::Topology { segments }),
         }))
-    }
-}
-
-#[tonic::async_trait]
-impl Registration for Driver {
-    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(PluginInfo {
-            r#type: "CSIPlugin".into(),
-            name: DRIVER.into(),
-            endpoint: self.endpoint().to_str().unwrap().into(),
-            supported_versions: vec!["1.0.0".into()],
-        }))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        status: Request<RegistrationStatus>,
-    ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        assert!(status.get_ref().plugin_registered, "{:?}", status.get_ref());
-        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 

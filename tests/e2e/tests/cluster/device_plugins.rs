@@ -10,10 +10,6 @@ use std::time::Duration;
 use ferry_plugins_api::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use ferry_plugins_api::deviceplugin::registration_client::RegistrationClient;
 use ferry_plugins_api::deviceplugin::{self as api, Empty};
-use ferry_plugins_api::pluginregistration::registration_server::{Registration, RegistrationServer};
-use ferry_plugins_api::pluginregistration::{
-    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-};
 use ferry_plugins_api::podresources as resources;
 use ferry_plugins_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use serde_json::{Value, json};
@@ -25,6 +21,7 @@ use tonic::{Request, Response, Status};
 
 use crate::cluster::Cluster;
 use crate::host::{ferry, run};
+use crate::registration;
 use crate::volumes::get;
 
 const RESOURCE: &str = "devices.example.com/pen";
@@ -78,10 +75,9 @@ impl Plugin {
                 let _ = std::fs::remove_file(&endpoint);
                 runtime.block_on(async { self.serve(&endpoint) });
                 let _enter = runtime.enter();
-                let asks = UnixListenerStream::new(UnixListener::bind(self.registration()).unwrap());
-                let server =
-                    tonic::transport::Server::builder().add_service(RegistrationServer::new(self.clone()));
-                runtime.spawn(async move { server.serve_with_incoming(asks).await.unwrap() })
+                let socket = self.kubelet.join("plugins").join("pen.sock");
+                let info = registration::info("DevicePlugin", RESOURCE, &socket, "v1beta1");
+                runtime.spawn(registration::serve(info, &self.registration()))
             }
         };
         Running { runtime: Some(runtime), registration: self.registration() }
@@ -206,26 +202,6 @@ impl DevicePlugin for Plugin {
         _: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
         Err(Status::unimplemented("nobody asked for this"))
-    }
-}
-
-#[tonic::async_trait]
-impl Registration for Plugin {
-    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(PluginInfo {
-            r#type: "DevicePlugin".into(),
-            name: RESOURCE.into(),
-            endpoint: self.kubelet.join("plugins").join("pen.sock").to_str().unwrap().into(),
-            supported_versions: vec!["v1beta1".into()],
-        }))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        status: Request<RegistrationStatus>,
-    ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        assert!(status.get_ref().plugin_registered, "{:?}", status.get_ref());
-        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 

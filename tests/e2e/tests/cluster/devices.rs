@@ -8,10 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use ferry_plugins_api::dra;
 use ferry_plugins_api::dra::dra_plugin_server::{DraPlugin, DraPluginServer};
-use ferry_plugins_api::pluginregistration::registration_server::{Registration, RegistrationServer};
-use ferry_plugins_api::pluginregistration::{
-    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -19,6 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::cluster::Cluster;
 use crate::host::{ferry, run};
+use crate::registration;
 use crate::volumes::{apply, get};
 
 const DRIVER: &str = "devices.example.com";
@@ -65,10 +62,8 @@ impl Driver {
             let calls = UnixListenerStream::new(UnixListener::bind(self.endpoint()).unwrap());
             let server = tonic::transport::Server::builder().add_service(DraPluginServer::new(self.clone()));
             tokio::spawn(server.serve_with_incoming(calls));
-            let asks = UnixListenerStream::new(UnixListener::bind(self.registration()).unwrap());
-            let server =
-                tonic::transport::Server::builder().add_service(RegistrationServer::new(self.clone()));
-            tokio::spawn(server.serve_with_incoming(asks));
+            let info = registration::info("DRAPlugin", DRIVER, &self.endpoint(), "v1.DRAPlugin");
+            tokio::spawn(registration::serve(info, &self.registration()));
         });
         Running { runtime: Some(runtime), sockets: [self.registration(), self.endpoint()] }
     }
@@ -156,26 +151,6 @@ impl DraPlugin for Driver {
         let done = |claim: &dra::Claim| (claim.uid.clone(), dra::NodeUnprepareResourceResponse::default());
         let claims = asked.iter().map(done).collect();
         Ok(Response::new(dra::NodeUnprepareResourcesResponse { claims }))
-    }
-}
-
-#[tonic::async_trait]
-impl Registration for Driver {
-    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(PluginInfo {
-            r#type: "DRAPlugin".into(),
-            name: DRIVER.into(),
-            endpoint: self.endpoint().to_str().unwrap().into(),
-            supported_versions: vec!["v1.DRAPlugin".into()],
-        }))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        status: Request<RegistrationStatus>,
-    ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        assert!(status.get_ref().plugin_registered, "{:?}", status.get_ref());
-        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 

@@ -19,6 +19,7 @@ mod nodes;
 mod offline;
 mod operator;
 mod pods;
+mod registration;
 mod requests;
 mod resources;
 mod segment;

@@ -3,18 +3,15 @@
 use cel::common::ast::IdedExpr;
 use ferry_cel::Type;
 
-use super::{Estimate, LIST, REGEX, Span, TRAVERSE, UNKNOWN, decl_size, inner, number};
-
-/// What a function does itself, and the size of its result where that is known.
-type Estimated = (Span, Option<Span>);
+use super::{Estimate, Estimated, LIST, MinMax, REGEX, TRAVERSE, UNKNOWN, decl_size, inner, number};
 
 /// A call, with the sizes that its target and arguments can have.
 struct Call<'e> {
     name: &'e str,
-    target: Option<(&'e IdedExpr, Span)>,
+    target: Option<(&'e IdedExpr, MinMax)>,
     args: &'e [IdedExpr],
-    first: Span,
-    second: Span,
+    first: MinMax,
+    second: MinMax,
 }
 
 impl Estimate<'_> {
@@ -25,7 +22,7 @@ impl Estimate<'_> {
         let call = Call { name, target, args, first: size_of(0), second: size_of(1) };
         let families =
             [Self::text_function, Self::conversion, Self::search, Self::list_function, Self::address];
-        families.into_iter().find_map(|family| family(self, &call)).unwrap_or((Span::of(1), None))
+        families.into_iter().find_map(|family| family(self, &call)).unwrap_or((MinMax::of(1), None))
     }
 
     /// Functions that make texts of texts.
@@ -40,7 +37,7 @@ impl Estimate<'_> {
             }
             ("split", Some((_, size)), _) => {
                 let most = args.get(1).and_then(number).unwrap_or(size.max);
-                (size.by(2.0 * TRAVERSE), Some(Span { min: 0, max: most }))
+                (size.by(2.0 * TRAVERSE), Some(MinMax { min: 0, max: most }))
             }
             ("join", Some((target, size)), _) => {
                 let declared = self.places.get(&target.id).and_then(|decl| inner(decl));
@@ -50,7 +47,7 @@ impl Estimate<'_> {
                     .unwrap_or(UNKNOWN);
                 let mut total = size.times(element);
                 if !args.is_empty() {
-                    let between = Span { min: size.min.saturating_sub(1), max: size.max.saturating_sub(1) };
+                    let between = MinMax { min: size.min.saturating_sub(1), max: size.max.saturating_sub(1) };
                     total = total.and(first.times(between));
                 }
                 (total.by(TRAVERSE), Some(total))
@@ -58,7 +55,7 @@ impl Estimate<'_> {
             ("format", Some((_, size)), _) => (size.by(TRAVERSE), None),
             ("strings.quote", _, 1) => {
                 let max = first.max.saturating_mul(2).saturating_add(2);
-                (first.by(TRAVERSE), Some(Span { min: first.min.saturating_add(2), max }))
+                (first.by(TRAVERSE), Some(MinMax { min: first.min.saturating_add(2), max }))
             }
             _ => return None,
         })
@@ -73,10 +70,10 @@ impl Estimate<'_> {
             | ("ip", None, 1) => (first.by(TRAVERSE), None),
             ("validate", _, 1..) => (first.by(TRAVERSE).by(128.0 * REGEX), None),
             ("bytes", None, 1) if matches!(self.type_of(&args[0]), Type::String) => {
-                (first.by(TRAVERSE), Some(Span { min: first.min, max: first.max.saturating_mul(4) }))
+                (first.by(TRAVERSE), Some(MinMax { min: first.min, max: first.max.saturating_mul(4) }))
             }
             ("string", None, 1) if matches!(self.type_of(&args[0]), Type::Bytes) => {
-                (first.by(TRAVERSE), Some(Span { min: first.min / 4, max: first.max }))
+                (first.by(TRAVERSE), Some(MinMax { min: first.min / 4, max: first.max }))
             }
             _ => return None,
         })
@@ -85,16 +82,16 @@ impl Estimate<'_> {
     /// Functions that look for one thing in another.
     fn search(&self, call: &Call) -> Option<Estimated> {
         let Call { name, target, args, first, second } = *call;
-        let matched = |size: Span| size.and(Span::of(1)).by(TRAVERSE).times(first.by(REGEX));
+        let matched = |size: MinMax| size.and(MinMax::of(1)).by(TRAVERSE).times(first.by(REGEX));
         Some(match (name, target, args.len()) {
             ("find" | "findAll", Some((_, size)), 1..) => {
-                (matched(size), Some(Span { min: 0, max: size.max }))
+                (matched(size), Some(MinMax { min: 0, max: size.max }))
             }
             ("matches", Some((_, size)), 1) => (matched(size), None),
             ("contains", Some((_, size)), 1) => (size.by(TRAVERSE).times(first.by(TRAVERSE)), None),
             ("startsWith" | "endsWith", Some(_), 1) => (first.by(TRAVERSE), None),
-            ("sets.contains" | "sets.intersects", _, 2) => (first.times(second).and(Span::of(1)), None),
-            ("sets.equivalent", _, 2) => (first.times(second).by(2.0).and(Span::of(1)), None),
+            ("sets.contains" | "sets.intersects", _, 2) => (first.times(second).and(MinMax::of(1)), None),
+            ("sets.equivalent", _, 2) => (first.times(second).by(2.0).and(MinMax::of(1)), None),
             _ => return None,
         })
     }
@@ -102,12 +99,13 @@ impl Estimate<'_> {
     /// Functions of lists; `indexOf` and `lastIndexOf` are those of texts, too.
     fn list_function(&self, call: &Call) -> Option<Estimated> {
         let Call { name, target, args, .. } = *call;
-        let allocated = |factor: f64, size: Span| (size.by(factor).and(Span::of(1)).and(LIST), Some(size));
+        let allocated =
+            |factor: f64, size: MinMax| (size.by(factor).and(MinMax::of(1)).and(LIST), Some(size));
         Some(match (name, target, args.len()) {
             ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some((target, size)), _) => {
                 match self.type_of(target) {
                     Type::List(element) => {
-                        let mut each = Span::of(1);
+                        let mut each = MinMax::of(1);
                         if matches!(**element, Type::String | Type::Bytes) {
                             let size = self.places.get(&target.id).and_then(|decl| inner(decl));
                             each = each.and(size.map_or(UNKNOWN, |decl| decl_size(&decl)).by(TRAVERSE));
@@ -119,9 +117,9 @@ impl Estimate<'_> {
             }
             ("slice", Some((_, size)), 2) => {
                 let (start, end) = (number(&args[0]).unwrap_or(0), number(&args[1]).unwrap_or(size.max));
-                allocated(1.0, Span::of(end.saturating_sub(start)))
+                allocated(1.0, MinMax::of(end.saturating_sub(start)))
             }
-            ("lists.range", _, 1) => allocated(1.0, Span::of(number(&args[0]).unwrap_or(u64::MAX))),
+            ("lists.range", _, 1) => allocated(1.0, MinMax::of(number(&args[0]).unwrap_or(u64::MAX))),
             ("reverse", Some((_, size)), 0) => allocated(1.0, size),
             ("flatten", Some((_, size)), _) => {
                 let depth = if args.is_empty() { 1 } else { number(&args[0]).unwrap_or(u64::MAX) };
@@ -140,10 +138,10 @@ impl Estimate<'_> {
         match (name, args) {
             ("ip.isCanonical", [_]) => Some((first.by(2.0 * TRAVERSE), None)),
             ("containsIP" | "containsCIDR", [other]) => {
-                let address = Span { min: 4, max: 16 };
+                let address = MinMax { min: 4, max: 16 };
                 let mut cost = address.and(address).by(TRAVERSE);
                 if name == "containsCIDR" {
-                    cost = cost.and(address.by(TRAVERSE)).and(Span::of(1));
+                    cost = cost.and(address.by(TRAVERSE)).and(MinMax::of(1));
                 }
                 if matches!(self.type_of(other), Type::String) {
                     cost = cost.and(first.by(TRAVERSE));
@@ -156,8 +154,8 @@ impl Estimate<'_> {
 }
 
 /// The size of a text after parts of the one size became parts of the other.
-fn replaced(size: Span, old: Span, new: Span) -> Span {
-    let (mut count, mut kept) = (Span::of(0), Span::of(0));
+fn replaced(size: MinMax, old: MinMax, new: MinMax) -> MinMax {
+    let (mut count, mut kept) = (MinMax::of(0), MinMax::of(0));
     if old.min == 0 {
         count.max = size.max.saturating_add(1);
         kept.max = size.max;

@@ -85,8 +85,8 @@ fn at(seconds: u64) -> SystemTime {
 
 async fn ask(oidc: &Oidc, token: &str, seconds: u64) -> Result<Option<User>, String> {
     match oidc.authenticate_token(token, &[], at(seconds)).get().await {
-        Ok(Outcome::Authenticated(identity)) => Ok(Some((*identity.user).clone())),
-        Ok(Outcome::NotMine) => Ok(None),
+        Ok(AuthenticationResult::Authenticated(identity)) => Ok(Some((*identity.user).clone())),
+        Ok(AuthenticationResult::NotMine) => Ok(None),
         Err(error) => Err(error.0),
     }
 }

@@ -109,8 +109,8 @@ impl Case {
     async fn ask_for(&self, token: &str, audience: &str, seconds: u64) -> Result<Option<Identity>, String> {
         let audiences = [audience.to_owned()];
         match self.accounts.authenticate_token(token, &audiences, at(seconds)).get().await {
-            Ok(Outcome::Authenticated(identity)) => Ok(Some(identity)),
-            Ok(Outcome::NotMine) => Ok(None),
+            Ok(AuthenticationResult::Authenticated(identity)) => Ok(Some(identity)),
+            Ok(AuthenticationResult::NotMine) => Ok(None),
             Err(error) => Err(error.0),
         }
     }

@@ -13,7 +13,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum VertexType {
     Pod,
     Secret,
     ConfigMap,
@@ -27,15 +27,15 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Object {
-    pub(super) kind: Kind,
+pub(super) struct Vertex {
+    pub(super) kind: VertexType,
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-impl Object {
-    pub(super) fn new(kind: Kind, namespace: &str, name: &str) -> Self {
-        Object { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+impl Vertex {
+    pub(super) fn new(kind: VertexType, namespace: &str, name: &str) -> Self {
+        Vertex { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
@@ -45,39 +45,39 @@ type PodKey = (String, String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodReferences {
     pub(super) node: String,
-    pub(super) objects: BTreeSet<Object>,
+    pub(super) objects: BTreeSet<Vertex>,
 }
 
 /// A bound volume: its claim and the secrets a kubelet needs to mount it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VolumeReferences {
-    pub(super) claim: Object,
-    pub(super) secrets: BTreeSet<Object>,
+    pub(super) claim: Vertex,
+    pub(super) secrets: BTreeSet<Vertex>,
 }
 
 #[derive(Default)]
 pub(super) struct Graph {
     pods: HashMap<PodKey, PodReferences>,
     /// How many pods of a node refer to the object.
-    referring: HashMap<Object, HashMap<String, usize>>,
+    referring: HashMap<Vertex, HashMap<String, usize>>,
     volumes: HashMap<String, VolumeReferences>,
-    volumes_of_secret: HashMap<Object, BTreeSet<String>>,
-    direct: HashMap<Object, String>,
+    volumes_of_secret: HashMap<Vertex, BTreeSet<String>>,
+    direct: HashMap<Vertex, String>,
 }
 
 impl Graph {
-    pub(super) fn relates(&self, object: &Object, node: &str) -> bool {
+    pub(super) fn relates(&self, object: &Vertex, node: &str) -> bool {
         let is_referred_to =
-            |object: &Object| self.referring.get(object).is_some_and(|nodes| nodes.contains_key(node));
+            |object: &Vertex| self.referring.get(object).is_some_and(|nodes| nodes.contains_key(node));
         let through =
             |volume: &String| self.volumes.get(volume).is_some_and(|volume| is_referred_to(&volume.claim));
         match object.kind {
-            Kind::PersistentVolume => through(&object.name) || self.is_direct(object, node),
-            Kind::Secret => {
+            VertexType::PersistentVolume => through(&object.name) || self.is_direct(object, node),
+            VertexType::Secret => {
                 is_referred_to(object)
                     || self.volumes_of_secret.get(object).is_some_and(|all| all.iter().any(through))
             }
-            Kind::VolumeAttachment | Kind::ResourceSlice | Kind::PodCertificateRequest => {
+            VertexType::VolumeAttachment | VertexType::ResourceSlice | VertexType::PodCertificateRequest => {
                 self.is_direct(object, node)
             }
             _ => is_referred_to(object),
@@ -85,7 +85,7 @@ impl Graph {
     }
 
     /// Whether an object itself names the node.
-    pub(super) fn is_direct(&self, object: &Object, node: &str) -> bool {
+    pub(super) fn is_direct(&self, object: &Vertex, node: &str) -> bool {
         self.direct.get(object).is_some_and(|related| related == node)
     }
 
@@ -138,11 +138,11 @@ impl Graph {
         }
     }
 
-    pub(super) fn set_direct(&mut self, object: Object, node: &str) {
+    pub(super) fn set_direct(&mut self, object: Vertex, node: &str) {
         self.direct.insert(object, node.to_owned());
     }
 
-    pub(super) fn remove_direct(&mut self, object: &Object) {
+    pub(super) fn remove_direct(&mut self, object: &Vertex) {
         self.direct.remove(object);
     }
 

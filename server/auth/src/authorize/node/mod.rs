@@ -28,7 +28,7 @@ use crate::{
     user::{NODE_PREFIX, NODES, User},
 };
 
-use graph::{Graph, Kind, Object};
+use graph::{Graph, Vertex, VertexType};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
@@ -71,42 +71,42 @@ impl NodeAuthorizer {
             Some(references) => self.graph.write().set_volume(name, references),
             None => self.graph.write().remove_volume(name),
         }
-        self.set_direct(Kind::PersistentVolume, &volume.metadata, local_volume::node(volume));
+        self.set_direct(VertexType::PersistentVolume, &volume.metadata, local_volume::node(volume));
     }
 
     pub fn remove_persistent_volume(&self, name: &str) {
         let mut graph = self.graph.write();
         graph.remove_volume(name);
-        graph.remove_direct(&Object::new(Kind::PersistentVolume, "", name));
+        graph.remove_direct(&Vertex::new(VertexType::PersistentVolume, "", name));
     }
 
     pub fn set_volume_attachment(&self, attachment: &VolumeAttachment) {
-        self.set_direct(Kind::VolumeAttachment, &attachment.metadata, Some(&attachment.spec.node_name));
+        self.set_direct(VertexType::VolumeAttachment, &attachment.metadata, Some(&attachment.spec.node_name));
     }
 
     pub fn remove_volume_attachment(&self, name: &str) {
-        self.graph.write().remove_direct(&Object::new(Kind::VolumeAttachment, "", name));
+        self.graph.write().remove_direct(&Vertex::new(VertexType::VolumeAttachment, "", name));
     }
 
     pub fn set_resource_slice(&self, slice: &ResourceSlice) {
-        self.set_direct(Kind::ResourceSlice, &slice.metadata, slice.spec.node_name.as_deref());
+        self.set_direct(VertexType::ResourceSlice, &slice.metadata, slice.spec.node_name.as_deref());
     }
 
     pub fn remove_resource_slice(&self, name: &str) {
-        self.graph.write().remove_direct(&Object::new(Kind::ResourceSlice, "", name));
+        self.graph.write().remove_direct(&Vertex::new(VertexType::ResourceSlice, "", name));
     }
 
     pub fn set_pod_certificate_request(&self, request: &PodCertificateRequest) {
-        self.set_direct(Kind::PodCertificateRequest, &request.metadata, Some(&request.spec.node_name));
+        self.set_direct(VertexType::PodCertificateRequest, &request.metadata, Some(&request.spec.node_name));
     }
 
     pub fn remove_pod_certificate_request(&self, namespace: &str, name: &str) {
-        self.graph.write().remove_direct(&Object::new(Kind::PodCertificateRequest, namespace, name));
+        self.graph.write().remove_direct(&Vertex::new(VertexType::PodCertificateRequest, namespace, name));
     }
 
-    fn set_direct(&self, kind: Kind, metadata: &ObjectMeta, node: Option<&str>) {
+    fn set_direct(&self, kind: VertexType, metadata: &ObjectMeta, node: Option<&str>) {
         let (namespace, name) = object_key(metadata);
-        let object = Object { kind, namespace, name };
+        let object = Vertex { kind, namespace, name };
         match node.filter(|node| !node.is_empty()) {
             Some(node) => self.graph.write().set_direct(object, node),
             None => self.graph.write().remove_direct(&object),
@@ -155,16 +155,16 @@ impl Question<'_> {
     fn answer(&self) -> Option<Decision> {
         let attributes = self.attributes;
         Some(match (attributes.api_group, attributes.resource) {
-            ("", "secrets") => self.read(Kind::Secret),
-            ("", "configmaps") => self.read(Kind::ConfigMap),
+            ("", "secrets") => self.read(VertexType::Secret),
+            ("", "configmaps") => self.read(VertexType::ConfigMap),
             ("", "persistentvolumeclaims") if attributes.subresource == "status" => match attributes.verb {
-                "update" | "patch" => self.related(Kind::PersistentVolumeClaim),
+                "update" | "patch" => self.related(VertexType::PersistentVolumeClaim),
                 _ => no_opinion("can only get/update/patch this type"),
             },
-            ("", "persistentvolumeclaims") => self.get(Kind::PersistentVolumeClaim),
+            ("", "persistentvolumeclaims") => self.get(VertexType::PersistentVolumeClaim),
             ("", "persistentvolumes") => self.volume(),
-            ("resource.k8s.io", "resourceclaims") => self.get(Kind::ResourceClaim),
-            ("storage.k8s.io", "volumeattachments") => self.get(Kind::VolumeAttachment),
+            ("resource.k8s.io", "resourceclaims") => self.get(VertexType::ResourceClaim),
+            ("storage.k8s.io", "volumeattachments") => self.get(VertexType::VolumeAttachment),
             ("", "serviceaccounts") => self.service_account(),
             ("coordination.k8s.io", "leases") => self.lease(),
             ("storage.k8s.io", "csinodes") => self.csi_node(),
@@ -176,18 +176,18 @@ impl Question<'_> {
         })
     }
 
-    fn related(&self, kind: Kind) -> Decision {
+    fn related(&self, kind: VertexType) -> Decision {
         if self.attributes.name.is_empty() {
             return no_opinion("No Object name found");
         }
-        let object = Object::new(kind, self.attributes.namespace, self.attributes.name);
+        let object = Vertex::new(kind, self.attributes.namespace, self.attributes.name);
         if self.graph.read().relates(&object, self.node) {
             return ALLOW;
         }
         no_opinion(format!("no relationship found between node '{}' and this object", self.node))
     }
 
-    fn get(&self, kind: Kind) -> Decision {
+    fn get(&self, kind: VertexType) -> Decision {
         if self.attributes.verb != "get" {
             return no_opinion("can only get individual resources of this type");
         }
@@ -204,12 +204,12 @@ impl Question<'_> {
         match self.attributes.verb {
             "list" | "watch" if selects_own && self.attributes.subresource.is_empty() => ALLOW,
             "patch" if self.attributes.subresource.is_empty() => self.directory(),
-            _ => self.get(Kind::PersistentVolume),
+            _ => self.get(VertexType::PersistentVolume),
         }
     }
 
     fn directory(&self) -> Decision {
-        let object = Object::new(Kind::PersistentVolume, "", self.attributes.name);
+        let object = Vertex::new(VertexType::PersistentVolume, "", self.attributes.name);
         if self.graph.read().is_direct(&object, self.node) {
             return ALLOW;
         }
@@ -217,7 +217,7 @@ impl Question<'_> {
     }
 
     /// Single objects by get, or by list and watch with their name.
-    fn read(&self, kind: Kind) -> Decision {
+    fn read(&self, kind: VertexType) -> Decision {
         if !self.attributes.is_read_only() {
             return no_opinion("can only read resources of this type");
         }
@@ -232,9 +232,9 @@ impl Question<'_> {
 
     fn service_account(&self) -> Decision {
         match (self.attributes.verb, self.attributes.subresource, self.attributes.name) {
-            ("get", "", _) => self.read(Kind::ServiceAccount),
+            ("get", "", _) => self.read(VertexType::ServiceAccount),
             ("create", _, "") => no_opinion("can only create tokens for individual service accounts"),
-            ("create", "token", _) => self.related(Kind::ServiceAccount),
+            ("create", "token", _) => self.related(VertexType::ServiceAccount),
             ("create", ..) => no_opinion("can only create token subresource of serviceaccount"),
             _ => no_opinion("can only create tokens for individual service accounts"),
         }
@@ -276,7 +276,7 @@ impl Question<'_> {
         }
         match self.attributes.verb {
             "create" => ALLOW,
-            "get" | "update" | "patch" | "delete" => self.related(Kind::ResourceSlice),
+            "get" | "update" | "patch" | "delete" => self.related(VertexType::ResourceSlice),
             "watch" | "list" | "deletecollection" if self.selects_own("spec.nodeName") => ALLOW,
             "watch" | "list" | "deletecollection" => {
                 no_opinion("can only list/watch/deletecollection resourceslices with nodeName field selector")
@@ -294,7 +294,7 @@ impl Question<'_> {
         }
         match self.attributes.verb {
             "create" => ALLOW,
-            "get" => self.related(Kind::PodCertificateRequest),
+            "get" => self.related(VertexType::PodCertificateRequest),
             "list" | "watch" if self.selects_own("spec.nodeName") => ALLOW,
             "list" | "watch" => {
                 no_opinion("can only list/watch podcertificaterequests with nodeName field selector")
@@ -324,9 +324,9 @@ impl Question<'_> {
 
     fn pod(&self) -> Decision {
         match (self.attributes.subresource, self.attributes.verb) {
-            ("", "get") => self.get(Kind::Pod),
+            ("", "get") => self.get(VertexType::Pod),
             ("", "list" | "watch") if self.selects_own("spec.nodeName") => ALLOW,
-            ("", "list" | "watch") if !self.attributes.name.is_empty() => self.related(Kind::Pod),
+            ("", "list" | "watch") if !self.attributes.name.is_empty() => self.related(VertexType::Pod),
             ("", "list" | "watch") => {
                 no_opinion("can only list/watch pods with spec.nodeName field selector")
             }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PersistentVolume, Pod, PodSpec, SecretReference, Volume,
 };
 
-use super::graph::{Kind, Object, PodReferences, VolumeReferences};
+use super::graph::{PodReferences, Vertex, VertexType, VolumeReferences};
 
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -17,7 +17,7 @@ pub(super) fn of_pod(pod: &Pod) -> Option<PodReferences> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let mut found =
-        Collector { namespace, objects: BTreeSet::from([Object::new(Kind::Pod, namespace, name)]) };
+        Collector { namespace, objects: BTreeSet::from([Vertex::new(VertexType::Pod, namespace, name)]) };
     // A node makes its mirror pods itself: they must not be a way to reach anything. NodeRestriction
     // refuses mirror pods that mention objects; this is the second lock.
     let mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
@@ -29,22 +29,22 @@ pub(super) fn of_pod(pod: &Pod) -> Option<PodReferences> {
 
 struct Collector<'a> {
     namespace: &'a str,
-    objects: BTreeSet<Object>,
+    objects: BTreeSet<Vertex>,
 }
 
 impl Collector<'_> {
-    fn add(&mut self, kind: Kind, name: &str) {
+    fn add(&mut self, kind: VertexType, name: &str) {
         if !name.is_empty() {
-            self.objects.insert(Object::new(kind, self.namespace, name));
+            self.objects.insert(Vertex::new(kind, self.namespace, name));
         }
     }
 
     fn secret(&mut self, reference: Option<&LocalObjectReference>) {
-        self.add(Kind::Secret, reference.map_or("", |reference| &reference.name));
+        self.add(VertexType::Secret, reference.map_or("", |reference| &reference.name));
     }
 
     fn pod(&mut self, pod: &Pod, spec: &PodSpec, pod_name: &str) {
-        self.add(Kind::ServiceAccount, spec.service_account_name.as_deref().unwrap_or(""));
+        self.add(VertexType::ServiceAccount, spec.service_account_name.as_deref().unwrap_or(""));
         for reference in spec.image_pull_secrets.iter().flatten() {
             self.secret(Some(reference));
         }
@@ -63,40 +63,40 @@ impl Collector<'_> {
             let statuses = status.and_then(|status| status.resource_claim_statuses.as_deref()).unwrap_or(&[]);
             let made = statuses.iter().find(|status| status.name == claim.name);
             let made = made.and_then(|status| status.resource_claim_name.as_deref());
-            self.add(Kind::ResourceClaim, claim.resource_claim_name.as_deref().or(made).unwrap_or(""));
+            self.add(VertexType::ResourceClaim, claim.resource_claim_name.as_deref().or(made).unwrap_or(""));
         }
         if let Some(extended) = status.and_then(|status| status.extended_resource_claim_status.as_ref()) {
-            self.add(Kind::ResourceClaim, &extended.resource_claim_name);
+            self.add(VertexType::ResourceClaim, &extended.resource_claim_name);
         }
     }
 
     fn environment(&mut self, variables: Option<&[EnvVar]>, sources: Option<&[EnvFromSource]>) {
         for source in variables.into_iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
-            self.add(Kind::Secret, source.secret_key_ref.as_ref().map_or("", |key| &key.name));
-            self.add(Kind::ConfigMap, source.config_map_key_ref.as_ref().map_or("", |key| &key.name));
+            self.add(VertexType::Secret, source.secret_key_ref.as_ref().map_or("", |key| &key.name));
+            self.add(VertexType::ConfigMap, source.config_map_key_ref.as_ref().map_or("", |key| &key.name));
         }
         for source in sources.into_iter().flatten() {
-            self.add(Kind::Secret, source.secret_ref.as_ref().map_or("", |secret| &secret.name));
-            self.add(Kind::ConfigMap, source.config_map_ref.as_ref().map_or("", |map| &map.name));
+            self.add(VertexType::Secret, source.secret_ref.as_ref().map_or("", |secret| &secret.name));
+            self.add(VertexType::ConfigMap, source.config_map_ref.as_ref().map_or("", |map| &map.name));
         }
     }
 
     fn volume(&mut self, volume: &Volume, pod_name: &str) {
         if let Some(claim) = &volume.persistent_volume_claim {
-            self.add(Kind::PersistentVolumeClaim, &claim.claim_name);
+            self.add(VertexType::PersistentVolumeClaim, &claim.claim_name);
         } else if volume.ephemeral.is_some() {
-            self.add(Kind::PersistentVolumeClaim, &format!("{pod_name}-{}", volume.name));
+            self.add(VertexType::PersistentVolumeClaim, &format!("{pod_name}-{}", volume.name));
         }
         if let Some(secret) = &volume.secret {
-            self.add(Kind::Secret, secret.secret_name.as_deref().unwrap_or(""));
+            self.add(VertexType::Secret, secret.secret_name.as_deref().unwrap_or(""));
         }
-        self.add(Kind::ConfigMap, volume.config_map.as_ref().map_or("", |map| &map.name));
+        self.add(VertexType::ConfigMap, volume.config_map.as_ref().map_or("", |map| &map.name));
         let projected = volume.projected.as_ref().and_then(|projected| projected.sources.as_deref());
         for source in projected.into_iter().flatten() {
-            self.add(Kind::Secret, source.secret.as_ref().map_or("", |secret| &secret.name));
-            self.add(Kind::ConfigMap, source.config_map.as_ref().map_or("", |map| &map.name));
+            self.add(VertexType::Secret, source.secret.as_ref().map_or("", |secret| &secret.name));
+            self.add(VertexType::ConfigMap, source.config_map.as_ref().map_or("", |map| &map.name));
         }
-        self.add(Kind::Secret, volume.azure_file.as_ref().map_or("", |source| &source.secret_name));
+        self.add(VertexType::Secret, volume.azure_file.as_ref().map_or("", |source| &source.secret_name));
         self.secret(volume.cephfs.as_ref().and_then(|source| source.secret_ref.as_ref()));
         self.secret(volume.cinder.as_ref().and_then(|source| source.secret_ref.as_ref()));
         self.secret(volume.flex_volume.as_ref().and_then(|source| source.secret_ref.as_ref()));
@@ -118,7 +118,7 @@ pub(super) fn of_volume(volume: &PersistentVolume) -> Option<VolumeReferences> {
     let mut add = |namespace: Option<&str>, name: &str| {
         let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or(claim_namespace);
         if !name.is_empty() {
-            secrets.insert(Object::new(Kind::Secret, namespace, name));
+            secrets.insert(Vertex::new(VertexType::Secret, namespace, name));
         }
     };
     if let Some(source) = &spec.azure_file {
@@ -145,6 +145,6 @@ pub(super) fn of_volume(volume: &PersistentVolume) -> Option<VolumeReferences> {
         add(reference.namespace.as_deref(), reference.name.as_deref().unwrap_or(""));
     }
     let claim =
-        Object::new(Kind::PersistentVolumeClaim, claim_namespace, claim.name.as_deref().unwrap_or(""));
+        Vertex::new(VertexType::PersistentVolumeClaim, claim_namespace, claim.name.as_deref().unwrap_or(""));
     Some(VolumeReferences { claim, secrets })
 }
