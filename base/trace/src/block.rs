@@ -50,13 +50,6 @@ impl Block {
         block
     }
 
-    /// Forgets all, and all memory but so many bytes.
-    pub fn empty(&mut self, bytes: usize) {
-        self.clear();
-        self.heads.shrink_to(bytes / size_of::<Head>());
-        self.facts.shrink_to(bytes);
-    }
-
     /// Into the order in which they ended.
     pub fn sort(&mut self) {
         self.heads.sort_by_key(|head| head.sequence);
@@ -78,6 +71,11 @@ impl Block {
             _ => 0,
         };
         heads[from..].iter().take_while(move |head| head.sequence <= latest).map(|head| self.kept(head))
+    }
+
+    /// The sequence of the first one.
+    pub fn earliest(&self) -> u64 {
+        self.heads.get(self.first).map_or(0, |head| head.sequence)
     }
 
     /// The sequence of the last one.

@@ -83,7 +83,11 @@ impl Facts {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         if length > Facts::MAX_OBJECT {
             let whole = parts.concat();
-            return self.tagged(OBJECT, mark::OBJECT, &[&whole[..whole.floor_char_boundary(Facts::MAX_OBJECT)]]);
+            return self.tagged(
+                OBJECT,
+                mark::OBJECT,
+                &[&whole[..whole.floor_char_boundary(Facts::MAX_OBJECT)]],
+            );
         }
         self.tagged(OBJECT, mark::OBJECT, parts);
     }

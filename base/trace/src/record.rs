@@ -191,10 +191,6 @@ pub struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    pub fn span(&self) -> SpanId {
-        self.head.span
-    }
-
     fn last<'a, T>(&'a self, mark: u8, wanted: impl Fn(Said<'a>) -> Option<T>) -> Option<T> {
         (self.head.marks & mark != 0).then(|| Reader(self.facts).filter_map(wanted).last()).flatten()
     }
@@ -248,11 +244,17 @@ impl Step for Kept<'_> {
     }
 
     fn object(&self) -> Option<&str> {
-        self.last(mark::OBJECT, |said| if let Said::Object(object) = said { Some(text(object)) } else { None })
+        self.last(
+            mark::OBJECT,
+            |said| if let Said::Object(object) = said { Some(text(object)) } else { None },
+        )
     }
 
     fn committed(&self) -> Option<i64> {
-        self.last(mark::COMMITTED, |said| if let Said::Committed(revision) = said { Some(revision) } else { None })
+        self.last(
+            mark::COMMITTED,
+            |said| if let Said::Committed(revision) = said { Some(revision) } else { None },
+        )
     }
 
     fn each_cause(&self, mut see: impl FnMut(i64)) {
@@ -369,7 +371,10 @@ pub(crate) mod tests {
             assert_eq!(Step::object(&kept), Step::object(&record));
             assert_eq!(Step::committed(&kept), Step::committed(&record));
             assert_eq!((Step::start(&kept), Step::end(&kept)), (record.start, Step::end(&record)));
-            assert_eq!(kept.texts(["text", "count", "none"]), Step::texts(&record, ["text", "count", "none"]));
+            assert_eq!(
+                kept.texts(["text", "count", "none"]),
+                Step::texts(&record, ["text", "count", "none"])
+            );
             for cause in [3, 4] {
                 assert_eq!(kept.is_caused_by(|each| each == cause), record.causes.contains(&cause));
             }

@@ -159,21 +159,27 @@ impl Ring {
 
     /// What ended after the record with this sequence; a follower starts with 0.
     pub fn after(&self, sequence: u64) -> Vec<Record> {
+        // What ends while the shards are read is left for the next call: a follower that saw it in one shard would
+        // go on behind it and miss what ended before it in a shard that was read already.
+        let latest = self.latest();
         let mut found = Vec::new();
-        self.each_after(sequence, |kept| found.push(kept.record()));
+        self.each_between(sequence, latest, |kept| found.push(kept.record()));
         found.sort_by_key(|record| record.sequence);
         found
     }
 
-    /// Shows the same, shard by shard.
-    pub(crate) fn each_after(&self, sequence: u64, mut see: impl FnMut(Kept<'_>)) {
-        // What ends while the shards are read is left for the next call: a follower that saw it in one shard would
-        // go on behind it and miss what ended before it in a shard that was read already.
-        let latest = self.latest();
+    /// Shows, shard by shard, what ended after the one sequence and until the other, which is not after the latest. Who
+    /// ends a span meanwhile waits for a block at most.
+    pub(crate) fn each_between(&self, after: u64, until: u64, mut see: impl FnMut(Kept<'_>)) {
         for shard in &self.shards {
-            let shard = shard.lock();
-            let first = shard.blocks.partition_point(|block| block.latest() <= sequence);
-            shard.blocks.range(first..).flat_map(|block| block.between(sequence, latest)).for_each(&mut see);
+            let mut seen = after;
+            while seen < until {
+                let shard = shard.lock();
+                let next = shard.blocks.partition_point(|block| block.latest() <= seen);
+                let Some(block) = shard.blocks.get(next) else { break };
+                block.between(seen, until).for_each(&mut see);
+                seen = block.latest();
+            }
         }
     }
 
@@ -185,7 +191,8 @@ impl Ring {
             let shard = shard.lock();
             let first = shard.blocks.partition_point(|block| block.latest() < oldest);
             let mut wanted = sequences.iter().peekable();
-            for kept in shard.blocks.range(first..).flat_map(|block| block.between(oldest.saturating_sub(1), newest)) {
+            let blocks = shard.blocks.range(first..).take_while(|block| block.earliest() <= newest);
+            for kept in blocks.flat_map(|block| block.between(oldest.saturating_sub(1), newest)) {
                 while wanted.next_if(|wanted| **wanted < kept.head.sequence).is_some() {}
                 if wanted.peek() == Some(&&kept.head.sequence) {
                     into.push(*kept.head, kept.facts);
@@ -227,11 +234,11 @@ impl Ring {
     /// What `wanted` says yes to, by start.
     pub fn matching(&self, wanted: impl Fn(&Kept<'_>) -> bool) -> Vec<Record> {
         let mut found = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            let kept = shard.blocks.iter().flat_map(Block::all);
-            found.extend(kept.filter(|kept| wanted(kept)).map(|kept| kept.record()));
-        }
+        self.each_between(0, self.latest(), |kept| {
+            if wanted(&kept) {
+                found.push(kept.record());
+            }
+        });
         found.sort_by_key(|record| (record.start, record.sequence));
         found
     }

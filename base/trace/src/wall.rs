@@ -64,7 +64,8 @@ impl Clock {
     #[cold]
     fn compare(&self, moment: Moment, now: u64) {
         let ahead = now.wrapping_sub(moment.0);
-        let differs = ahead.wrapping_sub(self.ahead.load(Ordering::Relaxed)).cast_signed().unsigned_abs() > IS_SET;
+        let differs =
+            ahead.wrapping_sub(self.ahead.load(Ordering::Relaxed)).cast_signed().unsigned_abs() > IS_SET;
         if differs {
             self.ahead.store(ahead, Ordering::Relaxed);
         }

@@ -324,7 +324,8 @@ mod tests {
         for number in 0..10_u64 {
             let mut file = segment::Open::create(directory.path(), number + 1).unwrap();
             let records: Vec<Record> = (0..100).map(|each| write(number * 100 + each)).collect();
-            file.append(&Block::of(&records)).unwrap();
+            file.add(&Block::of(&records));
+            file.write().unwrap();
             ids.push(records[0].trace);
             file.seal().unwrap();
         }

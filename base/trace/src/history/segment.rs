@@ -19,6 +19,8 @@ use crate::block::Block;
 use crate::record::Record;
 
 const MAGIC: &[u8; 8] = b"FerryTr2";
+/// Its length and its checksum.
+const BATCH_HEAD: usize = 8;
 /// For the next batch.
 const KEPT_ROOM: usize = 64 << 10;
 
@@ -154,21 +156,27 @@ impl Open {
         })
     }
 
-    /// Writes and makes durable.
-    pub fn append(&mut self, batch: &Block) -> io::Result<()> {
-        const HEAD: usize = 8;
-        self.batch.clear();
-        self.batch.resize(HEAD, 0);
-        for kept in batch.all() {
+    /// What is to be written next.
+    pub fn add(&mut self, spans: &Block) {
+        if self.batch.is_empty() {
+            self.batch.resize(BATCH_HEAD, 0);
+        }
+        for kept in spans.all() {
             self.encoder.encode(kept, &mut self.batch);
             self.index.add(&kept);
         }
-        let length = u32::try_from(self.batch.len() - HEAD).map_err(io::Error::other)?;
-        let sum = crc32fast::hash(&self.batch[HEAD..]);
+    }
+
+    /// Writes what was added, and makes it durable.
+    pub fn write(&mut self) -> io::Result<()> {
+        let Some(records) = self.batch.get(BATCH_HEAD..) else { return Ok(()) };
+        let length = u32::try_from(records.len()).map_err(io::Error::other)?;
+        let sum = crc32fast::hash(records);
         self.batch[..4].copy_from_slice(&length.to_le_bytes());
-        self.batch[4..HEAD].copy_from_slice(&sum.to_le_bytes());
+        self.batch[4..BATCH_HEAD].copy_from_slice(&sum.to_le_bytes());
         self.bytes += self.batch.len() as u64;
         self.file.write_all(&self.batch)?;
+        self.batch.clear();
         // A burst must not take its room for ever.
         self.batch.shrink_to(KEPT_ROOM);
         self.file.sync_data()
@@ -202,7 +210,10 @@ mod tests {
     fn written(directory: &Path) -> (Segment, Open, Vec<Record>) {
         let mut open = Open::create(directory, 1).unwrap();
         let records: Vec<Record> = (0..30).map(|start| record("step", start)).collect();
-        records.chunks(10).for_each(|batch| open.append(&Block::of(batch)).unwrap());
+        for batch in records.chunks(10) {
+            open.add(&Block::of(batch));
+            open.write().unwrap();
+        }
         (list(directory).unwrap().remove(0), open, records)
     }
 
@@ -227,7 +238,8 @@ mod tests {
         let mut written = 0;
         for size in [1, 5_000, 0, 20_000, 3] {
             let records: Vec<Record> = (0..size).map(|start| record("step", start)).collect();
-            open.append(&Block::of(&records)).unwrap();
+            open.add(&Block::of(&records));
+            open.write().unwrap();
             written += records.len();
             assert_eq!(list(directory.path()).unwrap()[0].records(|_| true).unwrap().len(), written);
         }

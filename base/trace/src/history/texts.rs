@@ -62,7 +62,8 @@ mod tests {
     #[test]
     fn each_text_has_one_number_however_many_there_are() {
         let mut texts = Texts::default();
-        let all: Vec<String> = (0..5_000).map(|number| "x".repeat(number % 7) + &number.to_string()).collect();
+        let all: Vec<String> =
+            (0..5_000).map(|number| "x".repeat(number % 7) + &number.to_string()).collect();
         for text in &all {
             assert_eq!(texts.find_or_add(text.as_bytes()), None, "{text}");
         }

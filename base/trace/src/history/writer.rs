@@ -24,8 +24,8 @@ const GATHER: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(10);
 /// Small enough that a question reads little, large enough that an index is a small part of it.
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Room for the next batch.
-const KEPT_BYTES: usize = 64 << 10;
+/// Spans that are looked at together.
+const STEP: u64 = 2_048;
 /// However little happens, old segments are looked for as often as this.
 const LOOK_AT_AGE: Duration = Duration::from_secs(3600);
 
@@ -85,22 +85,24 @@ impl Drop for Writer {
 }
 
 fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
-    let mut written = 0;
-    let mut choice = Choice::default();
-    // Kept from one batch to the next.
-    let (mut ended, mut chosen, mut batch) = (Vec::new(), Vec::new(), Block::default());
+    let (mut written, mut reader) = (0, Reader::default());
     loop {
         let is_stopping = wait_for_more(ring, written, shared);
-        ring.each_after(written, |kept| ended.push(Outline::of(kept)));
-        ended.sort_by_key(|outline| outline.sequence);
-        if let Some(last) = ended.last().map(|outline| outline.sequence) {
-            chosen.extend(
-                ended.iter().filter(|outline| choice.takes(outline)).map(|outline| outline.sequence),
-            );
-            ring.copy(&chosen, &mut batch);
-            let missed = (last - written) - (ended.len() - (chosen.len() - batch.len())) as u64;
-            let appended = if batch.len() == 0 { Ok(()) } else { segments.append(&batch) };
-            let lost = match appended {
+        let latest = ring.latest();
+        if latest == written {
+            if let Err(error) = segments.prune() {
+                *shared.failure.lock() = Some(error.to_string());
+            }
+        } else {
+            let (mut missed, mut taken, mut outcome) = (0, 0, Ok(()));
+            while written < latest {
+                let until = latest.min(written + STEP);
+                missed += reader.read(ring, written, until);
+                taken += reader.batch.len() as u64;
+                outcome = outcome.and_then(|()| segments.add(&reader.batch));
+                written = until;
+            }
+            let lost = match outcome.and_then(|()| segments.write()) {
                 Ok(()) => {
                     *shared.failure.lock() = None;
                     missed
@@ -112,16 +114,10 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
                     if !is_stopping {
                         thread::park_timeout(RETRY);
                     }
-                    missed + batch.len() as u64
+                    missed + taken
                 }
             };
             shared.dropped.fetch_add(lost, Ordering::SeqCst);
-            written = last;
-            empty(&mut ended);
-            empty(&mut chosen);
-            batch.empty(KEPT_BYTES);
-        } else if let Err(error) = segments.prune() {
-            *shared.failure.lock() = Some(error.to_string());
         }
         if is_stopping && ring.latest() <= written {
             if let Err(error) = segments.seal() {
@@ -132,10 +128,28 @@ fn follow(ring: &Ring, segments: &mut Segments, shared: &Shared) {
     }
 }
 
-/// A burst must not take its room for ever.
-fn empty<T>(list: &mut Vec<T>) {
-    list.clear();
-    list.shrink_to(KEPT_BYTES / size_of::<T>());
+/// Takes out of the ring what is to be written, some at a time: a burst takes no memory, and nobody waits long for a shard.
+#[derive(Default)]
+struct Reader {
+    choice: Choice,
+    ended: Vec<Outline>,
+    chosen: Vec<u64>,
+    batch: Block,
+}
+
+impl Reader {
+    /// Of the spans that ended after the one and until the other: the batch is those that are kept. How many the ring had
+    /// let go of.
+    fn read(&mut self, ring: &Ring, after: u64, until: u64) -> u64 {
+        let Reader { choice, ended, chosen, batch } = self;
+        ended.clear();
+        ring.each_between(after, until, |kept| ended.push(Outline::of(kept)));
+        ended.sort_by_key(|outline| outline.sequence);
+        chosen.clear();
+        chosen.extend(ended.iter().filter(|outline| choice.takes(outline)).map(|outline| outline.sequence));
+        ring.copy(chosen, batch);
+        (until - after) - (ended.len() - (chosen.len() - batch.len())) as u64
+    }
 }
 
 /// Sleeps until something has ended, gathers what ends with it, and says whether the writer is to stop.
@@ -178,7 +192,11 @@ impl Segments {
         Ok(())
     }
 
-    fn append(&mut self, batch: &Block) -> io::Result<()> {
+    /// What is to be written next.
+    fn add(&mut self, batch: &Block) -> io::Result<()> {
+        if batch.len() == 0 {
+            return Ok(());
+        }
         if self.open.is_none() {
             self.complete()?;
         }
@@ -186,7 +204,13 @@ impl Segments {
             Some(open) => open,
             None => self.open.insert(begin(&self.directory)?),
         };
-        open.append(batch)?;
+        open.add(batch);
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.write()?;
         let is_full = open.bytes() >= SEGMENT_BYTES.min(self.retention.bytes / 8);
         // A segment goes as a whole: one that covers too much time would keep what is too old.
         let began = open.began().map(Duration::from_nanos).unwrap_or_default();
@@ -269,6 +293,11 @@ mod tests {
         check(&[], 10, 10, &[]);
     }
 
+    fn write(segments: &mut Segments, batch: &Block) {
+        segments.add(batch).unwrap();
+        segments.write().unwrap();
+    }
+
     #[test]
     fn segments_are_sealed_when_full_and_the_disk_stays_within_its_limit() {
         let directory = tempfile::tempdir().unwrap();
@@ -279,7 +308,7 @@ mod tests {
         for batch in 0..200 {
             let records: Vec<Record> =
                 (0..100).map(|each| record("step", time + batch * 100 + each)).collect();
-            segments.append(&Block::of(&records)).unwrap();
+            write(&mut segments, &Block::of(&records));
         }
         let left = segment::list(directory.path()).unwrap();
         let bytes: u64 = left.iter().map(Segment::bytes).sum();
@@ -295,9 +324,9 @@ mod tests {
         let mut segments =
             Segments { directory: directory.path().into(), retention, open: None, is_torn: false };
         let time = now().as_nanos() as u64;
-        segments.append(&Block::of(&[record("first", time)])).unwrap();
+        write(&mut segments, &Block::of(&[record("first", time)]));
         (segments.open, segments.is_torn) = (None, true);
-        segments.append(&Block::of(&[record("second", time)])).unwrap();
+        write(&mut segments, &Block::of(&[record("second", time)]));
         let indexed: Vec<bool> = segment::list(directory.path())
             .unwrap()
             .iter()

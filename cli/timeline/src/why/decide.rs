@@ -120,10 +120,16 @@ pub fn why(records: &[Record], object: &str, question: &Question) -> Vec<Reason>
     }
 }
 
-/// How each life ended before everything else; a plain change only where nothing says more.
+/// How each life ended before everything else. That an object was made is told where nothing says more, and of the
+/// newest life where nothing else does: what was deleted may be there again.
 fn worth_telling(mut reasons: Vec<Reason>) -> Vec<Reason> {
-    if reasons.iter().any(|reason| !matches!(reason.what, What::Created | What::Changed)) {
-        reasons.retain(|reason| reason.what != What::Created);
+    let says_more = |reason: &Reason| !matches!(reason.what, What::Created | What::Changed);
+    if reasons.iter().any(says_more) {
+        let made = reasons.iter().filter(|reason| reason.what == What::Created);
+        let newest = made.max_by_key(|reason| reason.revision).and_then(|reason| reason.uid.clone());
+        let is_told =
+            newest.is_some() && !reasons.iter().any(|reason| reason.uid == newest && says_more(reason));
+        reasons.retain(|reason| reason.what != What::Created || (is_told && reason.uid == newest));
     }
     reasons.sort_by_key(|reason| {
         let is_end = matches!(reason.what, What::Deleted | What::Evicted | What::Preempted);
@@ -476,6 +482,29 @@ mod tests {
                 "  because deployments.apps/default/web: spec.replicas 3→1 (r10), by alice with kubectl-scale",
             ],
         );
+    }
+
+    #[test]
+    fn what_was_deleted_and_made_again_is_told_to_be_there() {
+        let made = "
+            apiserver.request method=POST user=alice
+            store.commit ^apiserver.request @configmaps/default/c >5 verb=create uid=a
+            apiserver.request method=DELETE user=bob
+            store.commit ^apiserver.request @configmaps/default/c >6 verb=delete uid=a
+            apiserver.request method=POST user=carol
+            store.commit ^apiserver.request @configmaps/default/c >7 verb=create uid=b
+        ";
+        let [deleted, by_bob] = ["configmaps/default/c was deleted T (r6)", "  by bob"];
+        let again = ["configmaps/default/c was created T (r7)", "  by carol"];
+        let told = [deleted, by_bob, again[0], again[1]];
+        check(made, "configmaps/default/c", Question::Anything, &told);
+        let gone = format!(
+            "{made}
+            apiserver.request method=DELETE user=dave
+            store.commit ^apiserver.request @configmaps/default/c >8 verb=delete uid=b"
+        );
+        let ends = ["configmaps/default/c was deleted T (r8)", "  by dave", deleted, by_bob];
+        check(&gone, "configmaps/default/c", Question::Anything, &ends);
     }
 
     #[test]
