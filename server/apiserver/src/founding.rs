@@ -30,7 +30,7 @@ impl FirstObject {
 pub fn is_due(api: &Api) -> bool {
     let is_empty = |group: &'static str, plural: &'static str| {
         let resource = api.registry.resource(&GroupResource::new(group, plural));
-        resource.is_none_or(|resource| resource.cache.len() == 0)
+        resource.is_none_or(|resource| resource.cache.is_empty())
     };
     let empty = is_empty("", "namespaces") && is_empty("rbac.authorization.k8s.io", "clusterroles");
     empty && api.audit.is_none()

@@ -211,7 +211,7 @@ pub enum StartError {
     #[error("make the objects that every cluster has: {0}")]
     Bootstrap(#[from] kube::Error),
     #[error("make the objects that every cluster has: {}", .0.message)]
-    Found(Status),
+    Found(Box<Status>),
     #[error(transparent)]
     Addresses(#[from] server_addresses::Error),
 }
@@ -372,7 +372,9 @@ impl Defaults<'_> {
         if self.fairness().is_some() {
             first.extend(Fairness::first_objects().map_err(config_error)?);
         }
-        founding::found(self.api, &server_identity(), first).await.map_err(StartError::Found)
+        founding::found(self.api, &server_identity(), first)
+            .await
+            .map_err(|status| StartError::Found(Box::new(status)))
     }
 
     /// Says that this server is there, too, and returns when what was written is in force.

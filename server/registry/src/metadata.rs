@@ -238,6 +238,13 @@ pub fn validate_update(
 }
 
 fn validate_shared(object: &Object, strategy_options: &StrategyOptions, errors: &mut FieldErrors) {
+    validate_labels(object, errors);
+    validate_annotations(object, errors);
+    validate_owners(object, errors);
+    validate_finalizers(object, strategy_options.plain_finalizers, errors);
+}
+
+pub fn validate_labels(object: &Object, errors: &mut FieldErrors) {
     for (key, value) in object.labels() {
         for why in names::qualified_name(key) {
             errors.invalid("metadata.labels", key, &why);
@@ -246,6 +253,9 @@ fn validate_shared(object: &Object, strategy_options: &StrategyOptions, errors: 
             errors.invalid("metadata.labels", value, &why);
         }
     }
+}
+
+pub fn validate_annotations(object: &Object, errors: &mut FieldErrors) {
     if let Some(Value::Object(annotations)) = object.meta("annotations") {
         let mut size = 0;
         for (key, value) in annotations {
@@ -258,8 +268,6 @@ fn validate_shared(object: &Object, strategy_options: &StrategyOptions, errors: 
             errors.too_long("metadata.annotations", LARGEST_ANNOTATIONS);
         }
     }
-    validate_owners(object, errors);
-    validate_finalizers(object, strategy_options.plain_finalizers, errors);
 }
 
 fn validate_owners(object: &Object, errors: &mut FieldErrors) {

@@ -290,15 +290,12 @@ impl<'s> Search<'s> {
                 continue;
             }
             let Some(undo) = self.take(at, request, this, false)? else { continue };
-            match self.next(following, chosen, after) {
-                Ok(true) => return Ok(true),
-                other => {
-                    self.give_back(at, request, this, undo);
-                    if other.is_err() {
-                        return other;
-                    }
-                }
+            let found = self.next(following, chosen, after);
+            if let Ok(true) = found {
+                return found;
             }
+            self.give_back(at, request, this, undo);
+            found?;
         }
         Ok(false)
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ferry_api::{GroupVersionKind, Object, Status};
-use ferry_registry::Registry;
+use ferry_api::{FieldErrors, GroupVersionKind, Object, Status};
 use ferry_registry::conversion::ConversionWebhook;
+use ferry_registry::{Registry, metadata};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -144,15 +144,15 @@ fn one(given: Value, mut made: Value, index: usize, to: &str) -> Result<Object, 
             return Err(format!("invalid metadata of object {index}: metadata.{field} was changed"));
         }
     }
-    let mut metadata = given["metadata"].clone();
+    let mut kept = given["metadata"].clone();
     for field in ["labels", "annotations"] {
         match made["metadata"].get(field) {
             Some(Value::Object(map)) if map.values().all(Value::is_string) => {
-                metadata[field] = Value::Object(map.clone());
+                kept[field] = Value::Object(map.clone());
             }
             None | Some(Value::Null) => {
-                if let Value::Object(metadata) = &mut metadata {
-                    metadata.remove(field);
+                if let Value::Object(kept) = &mut kept {
+                    kept.remove(field);
                 }
             }
             Some(_) => {
@@ -160,8 +160,22 @@ fn one(given: Value, mut made: Value, index: usize, to: &str) -> Result<Object, 
             }
         }
     }
-    made["metadata"] = metadata;
-    Object::from_value(made).ok_or_else(|| format!("invalid converted object at index {index}: no object"))
+    made["metadata"] = kept;
+    let made = Object::from_value(made);
+    let made = made.ok_or_else(|| format!("invalid converted object at index {index}: no object"))?;
+    // What was stored before a rule became stricter stays readable, as long as the webhook leaves it.
+    let mut errors = FieldErrors::default();
+    let is_changed = |field: &str| made.meta(field) != given["metadata"].get(field);
+    if is_changed("labels") {
+        metadata::validate_labels(&made, &mut errors);
+    }
+    if is_changed("annotations") {
+        metadata::validate_annotations(&made, &mut errors);
+    }
+    match errors.is_empty() {
+        true => Ok(made),
+        false => Err(format!("invalid metadata of object {index}: {errors}")),
+    }
 }
 
 fn text(value: &Value) -> &str {
@@ -215,5 +229,28 @@ mod tests {
         assert_eq!(object.label("a"), Some("b"));
         assert_eq!(object.resource_version(), "7");
         assert_eq!(object.finalizers().count(), 0);
+    }
+
+    #[test]
+    fn labels_and_annotations_that_a_webhook_makes_are_judged_and_those_it_leaves_are_not() {
+        let with = |version: &str, field: &str, key: &str, value: &str| {
+            let mut widget = widget(version, "a");
+            widget["metadata"][field] = json!({key: value});
+            widget
+        };
+        let check = |given: Value, made: Value, expected: Option<&str>| {
+            let outcome = one(given, made, 0, "example.com/v2").err();
+            match (&outcome, expected) {
+                (None, None) => {}
+                (Some(why), Some(expected)) if why.contains(expected) => {}
+                _ => panic!("{outcome:?} instead of {expected:?}"),
+            }
+        };
+        check(widget("v1", "a"), with("v2", "labels", "a/b/c", "d"), Some("metadata.labels"));
+        check(widget("v1", "a"), with("v2", "labels", "a", "not a value"), Some("metadata.labels"));
+        check(widget("v1", "a"), with("v2", "annotations", "a b", "c"), Some("metadata.annotations"));
+        check(widget("v1", "a"), with("v2", "annotations", "a", "anything at all"), None);
+        let old = with("v1", "labels", "a", "not a value");
+        check(old, with("v2", "labels", "a", "not a value"), None);
     }
 }
