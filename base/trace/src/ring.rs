@@ -48,7 +48,8 @@ struct Shard {
 const SHARDS: usize = 4;
 
 impl Ring {
-    pub const DEFAULT_BYTES: usize = 16 << 20;
+    /// With what the history keeps of the segment that it writes, some 16 MB.
+    pub const DEFAULT_BYTES: usize = 12 << 20;
 
     pub fn new(bytes: usize) -> Self {
         /// What is let go of at once is a small part.
