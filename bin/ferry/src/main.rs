@@ -69,7 +69,7 @@ enum Role {
     /// Serve etcd's API from an embedded store
     Etcd(Deferred<Box<roles::etcd::Flags>>),
     /// Run the controllers against an API server
-    ControllerManager(Deferred<roles::controller_manager::Flags>),
+    ControllerManager(Deferred<Box<roles::controller_manager::Flags>>),
     /// Run the scheduler against an API server
     Scheduler(Deferred<roles::scheduler::Flags>),
     /// Run pods on this host through a container runtime
@@ -224,7 +224,7 @@ fn run(cli: Cli, arguments: &[OsString]) -> anyhow::Result<()> {
         Role::Server(Deferred(options)) => cluster::server::run(*options),
         Role::ApiServer(Deferred(flags)) => roles::apiserver::run(*flags),
         Role::Etcd(Deferred(flags)) => roles::etcd::run(*flags),
-        Role::ControllerManager(Deferred(flags)) => roles::controller_manager::run(flags),
+        Role::ControllerManager(Deferred(flags)) => roles::controller_manager::run(*flags),
         Role::Scheduler(Deferred(flags)) => roles::scheduler::run(flags),
         Role::Kubelet(Deferred(flags)) => roles::kubelet::run(flags),
         Role::Proxy(Deferred(flags)) => roles::proxy::run(flags),
