@@ -28,7 +28,7 @@ impl Registry {
         let mut batches = Vec::new();
         let mut batch = Batch::default();
         for (call, object) in objects {
-            let (txn, written) = self.begin(&call, object).await?;
+            let Some((txn, written)) = self.begin(&call, object).await? else { return Ok(false) };
             if operations(&batch.txn) + operations(&txn) > MOST_OPERATIONS {
                 batches.push(std::mem::take(&mut batch));
             }
@@ -39,13 +39,16 @@ impl Registry {
         Ok(committed.map_err(store_failure)?.into_iter().all(|is_created| is_created))
     }
 
-    async fn begin(&self, call: &Call<'_>, mut object: Object) -> Result<(Txn, Written), Status> {
+    /// None for an object that another server has created in the meantime, or whose address it has taken for it.
+    async fn begin(&self, call: &Call<'_>, mut object: Object) -> Result<Option<(Txn, Written)>, Status> {
         metadata::begin_create(&mut object, call)?;
         let object = track(call, None, object).await;
         let mut object = stored_form(call, object).await?;
         prepare(call, &mut object).await?;
         let mut object = stored_fields(call, object)?;
-        let txn_parts = call.resource.strategy.txn_parts(self, Some(&mut object), None)?;
+        let Ok(txn_parts) = call.resource.strategy.txn_parts(self, Some(&mut object), None) else {
+            return Ok(None);
+        };
         let key = call.resource.store_key(object.namespace(), object.name());
         let put = self.put(call, &key, &object)?;
         let mut span = ferry_trace::span("store.commit");
@@ -55,7 +58,7 @@ impl Registry {
         }
         change::describe(&mut span, None, Some(&object), call.resource.stored.codec.typed().is_some());
         let written = Written { span, peeked: call.resource.cache.paths().of(&object) };
-        Ok((transaction(call, Compare::Absent { key }, put, txn_parts), written))
+        Ok(Some((transaction(call, Compare::Absent { key }, put, txn_parts), written)))
     }
 
     /// Returns when the caches have it. Whether it was committed.
