@@ -3,9 +3,12 @@
 
 mod support;
 
+use std::time::Duration;
+
 use ferry_kubelet::cri;
 use ferry_kubelet::images::distribution::{BlobBody, Question, Registry};
 use ferry_kubelet::images::{containerd, oci};
+use ferry_kubelet::runtime::{labels, view};
 use ferry_kubelet::streaming::spdy::{Role, Session};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -336,6 +339,97 @@ async fn names_that_are_taken_in_the_runtime_are_freed() {
 
     node.delete_pod("sandbox");
     node.delete_pod("container");
+    eventually("all is gone", async || (node.has().await == (vec![], vec![])).then_some(())).await;
+    node.stop_kubelet().await;
+}
+
+/// Asks for the start of a container and is gone after a moment, as a kubelet is that is killed.
+fn asks_and_dies(endpoint: &str, id: String, after: Duration) {
+    let runtime = cri::Client::new(endpoint).expect("a socket's path");
+    let caller = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let caller = caller.expect("threads can be made");
+    let _ = caller.block_on(async {
+        let asked = tokio::spawn(async move { runtime.start_container(&id).await });
+        tokio::time::timeout(after, asked).await
+    });
+    caller.shutdown_background();
+}
+
+/// What became of a container; one that was not asked for in time stays as it was made.
+async fn settled(node: &support::Node, id: &str) -> cri::ContainerStatus {
+    let looks = std::cell::Cell::new(0);
+    let ended = async || {
+        looks.set(looks.get() + 1);
+        let status = node.runtime.container_status(id).await.expect("it is there")?;
+        let is_created = status.state == cri::ContainerState::ContainerCreated as i32;
+        let is_exited = status.state == cri::ContainerState::ContainerExited as i32;
+        (is_exited || (is_created && looks.get() > 40)).then_some(status)
+    };
+    eventually("the start has ended one way or the other", ended).await
+}
+
+/// A container of a pod, whose start was interrupted. At whatever moment that was, it counts as created.
+async fn interrupted(node: &support::Node, sandbox: &cri::PodSandbox, image: &str) -> String {
+    let mut last: Option<String> = None;
+    let config = cri::PodSandboxConfig { metadata: sandbox.metadata.clone(), ..Default::default() };
+    for attempt in 0..12 {
+        let mut labels = sandbox.labels.clone();
+        labels.insert(labels::CONTAINER_NAME.into(), "c".into());
+        let container = cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata { name: "c".into(), attempt }),
+            image: Some(cri::ImageSpec { image: image.into(), ..Default::default() }),
+            command: vec!["true".into()],
+            labels,
+            ..Default::default()
+        };
+        let created = node.runtime.create_container(&sandbox.id, container, config.clone()).await;
+        let id = created.expect("it is made");
+        let (endpoint, asked) = (node.endpoint(), id.clone());
+        let after = Duration::from_millis(u64::from(5 + 5 * attempt));
+        let died = tokio::task::spawn_blocking(move || asks_and_dies(&endpoint, asked, after));
+        died.await.expect("it does not panic");
+        let status = settled(node, &id).await;
+        let superseded = if status.reason == "StartError" {
+            assert_eq!(view::container(&status, "").state, view::State::Created, "{status:?}");
+            last.replace(id)
+        } else {
+            Some(id)
+        };
+        if let Some(id) = superseded {
+            // not while containerd has not given the start up yet
+            let removed = async || node.runtime.remove_container(&id).await.ok();
+            eventually("it is removed", removed).await;
+        }
+    }
+    last.expect("a start that takes some milliseconds is interrupted at one of them")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_start_was_interrupted_is_started_anew() {
+    const LATER: &str = "docker.io/library/once:test";
+    let Some(mut node) = node().await else { return };
+    node.start_kubelet();
+    let mut once = container("c", "exit 0");
+    once["image"] = json!(LATER);
+    once["imagePullPolicy"] = json!("Never");
+    node.run_pod("once", json!({"hostNetwork": true, "restartPolicy": "Never", "containers": [once]}));
+    let waits = |pod: &Value| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"] == "ErrImageNeverPull"
+    };
+    node.wait_for("once", "waits for its image", waits).await;
+    node.stop_kubelet().await;
+
+    node.import(LATER).await;
+    let sandboxes = node.runtime.list_pod_sandboxes(None).await.expect("sandboxes are listed");
+    let sandbox = sandboxes.first().expect("there is one");
+    let interrupted = interrupted(&node, sandbox, LATER).await;
+
+    node.start_kubelet();
+    node.wait_for("once", "has run", phase_is("Succeeded")).await;
+    let (_, containers) = node.has().await;
+    assert!(!containers.contains(&interrupted), "{containers:?}");
+    node.delete_pod("once");
     eventually("all is gone", async || (node.has().await == (vec![], vec![])).then_some(())).await;
     node.stop_kubelet().await;
 }
