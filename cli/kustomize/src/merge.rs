@@ -237,18 +237,6 @@ struct Merge<'s> {
     schemas: &'s Schemas,
 }
 
-/// What a patch begins with where there is something to patch; `None` where it takes that away.
-fn patched(dest: Shared, patch: Option<&Shared>) -> Result<Option<Shared>> {
-    if patch.is_some_and(|patch| patch.is_null()) {
-        return Ok(None);
-    }
-    Ok(match (Directive::take(patch)?, patch) {
-        (Directive::Delete, _) => None,
-        (Directive::Replace, Some(patch)) => Some(patch.clone()),
-        _ => Some(dest),
-    })
-}
-
 impl Merge<'_> {
     fn walk(
         &self,
@@ -292,18 +280,25 @@ impl Merge<'_> {
         level: Option<Level>,
         path: &[String],
     ) -> Result<Option<Shared>> {
-        let is_null = dest.is_some();
-        let dest = match dest.filter(|dest| !dest.is_null()) {
-            Some(dest) => match patched(dest, patch.as_ref())? {
-                Some(dest) => dest,
-                None => return Ok(None),
-            },
-            None if Directive::take(patch.as_ref()).ok() == Some(Directive::Delete) => return Ok(None),
-            None => match &patch {
-                None if is_null => return Ok(Some(Node::new(Data::KeptNull))),
+        let is_missing = dest.as_ref().is_none_or(|dest| dest.is_null());
+        let dest = if is_missing {
+            if Directive::take(patch.as_ref()).ok() == Some(Directive::Delete) {
+                return Ok(None);
+            }
+            match &patch {
+                None if dest.is_some() => return Ok(Some(Node::new(Data::KeptNull))),
                 None => return Ok(None),
                 Some(patch) => patch.clone(),
-            },
+            }
+        } else {
+            if patch.as_ref().is_some_and(|patch| patch.is_null()) {
+                return Ok(None);
+            }
+            match (Directive::take(patch.as_ref())?, &patch) {
+                (Directive::Delete, _) => return Ok(None),
+                (Directive::Replace, Some(patch)) => patch.clone(),
+                _ => dest.expect("it is not missing"),
+            }
         };
         let mut names: BTreeSet<String> = dest.field_names().into_iter().collect();
         names.extend(patch.iter().flat_map(|patch| patch.field_names()));
@@ -326,11 +321,22 @@ impl Merge<'_> {
         keys: &[String],
         path: &[String],
     ) -> Result<Option<Shared>> {
-        let dest = match (dest.filter(|dest| !dest.is_null()), &patch) {
-            (Some(dest), _) => patched(dest, patch.as_ref())?,
-            (None, patch) => patch.clone(),
+        let is_missing = dest.as_ref().is_none_or(|dest| dest.is_null());
+        let dest = if is_missing {
+            match &patch {
+                Some(patch) => patch.clone(),
+                None => return Ok(None),
+            }
+        } else {
+            if patch.as_ref().is_some_and(|patch| patch.is_null()) {
+                return Ok(None);
+            }
+            match (Directive::take(patch.as_ref())?, &patch) {
+                (Directive::Delete, _) => return Ok(None),
+                (Directive::Replace, Some(patch)) => patch.clone(),
+                _ => dest.expect("it is not missing"),
+            }
         };
-        let Some(dest) = dest else { return Ok(None) };
         // what the patch has comes first
         let sources: Vec<Shared> = patch.iter().chain([&dest]).cloned().collect();
         let (keys, values) = if keys.is_empty() {
