@@ -151,7 +151,7 @@ mod tests {
         let relayed = Record { source: Some("other-server".into()), ..own.clone() };
         for records in [[&own, &forged], [&forged, &own], [&relayed, &forged], [&forged, &relayed]] {
             let mut found = Found::default();
-            records.map(|record| found.add([record.clone()]));
+            found.add(records.map(Record::clone));
             assert_eq!(found.records.iter().map(|record| record.committed).collect::<Vec<_>>(), [Some(7)]);
             let find = |wanted: &Wanted| {
                 let records = records.into_iter().filter(|record| wanted.takes(record)).cloned().collect();
