@@ -9,7 +9,16 @@ const LABEL_KEY_MAX: usize = 63;
 
 /// `my-name`
 pub fn dns1123_label(value: &str) -> Vec<String> {
-    let mut wrong = at_most(value, DNS1123_LABEL_MAX, "characters");
+    label(value, "characters")
+}
+
+/// The same as upstream's generated rules tell it.
+pub fn short_name(value: &str) -> Vec<String> {
+    label(value, "bytes")
+}
+
+fn label(value: &str, unit: &str) -> Vec<String> {
+    let mut wrong = at_most(value, DNS1123_LABEL_MAX, unit);
     if !is_dns1123_label(value) {
         wrong.push(if is_dns1123_subdomain(value) {
             "must not contain dots".into()
@@ -28,6 +37,25 @@ pub fn dns1123_label(value: &str) -> Vec<String> {
 /// `example.com`; the rule for most object names.
 pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     subdomain(value, "characters")
+}
+
+/// The same as upstream's generated rules tell it.
+pub fn long_name(value: &str) -> Vec<String> {
+    subdomain(value, "bytes")
+}
+
+/// `Example.com`
+pub fn dns1123_subdomain_caseless(value: &str) -> Vec<String> {
+    let mut wrong = at_most(value, DNS1123_SUBDOMAIN_MAX, "bytes");
+    if !is_dns1123_subdomain(&value.to_ascii_lowercase()) {
+        wrong.push(pattern(
+            "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end \
+             with an alphanumeric character",
+            r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
+            &["Example.com"],
+        ));
+    }
+    wrong
 }
 
 /// The beginning of such a name: a dash at its end is no fault.

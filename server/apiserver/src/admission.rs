@@ -11,7 +11,7 @@ use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
 use crate::request::WriteOptions;
 use crate::verbs::Target;
-use crate::{claim_authorization, escalation};
+use crate::{claim_authorization, escalation, signer_authorization};
 
 pub type AdmissionChain = Chain;
 
@@ -30,6 +30,7 @@ impl Admission for Api {
         self.admission.mutate(&request, object, old).await?;
         // After everything that may change the object. Part of the API: no flag disables it.
         escalation::check(self, call, object, old).await?;
+        signer_authorization::check(self, call, object, old).await?;
         claim_authorization::check(self, call, object, old).await
     }
 

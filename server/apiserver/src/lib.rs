@@ -61,6 +61,7 @@ mod run_to_completion;
 pub mod served;
 pub mod server;
 mod server_addresses;
+mod signer_authorization;
 mod slow_reader;
 mod subresources;
 mod table;

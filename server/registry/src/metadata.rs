@@ -184,14 +184,14 @@ pub fn validate(
         // The name made from it ends in a letter, so a trailing dash is no fault of the prefix.
         let prefix =
             generate_name.strip_suffix('-').map_or(generate_name.to_string(), |rest| format!("{rest}a"));
-        for why in name_faults(&prefix, rule) {
+        for why in name_faults(object, &prefix, rule) {
             errors.invalid("metadata.generateName", generate_name, &why);
         }
     }
     if object.name().is_empty() {
         errors.required("metadata.name", "name or generateName is required");
     } else {
-        for why in name_faults(object.name(), rule) {
+        for why in name_faults(object, object.name(), rule) {
             errors.invalid("metadata.name", object.name(), &why);
         }
     }
@@ -218,6 +218,12 @@ pub fn validate_update(
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new.meta(field) != old.meta(field) {
             errors.invalid(format!("metadata.{field}"), new.meta_text(field), "field is immutable");
+        }
+    }
+    // The only names that another field may make wrong.
+    if strategy_options.name == NameRule::AfterSigner {
+        for why in name_faults(new, new.name(), strategy_options.name) {
+            errors.invalid("metadata.name", new.name(), &why);
         }
     }
     if old.is_deleting() {
@@ -331,14 +337,46 @@ fn validate_finalizers(object: &Object, plain: bool, errors: &mut FieldErrors) {
     }
 }
 
-fn name_faults(name: &str, rule: NameRule) -> Vec<String> {
+fn name_faults(object: &Object, name: &str, rule: NameRule) -> Vec<String> {
     match rule {
         NameRule::DnsSubdomain => names::dns1123_subdomain(name),
         NameRule::DnsLabel => names::dns1123_label(name),
         NameRule::Dns1035Label => names::dns1035_label(name),
         NameRule::PathSegment => path_segment(name),
         NameRule::IpAddress => ip_address(name),
+        NameRule::ConfigMapKey => names::config_map_key(name),
+        NameRule::GroupResource => group_resource(name),
+        NameRule::AfterSigner => after_signer(name, object.text_at(&["spec", "signerName"])),
     }
+}
+
+/// A colon stands for the slash in a signer's name, and another between it and the rest.
+fn after_signer(name: &str, signer: &str) -> Vec<String> {
+    if signer.is_empty() {
+        return match name.contains(':') {
+            true => vec!["ClusterTrustBundle without signer name must not have \":\" in its name".into()],
+            false => names::dns1123_subdomain(name),
+        };
+    }
+    let prefix = format!("{}:", signer.replace('/', ":"));
+    match name.strip_prefix(&prefix) {
+        Some(rest) => names::dns1123_subdomain(rest),
+        None => {
+            vec![format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}")]
+        }
+    }
+}
+
+fn group_resource(name: &str) -> Vec<String> {
+    let Some((group, resource)) = name.rsplit_once('.') else {
+        return vec!["name must be in the form of <group>.<resource>".into()];
+    };
+    let told = |part: &str, wrong: Vec<String>| {
+        wrong.into_iter().map(move |why| format!("the {part} segment {why}")).collect::<Vec<_>>()
+    };
+    let mut wrong = told("group", names::dns1123_subdomain(group));
+    wrong.extend(told("resource", names::dns1035_label(resource)));
+    wrong
 }
 
 fn ip_address(name: &str) -> Vec<String> {

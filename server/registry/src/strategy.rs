@@ -218,6 +218,12 @@ pub enum NameRule {
     PathSegment,
     /// An address in its canonical form.
     IpAddress,
+    /// As keys of ConfigMaps (lease candidates).
+    ConfigMapKey,
+    /// `GROUP.RESOURCE` (storage versions).
+    GroupResource,
+    /// After the name of the signer in the spec, if it has one (trust bundles).
+    AfterSigner,
 }
 
 impl StrategyOptions {

@@ -286,7 +286,8 @@ fn scrub(value: &mut Value, keeps_managers: bool) {
     }
 }
 
-/// Puts words in the place of what the server chooses: uids, and addresses of services.
+/// Puts words in the place of what the server chooses: uids, addresses of services, and since when
+/// something is tainted.
 fn hide_chosen(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(hide_chosen),
@@ -298,6 +299,7 @@ fn hide_chosen(value: &mut Value) {
                     }
                     _ if name == "clusterIPs" => *value = "<ips>".into(),
                     _ if name == "nodePort" => *value = "<port>".into(),
+                    Some(_) if name == "timeAdded" => *value = "<time>".into(),
                     _ => hide_chosen(value),
                 }
             }

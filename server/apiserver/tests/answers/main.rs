@@ -1,4 +1,4 @@
-//! Ferry's answers beside Kubernetes': the recorded requests of `golden/answers`, `golden/updates` and `golden/custom_resources`, one
+//! Ferry's answers beside Kubernetes': the recorded requests of `golden/answers`, `golden/updates`, `golden/on_request` and `golden/custom_resources`, one
 //! after the other, on one fresh server each. `README.md` there explains the format.
 //!
 //! What still differs is listed in a folder's `differences.txt`, and the list is checked in both directions:
@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use case::{Case, cases};
+use ferry_apiserver::RuntimeConfig;
 use ferry_apiserver::run::{Config, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,9 +44,22 @@ async fn answers_to_updates_are_those_of_kubernetes() {
     compare(folder, &cases).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_about_kinds_on_request_are_those_of_kubernetes() {
+    let folder = Path::new("tests/golden/on_request");
+    let cases = cases(folder, Path::new(""), true);
+    assert!(cases.len() >= 450, "the table has lost rows");
+    compare_with(folder, &cases, RuntimeConfig::parse("api/all=true").unwrap()).await;
+}
+
 async fn compare(folder: &Path, cases: &[Case]) {
+    compare_with(folder, cases, RuntimeConfig::default()).await;
+}
+
+async fn compare_with(folder: &Path, cases: &[Case], runtime_config: RuntimeConfig) {
     let home = tempfile::tempdir().unwrap();
     let mut config = Config::new(home.path());
+    config.runtime_config = runtime_config;
     config.bind = ([127, 0, 0, 1], 0).into();
     config.token_auth_file = Some("tests/golden/answers/users.csv".into());
     let store =

@@ -11,6 +11,7 @@ mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
 mod device_claim;
+mod device_taint;
 mod endpoint_slice;
 mod horizontal_pod_autoscaler;
 mod ingress;

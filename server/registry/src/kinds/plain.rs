@@ -5,7 +5,9 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::device_claim;
+use super::device_taint;
 use super::pod;
+use super::rules;
 use super::tables::{cluster, network, pods, storage, workloads};
 use crate::columns::Column;
 use crate::registry::Registry;
@@ -23,11 +25,14 @@ struct Row {
 }
 
 /// The switches, the fields that selectors may name, what `kubectl get` shows, and defaults that follow from other fields.
+#[derive(Clone, Copy)]
 struct Switches {
     default: fn(&mut Object),
     strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
+    prepare_create: fn(&mut Object),
+    prepare_update: fn(&mut Object, &Object),
     prepare_status: fn(&mut Object, &Object),
     /// What other objects have to say about a write.
     allowed: fn(&Registry, &Object, Option<&Object>) -> Result<(), Status>,
@@ -40,6 +45,14 @@ impl Rules<IgnoredAny> for Switches {
 
     fn options(&self) -> StrategyOptions {
         self.strategy_options
+    }
+
+    fn prepare_create(&self, object: &mut Object) {
+        (self.prepare_create)(object);
+    }
+
+    fn prepare_update(&self, new: &mut Object, old: &Object) {
+        (self.prepare_update)(new, old);
     }
 
     fn prepare_status_update(&self, new: &mut Object, old: &Object) {
@@ -78,31 +91,68 @@ const fn row(
     selectable: &'static [Selectable],
     columns: &'static [Column],
 ) -> Row {
-    row_with(group, kind, strategy_options, selectable, columns, |_| {})
+    own(group, kind, switches(strategy_options, selectable, columns))
 }
 
-const fn row_with(
-    group: &'static str,
-    kind: &'static str,
+/// A row with more than switches and lists.
+const fn own(group: &'static str, kind: &'static str, switches: Switches) -> Row {
+    Row { group, kind, strategy: Typed::new(switches) }
+}
+
+const fn switches(
     strategy_options: StrategyOptions,
     selectable: &'static [Selectable],
     columns: &'static [Column],
-    default: fn(&mut Object),
-) -> Row {
-    let allowed = |_: &Registry, _: &Object, _: Option<&Object>| Ok(());
-    let prepare_status = |_: &mut Object, _: &Object| {};
-    let switches = Switches { default, strategy_options, selectable, columns, prepare_status, allowed };
-    Row { group, kind, strategy: Typed::new(switches) }
+) -> Switches {
+    Switches {
+        default: |_| {},
+        strategy_options,
+        selectable,
+        columns,
+        prepare_create: |_| {},
+        prepare_update: |_, _| {},
+        prepare_status: |_, _| {},
+        allowed: |_, _, _| Ok(()),
+    }
 }
 
 /// A kind with claims for devices.
 const fn claims(kind: &'static str, columns: &'static [Column]) -> Row {
-    let (default, allowed) = (default_device_counts as fn(&mut Object), device_claim::administration as _);
-    let prepare_status = device_claim::drop_deallocated;
-    let switches =
-        Switches { default, strategy_options: APART, selectable: &[], columns, prepare_status, allowed };
-    Row { group: DRA, kind, strategy: Typed::new(switches) }
+    let switches = Switches {
+        default: default_device_counts,
+        prepare_status: device_claim::drop_deallocated,
+        allowed: device_claim::administration,
+        ..switches(APART, &[], columns)
+    };
+    own(DRA, kind, switches)
 }
+
+/// A kind that taints devices, from the time on when a taint got its effect.
+const fn taints(
+    kind: &'static str,
+    strategy_options: StrategyOptions,
+    selectable: &'static [Selectable],
+    columns: &'static [Column],
+) -> Row {
+    let switches = Switches {
+        default: device_taint::default_times,
+        prepare_update: device_taint::renew_time,
+        ..switches(strategy_options, selectable, columns)
+    };
+    own(DRA, kind, switches)
+}
+
+const POD_TEMPLATE: Switches =
+    Switches { default: default_template, ..switches(COUNTED, &[], pods::POD_TEMPLATE) };
+
+/// Its status has fields behind gates, too, and one in its spec has a default.
+const POD_GROUP: Switches = Switches {
+    prepare_create: |object| {
+        object.section_mut("spec").insert("disruptionMode".into(), "Pod".into());
+    },
+    prepare_status: |new, _| rules::close_gates(new),
+    ..switches(APART, &[], workloads::POD_GROUP)
+};
 
 fn default_template(object: &mut Object) {
     let spec = object.0.get_mut("template").and_then(|template| template.get_mut("spec"));
@@ -156,7 +206,11 @@ const CONDITIONAL_COUNTED: StrategyOptions =
 const ADDRESS: StrategyOptions = StrategyOptions { name: NameRule::IpAddress, ..NONE };
 const UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..NONE };
 const CONDITIONAL_UPSERT: StrategyOptions = StrategyOptions { create_on_update: true, ..CONDITIONAL };
-const LEASE_CANDIDATE: StrategyOptions = StrategyOptions { relaxed: Relaxed::Always, ..CONDITIONAL_UPSERT };
+const LEASE_CANDIDATE: StrategyOptions =
+    StrategyOptions { relaxed: Relaxed::Always, name: NameRule::ConfigMapKey, ..CONDITIONAL_UPSERT };
+const TRUST_BUNDLE: StrategyOptions = StrategyOptions { name: NameRule::AfterSigner, ..CONDITIONAL };
+const STORAGE_VERSION: StrategyOptions =
+    StrategyOptions { name: NameRule::GroupResource, ..CONDITIONAL_APART };
 
 const RUNTIME_CLASS: StrategyOptions = StrategyOptions { plain_finalizers: true, ..CONDITIONAL_UPSERT };
 
@@ -182,15 +236,15 @@ static ROWS: &[Row] = &[
     row("", "Endpoints", UPSERT, &[], network::ENDPOINTS),
     row("", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
     row("events.k8s.io", "Event", EVENT, EVENT_FIELDS, pods::EVENT),
-    row_with("", "PodTemplate", COUNTED, &[], pods::POD_TEMPLATE, default_template),
+    own("", "PodTemplate", POD_TEMPLATE),
     row("", "ResourceQuota", NONE, &[], cluster::RESOURCE_QUOTA),
     row("apps", "ControllerRevision", NONE, &[], workloads::CONTROLLER_REVISION),
-    row(CERTIFICATES, "ClusterTrustBundle", CONDITIONAL, &[], cluster::CLUSTER_TRUST_BUNDLE),
-    row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL, &[], cluster::POD_CERTIFICATE_REQUEST),
+    row(CERTIFICATES, "ClusterTrustBundle", TRUST_BUNDLE, TRUST_BUNDLE_FIELDS, cluster::CLUSTER_TRUST_BUNDLE),
+    row(CERTIFICATES, "PodCertificateRequest", CONDITIONAL_APART, POD_CERTIFICATE_FIELDS, cluster::POD_CERTIFICATE_REQUEST),
     row("coordination.k8s.io", "LeaseCandidate", LEASE_CANDIDATE, &[], cluster::LEASE_CANDIDATE),
     row(FLOW, "FlowSchema", COUNTED_APART, &[], cluster::FLOW_SCHEMA),
     row(FLOW, "PriorityLevelConfiguration", COUNTED_APART, &[], cluster::PRIORITY_LEVEL),
-    row("internal.apiserver.k8s.io", "StorageVersion", NONE, &[], cluster::STORAGE_VERSION),
+    row("internal.apiserver.k8s.io", "StorageVersion", STORAGE_VERSION, &[], cluster::STORAGE_VERSION),
     row("metrics.k8s.io", "NodeMetrics", NONE, &[], cluster::NODE_METRICS),
     row("metrics.k8s.io", "PodMetrics", NONE, &[], pods::POD_METRICS),
     row(NETWORK, "IPAddress", ADDRESS, &[], network::IP_ADDRESS),
@@ -198,19 +252,19 @@ static ROWS: &[Row] = &[
     row(NETWORK, "ServiceCIDR", NONE, &[], network::SERVICE_CIDR),
     row("node.k8s.io", "RuntimeClass", RUNTIME_CLASS, &[], cluster::RUNTIME_CLASS),
     row(DRA, "DeviceClass", COUNTED, &[], cluster::AGED),
-    row(DRA, "DeviceTaintRule", COUNTED, &[], cluster::DEVICE_TAINT_RULE),
+    taints("DeviceTaintRule", COUNTED_APART, &[], cluster::DEVICE_TAINT_RULE),
     claims("ResourceClaim", cluster::RESOURCE_CLAIM),
     claims("ResourceClaimTemplate", cluster::AGED),
-    row(DRA, "ResourcePoolStatusRequest", NONE, &[], cluster::POOL_STATUS_REQUEST),
-    row(DRA, "ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
-    row(SCHEDULING, "PodGroup", COUNTED, &[], workloads::POD_GROUP),
-    row(SCHEDULING, "Workload", COUNTED, &[], workloads::WORKLOAD),
+    row(DRA, "ResourcePoolStatusRequest", CONDITIONAL_APART, &[], cluster::POOL_STATUS_REQUEST),
+    taints("ResourceSlice", COUNTED, RESOURCE_SLICE_FIELDS, cluster::RESOURCE_SLICE),
+    own(SCHEDULING, "PodGroup", POD_GROUP),
+    row(SCHEDULING, "Workload", NONE, &[], workloads::WORKLOAD),
     row(STORAGE, "CSIDriver", CONDITIONAL_COUNTED, &[], storage::CSI_DRIVER),
     row(STORAGE, "CSINode", CONDITIONAL, &[], storage::CSI_NODE),
     row(STORAGE, "CSIStorageCapacity", CONDITIONAL, &[], storage::CSI_STORAGE_CAPACITY),
     row(STORAGE, "VolumeAttachment", CONDITIONAL_APART, &[], storage::VOLUME_ATTACHMENT),
     row(STORAGE, "VolumeAttributesClass", NONE, &[], storage::VOLUME_ATTRIBUTES_CLASS),
-    row("storagemigration.k8s.io", "StorageVersionMigration", NONE, &[], cluster::STORAGE_MIGRATION),
+    row("storagemigration.k8s.io", "StorageVersionMigration", CONDITIONAL_APART, &[], cluster::STORAGE_MIGRATION),
 ];
 
 static EVENT_FIELDS: &[Selectable] = &[
@@ -235,6 +289,14 @@ static EVENT_FIELDS: &[Selectable] = &[
     Selectable::new("regarding.resourceVersion", "involvedObject.resourceVersion", ""),
     Selectable::new("regarding.fieldPath", "involvedObject.fieldPath", ""),
     Selectable::new("reportingController", "reportingComponent", ""),
+];
+
+static TRUST_BUNDLE_FIELDS: &[Selectable] = &[Selectable::new("spec.signerName", "spec.signerName", "")];
+
+static POD_CERTIFICATE_FIELDS: &[Selectable] = &[
+    Selectable::new("spec.signerName", "spec.signerName", ""),
+    Selectable::new("spec.podName", "spec.podName", ""),
+    Selectable::new("spec.nodeName", "spec.nodeName", ""),
 ];
 
 static RESOURCE_SLICE_FIELDS: &[Selectable] = &[

@@ -19,6 +19,8 @@ use crate::registration;
 use crate::volumes::{apply, get};
 
 const DRIVER: &str = "devices.example.com";
+/// What the class stands for.
+const RESOURCE: &str = "example.com/device";
 
 /// What the driver has done, over its own restarts.
 #[derive(Default)]
@@ -114,6 +116,11 @@ fn called(call: &str, claims: &[dra::Claim]) -> String {
     format!("{call} {}", names.join(","))
 }
 
+/// The only request of a claim; the scheduler names those of the claims that it makes.
+fn request_of(claim: &str) -> &'static str {
+    if claim.contains("-extended-resources-") { "container-0-request-0" } else { "device" }
+}
+
 #[tonic::async_trait]
 impl DraPlugin for Driver {
     async fn node_prepare_resources(
@@ -126,7 +133,7 @@ impl DraPlugin for Driver {
         record.prepared.extend(asked.iter().map(|claim| (claim.uid.clone(), claim.name.clone())));
         self.write_specification(&record);
         let device = |claim: &dra::Claim| dra::Device {
-            request_names: vec!["device".into()],
+            request_names: vec![request_of(&claim.name).into()],
             pool_name: "pool".into(),
             device_name: "device".into(),
             cdi_device_ids: vec![format!("{DRIVER}/claim={}", claim.uid)],
@@ -165,6 +172,7 @@ fn a_claims_device_reaches_its_container() {
     a_restarted_kubelet_knows_what_is_prepared(&cluster, &driver);
     a_shared_claim_is_prepared_once_and_given_back_by_the_last(&cluster, &driver);
     let running = a_pod_ends_when_its_driver_is_back(&cluster, &driver, running);
+    an_extended_resource_is_a_device_of_its_class(&cluster, &driver);
 
     // Nothing is left: neither here, nor at the driver, nor, when the kubelet starts without it, of what it published.
     assert_eq!(driver.record.lock().unwrap().prepared, BTreeMap::new());
@@ -191,7 +199,11 @@ fn publish(cluster: &Cluster) {
     apply(
         cluster,
         &[
-            object("DeviceClass", "any", json!({"selectors": [{"cel": {"expression": selector}}]})),
+            object(
+                "DeviceClass",
+                "any",
+                json!({"selectors": [{"cel": {"expression": selector}}], "extendedResourceName": RESOURCE}),
+            ),
             object(
                 "ResourceSlice",
                 "slice",
@@ -276,6 +288,20 @@ fn a_shared_claim_is_prepared_once_and_given_back_by_the_last(cluster: &Cluster,
     // Gone from the API at once, and all the same given back.
     cluster.kubectl(&["delete", "pod", "second", "--force", "--grace-period=0"]);
     cluster.until("the claim is given back", || (calls("unprepare shared") == 1).then_some(()));
+}
+
+fn an_extended_resource_is_a_device_of_its_class(cluster: &Cluster, driver: &Driver) {
+    let before = driver.calls().len();
+    let container =
+        format!(r#""command":["sh","-c","sleep 600"],"resources":{{"limits":{{"{RESOURCE}":"1"}}}}"#);
+    cluster.create_pod("extended", &container, r#","terminationGracePeriodSeconds":1"#);
+    cluster.ready_pod("extended");
+    let claim = cluster.field("extended", ".status.extendedResourceClaimStatus.resourceClaimName");
+    assert!(claim.starts_with("extended-extended-resources-"), "{claim}");
+    assert_eq!(seen_inside(cluster, "extended"), format!("yes {claim}\ngiven\n"));
+    assert_eq!(get(cluster, &["resourceclaim", &claim], ".status.reservedFor[*].name"), "extended");
+    cluster.kubectl(&["delete", "pod", "extended"]);
+    assert_eq!(driver.calls()[before..], [format!("prepare {claim}"), format!("unprepare {claim}")]);
 }
 
 fn a_pod_ends_when_its_driver_is_back(cluster: &Cluster, driver: &Driver, running: Running) -> Running {

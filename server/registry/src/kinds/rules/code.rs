@@ -4,8 +4,9 @@ use ferry_api::FieldErrors;
 
 use super::field::{Context, Field};
 use super::{
-    autoscaling, devices, events, flow_control, jobs, limits, network, nodes, persistent_volumes, placement,
-    pod_status, pods, resources, services, statuses, storage, volume_source, volumes, workloads,
+    autoscaling, certificates, conditions, devices, events, flow_control, jobs, limits, network, nodes,
+    persistent_volumes, placement, pod_status, pods, resources, services, statuses, storage, versions,
+    volume_source, volumes, workloads,
 };
 
 pub type Code = fn(Field<'_>, &Context<'_>, &mut FieldErrors);
@@ -118,6 +119,15 @@ static CODE: &[(&str, Code)] = &[
     ("priority-value", nodes::priority),
     ("event", events::event),
     ("lease-strategy", nodes::lease_strategy),
+    ("candidate", versions::candidate),
+    ("candidate-strategy", versions::candidate_strategy),
+    ("storage-version", versions::storage_version),
+    ("migration", versions::migration),
+    ("conditions", conditions::conditions),
+    ("trust-bundle", certificates::trust_bundle),
+    ("pod-certificate", certificates::pod_certificate),
+    ("pod-certificate-status", certificates::pod_certificate_status),
+    ("user-annotations", certificates::user_annotations),
     ("taints", nodes::taints),
     ("node-amounts", nodes::amounts),
     ("pod-cidrs", nodes::pod_cidrs),
@@ -129,6 +139,7 @@ static CODE: &[(&str, Code)] = &[
     ("class-configs", devices::class_configs),
     ("extended-resource", devices::extended_resource),
     ("resource-slice", devices::slice),
+    ("pool-status", devices::pool_status),
     ("taint-selector", devices::taint_selector),
     ("rule-taint", devices::rule_taint),
 ];

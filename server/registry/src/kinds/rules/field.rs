@@ -206,6 +206,13 @@ impl Context<'_> {
         self.holder.get(field).filter(|value| !value.is_null())
     }
 
+    /// Whether the elements of a list, of the type of this name, differ in a field.
+    pub fn judge_distinct(&self, type_name: &str, list: Field<'_>, key: &str, errors: &mut FieldErrors) {
+        if let Some(id) = super::table::type_named(type_name, self.types) {
+            super::walk::distinct(list, key, id, self.types, errors);
+        }
+    }
+
     /// What the rows of a type say of a value.
     pub fn judge(&self, type_name: &str, field: Field<'_>, errors: &mut FieldErrors) {
         super::walk::judge_as(self, type_name, field, errors);

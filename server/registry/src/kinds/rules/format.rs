@@ -33,6 +33,12 @@ pub fn named(name: &str) -> Option<Format> {
     Some(match name {
         "label" => Format::Rule(names::dns1123_label),
         "subdomain" => Format::Rule(names::dns1123_subdomain),
+        "subdomain-in-one" => Format::Rule(|text| in_one(names::dns1123_subdomain(text))),
+        "caseless" => Format::Rule(names::dns1123_subdomain_caseless),
+        "short-name" => Format::Rule(names::short_name),
+        "long-name" => Format::Rule(names::long_name),
+        "pool-name" => Format::Own(pool_name),
+        "dns1035-in-one" => Format::Rule(|text| in_one(names::dns1035_label(text))),
         "dns1035" => Format::Rule(names::dns1035_label),
         "qualified" => Format::Rule(names::qualified_name),
         "label-value" => Format::Rule(names::label_value),
@@ -52,6 +58,8 @@ pub fn named(name: &str) -> Option<Format> {
         "no-backsteps" => Format::Rule(no_backsteps),
         "descending-path" => Format::Rule(descending_path),
         "absolute" => Format::Rule(absolute),
+        "non-empty" => Format::Rule(non_empty),
+        "semantic-version" => Format::Rule(semantic_version),
         _ => return None,
     })
 }
@@ -148,6 +156,38 @@ pub fn canonical_cidr(text: &str) -> Vec<String> {
             vec![format!("must be in canonical form (\"{address}/{length}\")")]
         }
         _ => wrong,
+    }
+}
+
+/// Long names between slashes.
+pub fn pool_name(text: &str, path: Path<'_>, errors: &mut FieldErrors) {
+    if text.len() > names::DNS1123_SUBDOMAIN_MAX {
+        errors.too_long(path, names::DNS1123_SUBDOMAIN_MAX);
+    }
+    for (index, part) in text.split('/').enumerate() {
+        if part.is_empty() {
+            errors.invalid(path, text, &format!("segment {index}: must not be empty"));
+            continue;
+        }
+        for why in names::long_name(part) {
+            errors.invalid(path, part, &format!("segment {index}: {why}"));
+        }
+    }
+}
+
+/// Everything that is wrong in one error.
+fn in_one(wrong: Vec<String>) -> Vec<String> {
+    if wrong.is_empty() { wrong } else { vec![wrong.join(",")] }
+}
+
+fn non_empty(text: &str) -> Vec<String> {
+    if text.is_empty() { vec!["must not be empty".into()] } else { Vec::new() }
+}
+
+fn semantic_version(text: &str) -> Vec<String> {
+    match semver::Version::parse(text) {
+        Ok(_) => Vec::new(),
+        Err(_) => vec!["must be a valid semantic version".into()],
     }
 }
 

@@ -18,6 +18,16 @@ const GATED: &[(&str, &[&str])] = &[
     ("discovery.v1.Endpoint", &["deprecatedTopology"]),
     ("resource.v1.DeviceAttribute", &["bools", "ints", "strings", "versions"]),
     ("resource.v1.Device", &["nodeAllocatableResourceMappings"]),
+    // The disruption mode of a group has a default, and stays at that.
+    (
+        "scheduling.v1alpha2.PodGroupSpec",
+        &["schedulingConstraints", "resourceClaims", "priorityClassName", "priority"],
+    ),
+    ("scheduling.v1alpha2.PodGroupStatus", &["resourceClaimStatuses"]),
+    (
+        "scheduling.v1alpha2.PodGroupTemplate",
+        &["schedulingConstraints", "resourceClaims", "disruptionMode", "priorityClassName", "priority"],
+    ),
     ("storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing"]),
 ];
 

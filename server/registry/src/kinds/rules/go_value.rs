@@ -19,6 +19,31 @@ pub fn printed_field(value: Option<&Value>, shape: &Shape, pointer: bool, types:
     text
 }
 
+/// A struct as clients see it, as upstream prints those of its versioned types.
+pub fn printed_versioned(map: &Map<String, Value>, id: TypeId, types: &Types) -> String {
+    let mut text = String::new();
+    print_versioned(map, id, types, &mut text);
+    text
+}
+
+fn print_versioned(map: &Map<String, Value>, id: TypeId, types: &Types, text: &mut String) {
+    let ty = types.get(id);
+    let fields = ty.declared.iter().filter_map(|name| ty.field(name));
+    let given = fields.filter_map(|field| {
+        let value = map.get(&*field.name).filter(|value| !value.is_null());
+        (value.is_some() || (field.keep && field.pointer)).then_some((field, value))
+    });
+    text.push('{');
+    separated(given, text, |(field, value), text| {
+        let _ = write!(text, "{:?}:", field.name);
+        match (&field.shape, value) {
+            (Shape::Struct(id), Some(Value::Object(map))) => print_versioned(map, *id, types, text),
+            (_, value) => plain(value, true, "null", text),
+        }
+    });
+    text.push('}');
+}
+
 fn print(value: Option<&Value>, shape: &Shape, pointer: bool, types: &Types, text: &mut String) {
     match (shape, value) {
         (Shape::Struct(id), Some(Value::Object(map))) if has_tags(*id, types) => {
@@ -123,7 +148,7 @@ fn has_tags(id: TypeId, types: &Types) -> bool {
 /// Words that Go writes in capitals at the beginning of a name.
 const CAPITALS: &[&str] = &[
     "api", "aws", "cel", "cidr", "csi", "dns", "fc", "fs", "gce", "gid", "grpc", "http", "id", "ip", "iqn",
-    "iscsi", "nfs", "os", "pd", "qos", "rbd", "se", "tcp", "tls", "ttl", "tty", "uid", "uri", "url",
+    "iscsi", "nfs", "os", "pd", "pkix", "qos", "rbd", "se", "tcp", "tls", "ttl", "tty", "uid", "uri", "url",
 ];
 
 fn go_name(json: &str) -> String {

@@ -3,7 +3,9 @@
 //! row cannot say is a function in one of the files here, and a row names it.
 
 mod autoscaling;
+mod certificates;
 mod code;
+mod conditions;
 mod containers;
 mod devices;
 mod events;
@@ -25,6 +27,7 @@ mod services;
 mod statuses;
 mod storage;
 mod table;
+mod versions;
 mod volume_source;
 mod volumes;
 mod walk;

@@ -55,6 +55,8 @@ pub enum Check {
     Missing,
     /// A pointer to nothing but an empty text.
     NotEmpty,
+    /// A number other than zero; the rest of the row is left out else.
+    NotZero,
     Format(Format),
     /// The key of an entry.
     Key(Format),
@@ -66,8 +68,14 @@ pub enum Check {
     MaxBytes(usize),
     /// Elements differ, in this field if one is named.
     Unique(Option<&'static str>),
+    /// Elements differ in this field; the whole element is told.
+    Distinct(&'static str),
+    /// Exactly one of these fields of the struct is given.
+    OneOfFields(Vec<&'static str>),
     Labels,
     Fixed(Option<&'static str>),
+    /// As `Fixed`, told without the value, as upstream's generated rules do.
+    Same,
     Forbidden(&'static str),
     Invalid(&'static str),
     /// The rest of the row is for structs in which this field has one of these values, or none of them.
@@ -76,7 +84,7 @@ pub enum Check {
         values: Vec<&'static str>,
         holds: bool,
     },
-    /// The rows of the value's own type.
+    /// The rows of the value's own type, or of each of its elements'.
     In,
     Code(Code),
 }
@@ -146,9 +154,9 @@ fn row(line: &'static str, ty: &Type, types: &Types) -> Result<Row, String> {
         let (name, arguments) = words.split_first().ok_or("no check")?;
         checks.push(check(name, arguments).ok_or_else(|| format!("unknown check {part:?}"))?);
     }
-    if checks.iter().any(|check| matches!(check, Check::In)) && !matches!(end, Some(Shape::Struct(_)) | None)
-    {
-        return Err("`in` leads into a struct".into());
+    let leads_in = end.as_ref().is_none_or(|end| end.element_struct().is_some());
+    if checks.iter().any(|check| matches!(check, Check::In)) && !leads_in {
+        return Err("`in` leads into a struct, or into those of a list".into());
     }
     Ok(Row { always, steps, checks })
 }
@@ -204,6 +212,7 @@ fn check(name: &str, arguments: &[&'static str]) -> Option<Check> {
         ("required", [why]) => Check::Required(why),
         ("required-and-on", []) => Check::Missing,
         ("required-if-given", []) => Check::NotEmpty,
+        ("not-zero", []) => Check::NotZero,
         ("key", [format]) => Check::Key(format::named(format)?),
         ("min", [_]) => Check::Least(number(0)?, None),
         ("min", [_, why]) => Check::Least(number(0)?, Some(why)),
@@ -215,7 +224,10 @@ fn check(name: &str, arguments: &[&'static str]) -> Option<Check> {
         ("bytes", [_]) => Check::MaxBytes(size(0)?),
         ("unique", []) => Check::Unique(None),
         ("unique", [field]) => Check::Unique(Some(field)),
+        ("distinct", [field]) => Check::Distinct(field),
+        ("union", [list]) => Check::OneOfFields(words(list)),
         ("labels", []) => Check::Labels,
+        ("same", []) => Check::Same,
         ("fixed", []) => Check::Fixed(None),
         ("fixed", [why]) => Check::Fixed(Some(why)),
         ("forbidden", [why]) => Check::Forbidden(why),

@@ -190,7 +190,7 @@ impl Walk<'_> {
 
     fn checks(&self, checks: &[Check], at: At<'_>, errors: &mut FieldErrors) {
         for check in checks {
-            if self.only_fixed && !matches!(check, Check::Fixed(_) | Check::In) {
+            if self.only_fixed && !matches!(check, Check::Fixed(_) | Check::Same | Check::In) {
                 continue;
             }
             if !self.check(check, at, errors) {
@@ -211,16 +211,25 @@ impl Walk<'_> {
             Check::Missing => {
                 field.required("", errors);
             }
-            Check::Fixed(why) => self.fixed(at, *why, errors),
-            Check::In => {
-                let empty = Map::new();
-                if let Shape::Struct(id) = at.shape
-                    && let Some(rules) = self.table.types.get(id)
-                    && let Some(holder) = holder_of(&at, *id, &empty)
-                {
-                    self.structure(rules, holder, errors);
+            Check::NotZero => {
+                let given = field.number() != 0;
+                if !given {
+                    errors.required(field.path, "");
+                }
+                return given;
+            }
+            Check::OneOfFields(fields) => one_of_fields(at.holder, fields, field, errors),
+            Check::Fixed(why) => {
+                if !is_same(at) {
+                    self.tell_changed(at, *why, errors);
                 }
             }
+            Check::Same => {
+                if !is_same(at) {
+                    errors.invalid(field.path, Value::Null, checks::IMMUTABLE);
+                }
+            }
+            Check::In => self.inside(at, errors),
             Check::Code(code) => code(field, &self.context(at), errors),
             Check::Key(format) => {
                 // Errors about keys name the map, errors about values the key.
@@ -230,6 +239,11 @@ impl Walk<'_> {
             }
             // An absent pointer has no value to check.
             _ if at.pointer && !field.is_given() => {}
+            Check::Distinct(key) => {
+                if let Some(id) = at.shape.element_struct() {
+                    distinct(field, key, id, self.types, errors);
+                }
+            }
             Check::MaxItems(limit) => return has_at_most(field, *limit, errors),
             value => check_value(value, field, errors),
         }
@@ -250,21 +264,62 @@ impl Walk<'_> {
         }
     }
 
-    fn fixed(&self, at: At<'_>, why: Option<&str>, errors: &mut FieldErrors) {
-        let Old::Known(old) = at.old else { return };
-        let both_empty = field::is_empty(old) && at.field.is_empty();
-        // A pointer to an empty struct is not the same as none.
-        let told_apart =
-            at.pointer && matches!(at.shape, Shape::Struct(_)) && old.is_some() != at.field.is_given();
-        let same = old == at.field.value || (both_empty && !told_apart);
+    /// The rows of the value's own type, or of each of its elements'.
+    fn inside(&self, at: At<'_>, errors: &mut FieldErrors) {
+        let empty = Map::new();
+        match at.shape {
+            Shape::Struct(id) => {
+                if let Some(rules) = self.table.types.get(id)
+                    && let Some(holder) = holder_of(&at, *id, &empty)
+                {
+                    self.structure(rules, holder, errors);
+                }
+            }
+            Shape::List(element) => {
+                for index in 0..at.field.items().len() {
+                    let field = at.field.index(index);
+                    self.inside(
+                        At { field, old: Old::Unknown, shape: element, pointer: false, ..at },
+                        errors,
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_changed(&self, at: At<'_>, why: Option<&str>, errors: &mut FieldErrors) {
         match why {
-            _ if same => {}
             Some(why) => errors.forbidden(at.field.path, why),
             None => {
                 let value = go_value::printed_field(at.field.value, at.shape, at.pointer, self.types);
                 let detail = format!("{value}: {}", checks::IMMUTABLE);
                 errors.push(at.field.path, Reason::Invalid, detail);
             }
+        }
+    }
+}
+
+/// Whether the value is what it was before, as far as that is known.
+fn is_same(at: At<'_>) -> bool {
+    let Old::Known(old) = at.old else { return true };
+    let both_empty = field::is_empty(old) && at.field.is_empty();
+    // A pointer to an empty struct is not the same as none.
+    let told_apart =
+        at.pointer && matches!(at.shape, Shape::Struct(_)) && old.is_some() != at.field.is_given();
+    old == at.field.value || (both_empty && !told_apart)
+}
+
+fn one_of_fields(holder: &Map<String, Value>, fields: &[&str], field: Field<'_>, errors: &mut FieldErrors) {
+    let is_given = |name: &&&str| holder.get(**name).is_some_and(|value| !value.is_null());
+    let given: Vec<&str> = fields.iter().filter(is_given).copied().collect();
+    let all = fields.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match given.len() {
+        0 => errors.invalid(field.path, "", &format!("must specify one of: {all}")),
+        1 => {}
+        _ => {
+            let given = format!("{{{}}}", given.join(", "));
+            errors.invalid(field.path, given, &format!("must specify exactly one of: {all}"));
         }
     }
 }
@@ -333,6 +388,17 @@ pub fn labels(field: Field<'_>, errors: &mut FieldErrors) {
     for (key, value) in field.entries() {
         checks::named(errors, field.path, key, ferry_api::names::qualified_name);
         checks::named(errors, field.path, value.as_str().unwrap_or(""), ferry_api::names::label_value);
+    }
+}
+
+/// Of elements with the same field each but the first is told as a whole.
+pub fn distinct(field: Field<'_>, key: &str, id: TypeId, types: &Types, errors: &mut FieldErrors) {
+    let mut seen: HashSet<&str> = HashSet::with_capacity(field.items().len());
+    for (index, item) in field.items().iter().enumerate() {
+        if !seen.insert(field::text(item, key)) {
+            let shown = item.as_object().map(|item| go_value::printed_versioned(item, id, types));
+            errors.push(field.path.index(index), Reason::Duplicate, shown.unwrap_or_default());
+        }
     }
 }
 

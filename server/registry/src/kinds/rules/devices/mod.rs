@@ -5,6 +5,7 @@ mod claim;
 mod claim_status;
 mod class;
 mod device;
+mod pool_status;
 mod slice;
 mod taint;
 
@@ -20,6 +21,7 @@ use crate::kinds::checks::Path;
 pub use claim::claim;
 pub use claim_status::claim_status;
 pub use class::{class_configs, device_selectors, extended_resource};
+pub use pool_status::pool_status;
 pub use slice::slice;
 pub use taint::{rule_taint, taint_selector};
 
