@@ -1,5 +1,7 @@
 //! What makes a pod of a StatefulSet the one it is: ordinal, name, claims.
 
+use std::ops::Range;
+
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
@@ -18,6 +20,13 @@ pub fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let name = pod.name_any();
     let number = name.strip_prefix(&set.name_any())?.strip_prefix('-')?;
     number.parse().ok().filter(|ordinal: &i32| *ordinal >= 0 && ordinal.to_string() == number)
+}
+
+/// Those of the pods that there are to be.
+pub fn ordinals(set: &StatefulSet) -> Range<i32> {
+    let spec = set.spec.as_ref();
+    let start = spec.and_then(|spec| spec.ordinals.as_ref()).and_then(|ordinals| ordinals.start).unwrap_or(0);
+    start..start.saturating_add(spec.and_then(|spec| spec.replicas).unwrap_or(1))
 }
 
 pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {

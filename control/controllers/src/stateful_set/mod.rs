@@ -1,30 +1,31 @@
 //! StatefulSet: pods that are told apart, each with its name and its storage.
 //!
-//! `plan` decides, `identity` says what pod and claims an ordinal has, this file acts.
+//! `plan` decides, `identity` says what pod and claims an ordinal has, `retention` who owns the claims; this file acts.
 
 mod identity;
 mod plan;
+mod retention;
 
 use std::sync::Arc;
 
 use ferry_client::informer::controller_uid;
 use ferry_client::{
-    Attempt, Client, ConsistencyStore, Error, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
-    error, undecoded,
+    Attempt, Client, ConsistencyStore, Error, Event, EventType, Index, Informer, NamespacedName, Outcome,
+    Recorder, error, undecoded,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::{Resource, ResourceExt};
 
 use crate::context::{Context, Running};
 use crate::history::{self, Applied, template_of};
-use crate::ownership::{self, claim_all};
+use crate::ownership::{self, claim_all, controller_of, controller_ref};
 use crate::pods::{by_controller, orphans_of, until_available};
 use identity::{claims, make_pod, ordinal, revision_of};
 use plan::{Action, plan};
+use retention::{Retention, goes_with_former_pod, new_owners};
 
 const CONTROLLER: &str = "statefulset-controller";
 const HASH: &str = "controller.kubernetes.io/hash";
@@ -42,16 +43,26 @@ struct Controller {
 pub fn start(context: &Context) -> Running {
     let builder = context.controller(CONTROLLER);
     let (sets, pods) = (builder.informer::<StatefulSet>(), builder.informer::<Pod>());
+    let claims = builder.informer::<PersistentVolumeClaim>();
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         sets: sets.clone(),
         pods: by_controller(&pods),
-        claims: builder.informer(),
+        claims: claims.clone(),
         revisions: builder.informer().index("controller", controller_uid),
         recorder: context.recorder(CONTROLLER),
         consistency: ConsistencyStore::default(),
     });
-    builder.of(&sets, controller).owns(&pods).run(Controller::reconcile)
+    let controller = builder.of(&sets, controller).owns(&pods);
+    controller.watches(&claims, |_, event| waiting_sets(event)).run(Controller::reconcile)
+}
+
+/// The set whose new pod waits for the end of a claim that went with the former one.
+fn waiting_sets(event: &Event<PersistentVolumeClaim>) -> Vec<NamespacedName> {
+    let claim = event.object();
+    let pod = controller_of(&**claim).filter(|owner| event.is_deleted() && owner.kind == Pod::kind(&()));
+    let set = pod.and_then(|pod| pod.name.rsplit_once('-')).map(|(set, _)| set);
+    set.map(|set| NamespacedName::new(claim.namespace().unwrap_or_default(), set)).into_iter().collect()
 }
 
 impl Controller {
@@ -84,6 +95,7 @@ impl Controller {
         });
         let current = current.unwrap_or_else(|| update.clone());
         let now = Timestamp::now();
+        self.keep_retention(&set, &pods).await?;
         let plan = plan(&set, &pods, &current.name_any(), &update.name_any(), now);
         let mut result = Ok(());
         for action in plan.actions {
@@ -140,10 +152,7 @@ impl Controller {
                 let template = from.and_then(template_of).unwrap_or_else(own);
                 self.create(set, key, &template, &revision, ordinal).await
             }
-            Action::Delete { pod, condemned } => {
-                if condemned {
-                    self.condemn_claims(set, &pod).await?;
-                }
+            Action::Delete(pod) => {
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
                 let only_this = Preconditions { uid: pod.uid(), resource_version: None };
                 let deleted = undecoded::delete(
@@ -172,7 +181,9 @@ impl Controller {
         let pod = make_pod(set, template, revision, ordinal);
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let create = async {
-            self.ensure_claims(set, ordinal).await?;
+            if !self.ensure_claims(set, ordinal).await? {
+                return Ok(());
+            }
             match api.create(&PostParams::default(), &pod).await {
                 Err(refused) if error::is_namespace_terminating(&refused) => Ok(()),
                 // The informer has not shown it yet, or someone took the name; it will tell.
@@ -186,15 +197,20 @@ impl Controller {
         span.in_scope(create).await
     }
 
-    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<(), Error> {
+    /// False where the pod has to wait: a claim is about to go with the former pod of its name, and its end wakes the set.
+    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<bool, Error> {
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
         for mut claim in claims(set, ordinal) {
-            if self.claims.get(&NamespacedName::of(&claim)).is_some() {
+            if let Some(known) = self.claims.get(&NamespacedName::of(&claim)) {
+                let pod = identity::pod_name(set, ordinal);
+                if goes_with_former_pod(&known, set, &pod) {
+                    return Ok(false);
+                }
                 continue;
             }
-            if retention(set).0 {
-                claim.metadata.owner_references = Some(vec![plain_owner::<StatefulSet>(set)]);
+            if Retention::of(set).with_set {
+                claim.metadata.owner_references = Some(vec![controller_ref(set)]);
             }
             match api.create(&PostParams::default(), &claim).await {
                 Err(refused) if error::is_already_exists(&refused) => {}
@@ -216,25 +232,33 @@ impl Controller {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Where scaling down deletes storage too, the claims follow their pod.
-    async fn condemn_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<(), Error> {
-        let Some(ordinal) = ordinal(set, pod).filter(|_| retention(set).1) else { return Ok(()) };
+    /// Hands claims to the set or to their pods, or takes them back, as the policy says.
+    async fn keep_retention(&self, set: &StatefulSet, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
-        for claim in claims(set, ordinal) {
-            let Some(known) = self.claims.get(&NamespacedName::of(&claim)) else { continue };
-            let owner = plain_owner::<Pod>(pod);
-            if known.owner_references().iter().any(|own| own.uid == owner.uid) {
-                continue;
+        for pod in pods {
+            let Some(ordinal) = ordinal(set, pod) else { continue };
+            for claim in claims(set, ordinal) {
+                let Some(known) = self.claims.get(&NamespacedName::of(&claim)) else { continue };
+                let Some(new) = new_owners(&known, set, pod) else { continue };
+                if new.is_in_conflict {
+                    let note = format!(
+                        "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a managing controller, the retention policy is ignored for this claim",
+                        known.name_any()
+                    );
+                    self.recorder.event(set, EventType::Warning, "ConflictingController", "Update", note);
+                }
+                let mut next = (*known).clone();
+                next.metadata.owner_references = Some(new.owners);
+                let replaced = api.replace(&next.name_any(), &PostParams::default(), &next).await;
+                error::ignore_not_found(replaced).attempting("change the owners of a claim")?;
             }
-            let mut next = (*known).clone();
-            next.metadata.owner_references.get_or_insert_default().push(owner);
-            api.replace(&next.name_any(), &PostParams::default(), &next)
-                .await
-                .attempting("hand claim to its pod")?;
         }
         Ok(())
     }
@@ -269,26 +293,5 @@ impl Controller {
             }
         }
         Ok(())
-    }
-}
-
-/// Are claims deleted with the set, and with a scale-down?
-fn retention(set: &StatefulSet) -> (bool, bool) {
-    let policy = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.persistent_volume_claim_retention_policy.clone())
-        .unwrap_or_default();
-    (policy.when_deleted.as_deref() == Some("Delete"), policy.when_scaled.as_deref() == Some("Delete"))
-}
-
-/// Owned, not controlled: the claim is collected with its owner and nobody adopts it.
-fn plain_owner<K: kube::Resource<DynamicType = ()>>(object: &K) -> OwnerReference {
-    OwnerReference {
-        api_version: K::api_version(&()).into(),
-        kind: K::kind(&()).into(),
-        name: object.meta().name.clone().unwrap_or_default(),
-        uid: object.meta().uid.clone().unwrap_or_default(),
-        ..Default::default()
     }
 }

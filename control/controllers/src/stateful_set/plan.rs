@@ -1,28 +1,22 @@
 //! What a StatefulSet does next: pods one after the other, each with its ordinal.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::identity::{ordinal, revision_of};
+use super::identity::{ordinal, ordinals, revision_of};
 use crate::deployment::share;
 use crate::pods::{counted, is_available, is_deleting, is_finished, is_ready, phase};
 
 /// A write, in the order they are to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    Create {
-        ordinal: i32,
-        revision: String,
-    },
-    /// `condemned`: it is not to come back.
-    Delete {
-        pod: Arc<Pod>,
-        condemned: bool,
-    },
+    Create { ordinal: i32, revision: String },
+    Delete(Arc<Pod>),
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +37,8 @@ struct Rollout<'a> {
     current: &'a str,
     update: &'a str,
     now: Timestamp,
-    first: i32,
-    replicas: i32,
+    /// The ordinals of the pods that there are to be.
+    wanted: Range<i32>,
     parallel: bool,
     pods: BTreeMap<i32, Arc<Pod>>,
 }
@@ -63,18 +57,14 @@ impl<'a> Rollout<'a> {
             current,
             update,
             now,
-            first: spec
-                .and_then(|spec| spec.ordinals.as_ref())
-                .and_then(|ordinals| ordinals.start)
-                .unwrap_or(0),
-            replicas: spec.and_then(|spec| spec.replicas).unwrap_or(1),
+            wanted: ordinals(set),
             parallel: spec.and_then(|spec| spec.pod_management_policy.as_deref()) == Some("Parallel"),
             pods: pods.iter().filter_map(|pod| Some((ordinal(set, pod)?, pod.clone()))).collect(),
         }
     }
 
-    fn wanted(&self) -> std::ops::Range<i32> {
-        self.first..self.first + self.replicas
+    fn replicas(&self) -> i32 {
+        self.wanted.end - self.wanted.start
     }
 
     fn is_healthy(&self, pod: &Pod) -> bool {
@@ -86,15 +76,15 @@ impl<'a> Rollout<'a> {
     fn partition(&self) -> i32 {
         let strategy = self.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-        self.first + rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
+        self.wanted.start + rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
     }
 
     fn revision_for(&self, ordinal: i32) -> String {
         let status = self.set.status.clone().unwrap_or_default();
         let rolls = self.rolls();
         // A pod that vanishes in the middle of an update comes back as what it was.
-        let not_yet =
-            ordinal < self.first + status.current_replicas.unwrap_or(0) && self.partition() == self.first;
+        let not_yet = ordinal < self.wanted.start + status.current_replicas.unwrap_or(0)
+            && self.partition() == self.wanted.start;
         let current = rolls && (ordinal < self.partition() || not_yet);
         if current { self.current.into() } else { self.update.into() }
     }
@@ -115,7 +105,7 @@ impl<'a> Rollout<'a> {
     /// Makes what is missing; true if the next phase may go on. In order, each pod waits for
     /// all before it.
     fn fill(&self, actions: &mut Vec<Action>) -> bool {
-        for ordinal in self.wanted() {
+        for ordinal in self.wanted.clone() {
             match self.pods.get(&ordinal) {
                 None => {
                     actions.push(Action::Create { ordinal, revision: self.revision_for(ordinal) });
@@ -124,7 +114,7 @@ impl<'a> Rollout<'a> {
                     }
                 }
                 Some(pod) if is_finished(pod) && !is_deleting(pod) => {
-                    actions.push(Action::Delete { pod: pod.clone(), condemned: false });
+                    actions.push(Action::Delete(pod.clone()));
                     if !self.parallel {
                         return false;
                     }
@@ -142,7 +132,7 @@ impl<'a> Rollout<'a> {
     /// Never came up, and the update has something else for it: waiting would wait for ever.
     fn is_stuck_on_old(&self, ordinal: i32, pod: &Pod) -> bool {
         let later_fine =
-            self.wanted().filter(|other| *other != ordinal).all(|other| self.pods.contains_key(&other));
+            self.wanted.clone().filter(|other| *other != ordinal).all(|other| self.pods.contains_key(&other));
         !is_deleting(pod) && later_fine && revision_of(pod) != self.update && ordinal >= self.partition()
     }
 
@@ -150,8 +140,8 @@ impl<'a> Rollout<'a> {
     /// only if all before it are well: whatever made several of them unwell is to be looked at first.
     fn condemn(&self, actions: &mut Vec<Action>) -> bool {
         let too_many: Vec<(&i32, &Arc<Pod>)> =
-            self.pods.iter().rev().filter(|(ordinal, _)| !self.wanted().contains(ordinal)).collect();
-        let kept = self.pods.range(self.wanted());
+            self.pods.iter().rev().filter(|(ordinal, _)| !self.wanted.contains(ordinal)).collect();
+        let kept = self.pods.range(self.wanted.clone());
         let mut in_order = kept.chain(too_many.iter().rev().copied());
         let first_unwell = in_order.find(|(_, pod)| !self.is_healthy(pod)).map(|(ordinal, _)| *ordinal);
         for (ordinal, pod) in &too_many {
@@ -164,7 +154,7 @@ impl<'a> Rollout<'a> {
             if !self.parallel && !is_ready(pod) && first_unwell != Some(**ordinal) {
                 return false;
             }
-            actions.push(Action::Delete { pod: (*pod).clone(), condemned: true });
+            actions.push(Action::Delete((*pod).clone()));
             if !self.parallel {
                 return false;
             }
@@ -177,16 +167,16 @@ impl<'a> Rollout<'a> {
         let strategy = self.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let allowed = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        let allowed = allowed.map_or(1, |value| share(Some(value), self.replicas, true)).max(1);
+        let allowed = allowed.map_or(1, |value| share(Some(value), self.replicas(), true)).max(1);
         let mut missing = 0;
-        for ordinal in self.wanted().rev().filter(|ordinal| *ordinal >= self.partition()) {
+        for ordinal in self.wanted.clone().rev().filter(|ordinal| *ordinal >= self.partition()) {
             let Some(pod) = self.pods.get(&ordinal) else {
                 missing += 1;
                 continue;
             };
             let old = revision_of(pod) != self.update;
             if old && !is_deleting(pod) && (missing < allowed || !self.is_healthy(pod)) {
-                actions.push(Action::Delete { pod: pod.clone(), condemned: false });
+                actions.push(Action::Delete(pod.clone()));
                 missing += 1;
             } else if !self.is_healthy(pod) {
                 missing += 1;
@@ -209,9 +199,9 @@ impl<'a> Rollout<'a> {
         let ready_count = count(&ready);
         // The update is complete: what was new is current.
         if self.rolls()
-            && updated == self.replicas
-            && ready_count == self.replicas
-            && self.pods.len() as i32 == self.replicas
+            && updated == self.replicas()
+            && ready_count == self.replicas()
+            && self.pods.len() as i32 == self.replicas()
         {
             current_revision = self.update.to_owned();
             current = updated;
@@ -263,9 +253,7 @@ mod tests {
     fn told(plan: &Plan) -> Vec<String> {
         let tell = |action: &Action| match action {
             Action::Create { ordinal, revision } => format!("create {ordinal} {revision}"),
-            Action::Delete { pod, condemned } => {
-                format!("{} {}", if *condemned { "condemn" } else { "delete" }, pod.name_any())
-            }
+            Action::Delete(pod) => format!("delete {}", pod.name_any()),
         };
         plan.actions.iter().map(tell).collect()
     }
@@ -286,8 +274,8 @@ mod tests {
     #[test]
     fn pods_go_from_the_top() {
         let all: Vec<Arc<Pod>> = (0..4).map(|ordinal| member(ordinal, "v2", true)).collect();
-        check(&set(2, "OrderedReady", None), &all, &["condemn web-3"]);
-        check(&set(2, "Parallel", None), &all, &["condemn web-3", "condemn web-2"]);
+        check(&set(2, "OrderedReady", None), &all, &["delete web-3"]);
+        check(&set(2, "Parallel", None), &all, &["delete web-3", "delete web-2"]);
         let mut leaving = all.clone();
         leaving[3] = Arc::new(deleting((*all[3]).clone()));
         check(&set(2, "OrderedReady", None), &leaving, &[]);
@@ -297,9 +285,9 @@ mod tests {
     fn going_down_halts_while_several_are_unwell() {
         let unwell: Vec<Arc<Pod>> = (0..3).map(|ordinal| member(ordinal, "v2", false)).collect();
         check(&set(0, "OrderedReady", None), &unwell, &[]);
-        check(&set(0, "Parallel", None), &unwell, &["condemn web-2", "condemn web-1", "condemn web-0"]);
+        check(&set(0, "Parallel", None), &unwell, &["delete web-2", "delete web-1", "delete web-0"]);
         let [well, other] = [member(0, "v2", true), member(1, "v2", true)];
-        check(&set(0, "OrderedReady", None), &[well.clone(), other, unwell[2].clone()], &["condemn web-2"]);
+        check(&set(0, "OrderedReady", None), &[well.clone(), other, unwell[2].clone()], &["delete web-2"]);
         check(&set(0, "OrderedReady", None), &[well, unwell[1].clone(), unwell[2].clone()], &[]);
     }
 
@@ -334,7 +322,7 @@ mod tests {
     fn ordinals_may_start_elsewhere() {
         let mut shifted = set(2, "Parallel", None);
         shifted.spec.as_mut().unwrap().ordinals = Some(StatefulSetOrdinals { start: Some(5) });
-        check(&shifted, &[member(0, "v2", true)], &["create 5 v2", "create 6 v2", "condemn web-0"]);
+        check(&shifted, &[member(0, "v2", true)], &["create 5 v2", "create 6 v2", "delete web-0"]);
     }
 
     #[test]
