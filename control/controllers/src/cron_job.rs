@@ -53,9 +53,10 @@ struct Plan {
     again: Option<Duration>,
 }
 
-fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
+/// `missing` are those in the status' list that there no longer are; what the informer has not shown is not missing yet.
+fn plan(cron: &CronJob, jobs: &[Arc<Job>], missing: &[ObjectReference], now: Timestamp) -> Plan {
     let mut plan = Plan { status: cron.status.clone().unwrap_or_default(), ..Default::default() };
-    follow_jobs(jobs, &mut plan);
+    follow_jobs(jobs, missing, &mut plan);
     prune_history(cron, jobs, &mut plan);
     let spec = &cron.spec;
     if cron.metadata.deletion_timestamp.is_some() || spec.suspend == Some(true) {
@@ -101,7 +102,7 @@ fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
 }
 
 /// Which Jobs run, and when one last succeeded.
-fn follow_jobs(jobs: &[Arc<Job>], plan: &mut Plan) {
+fn follow_jobs(jobs: &[Arc<Job>], missing: &[ObjectReference], plan: &mut Plan) {
     let active = plan.status.active.take().unwrap_or_default();
     for job in jobs {
         let listed = active.iter().any(|reference| reference.uid == job.metadata.uid);
@@ -122,10 +123,15 @@ fn follow_jobs(jobs: &[Arc<Job>], plan: &mut Plan) {
             plan.status.last_successful_time = plan.status.last_successful_time.take().max(completed);
         }
     }
-    let running = active
-        .into_iter()
-        .filter(|reference| jobs.iter().any(|job| job.metadata.uid == reference.uid && ended(job).is_none()));
-    let running: Vec<ObjectReference> = running.collect();
+    for job in missing {
+        let note = format!("Active job went missing: {}", job.name.as_deref().unwrap_or_default());
+        plan.events.push((EventType::Normal, "MissingJob", note));
+    }
+    let is_over = |reference: &ObjectReference| {
+        let job = jobs.iter().find(|job| job.metadata.uid == reference.uid);
+        missing.contains(reference) || job.is_some_and(|job| ended(job).is_some())
+    };
+    let running: Vec<ObjectReference> = active.into_iter().filter(|reference| !is_over(reference)).collect();
     plan.status.active = (!running.is_empty()).then_some(running);
 }
 
@@ -270,11 +276,12 @@ impl Controller {
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(cron) = self.crons.get(&key) else { return Ok(Outcome::Done) };
         let jobs = self.jobs.get(&cron.uid().unwrap_or_default());
-        let mut plan = plan(&cron, &jobs, Timestamp::now());
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let missing = missing(&api, &cron, &jobs).await?;
+        let mut plan = plan(&cron, &jobs, &missing, Timestamp::now());
         for (kind, reason, note) in plan.events.drain(..) {
             self.recorder.event(&*cron, kind, reason, "Schedule", note);
         }
-        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         for job in &plan.delete {
             let only_this = Preconditions { uid: job.uid(), resource_version: None };
             let deleted = undecoded::delete(
@@ -336,6 +343,21 @@ impl Controller {
     }
 }
 
+/// The listed Jobs that are gone. The server is asked: the informer may not have shown a new one yet.
+async fn missing(api: &Api<Job>, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<Vec<ObjectReference>, Error> {
+    let mut missing = Vec::new();
+    for reference in cron.status.iter().flat_map(|status| status.active.iter().flatten()) {
+        if jobs.iter().any(|job| job.metadata.uid == reference.uid) {
+            continue;
+        }
+        let job = api.get_metadata_opt(reference.name.as_deref().unwrap_or_default()).await;
+        if job.attempting("get active job")?.is_none_or(|job| job.metadata.uid != reference.uid) {
+            missing.push(reference.clone());
+        }
+    }
+    Ok(missing)
+}
+
 fn reference(job: &Job) -> ObjectReference {
     ferry_client::events::reference(job)
 }
@@ -361,6 +383,10 @@ mod tests {
         job.status.get_or_insert_default().conditions = how
             .map(|how| vec![JobCondition { type_: how.into(), status: "True".into(), ..Default::default() }]);
         Arc::new(job)
+    }
+
+    fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
+        super::plan(cron, jobs, &[], now)
     }
 
     fn reasons(plan: &Plan) -> Vec<&str> {
@@ -456,10 +482,16 @@ mod tests {
     #[test]
     fn active_jobs_leave_the_list_when_they_end_or_vanish() {
         let mut cron = cron("Allow", None);
-        let listed = |name: &str| ObjectReference { uid: Some(format!("uid-{name}")), ..Default::default() };
+        let listed = |name: &str| ObjectReference {
+            name: Some(name.into()),
+            uid: Some(format!("uid-{name}")),
+            ..Default::default()
+        };
         cron.status.get_or_insert_default().active =
-            Some(vec![listed("runs"), listed("ended"), listed("gone")]);
-        let plan = plan(&cron, &[job("runs", None), job("ended", Some("Complete"))], at(10));
-        assert_eq!(plan.status.active.unwrap(), [listed("runs")]);
+            Some(["runs", "ended", "gone", "unseen"].map(listed).into());
+        let jobs = [job("runs", None), job("ended", Some("Complete"))];
+        let plan = super::plan(&cron, &jobs, &[listed("gone")], at(10));
+        assert_eq!(plan.status.active.as_deref(), Some(&["runs", "unseen"].map(listed)[..]));
+        assert_eq!(reasons(&plan), ["SawCompletedJob", "MissingJob"]);
     }
 }
