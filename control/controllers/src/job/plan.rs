@@ -479,16 +479,14 @@ impl<'a> Decision<'a> {
     }
 
     fn into_plan(mut self) -> Plan {
-        let count =
-            |wanted: &dyn Fn(&Pod) -> bool| Some(self.pods.iter().filter(|pod| wanted(pod)).count() as i32);
-        let ready = count(&|pod| is_active(pod) && is_ready(pod));
-        let terminating = count(&is_terminating);
+        // What is deleted now counts as terminating already: the API server refuses more ready pods than active ones.
         let going: BTreeSet<Option<String>> = self.plan.delete.iter().map(|pod| pod.uid()).collect();
-        let active =
-            self.pods.iter().filter(|pod| is_active(pod) && !going.contains(&pod.uid())).count() as i32;
-        self.status.active = counted(active + self.plan.create.len() as i32);
-        self.status.ready = ready;
-        self.status.terminating = terminating;
+        let is_going = |pod: &Pod| going.contains(&pod.uid());
+        let count = |wanted: &dyn Fn(&Pod) -> bool| self.pods.iter().filter(|pod| wanted(pod)).count() as i32;
+        let stays = |pod: &Pod| is_active(pod) && !is_going(pod);
+        self.status.active = counted(count(&stays) + self.plan.create.len() as i32);
+        self.status.ready = Some(count(&|pod| stays(pod) && is_ready(pod)));
+        self.status.terminating = Some(count(&|pod| is_terminating(pod) || is_going(pod)));
         if is_indexed(self.job) {
             self.status.succeeded = counted(self.succeeded_indexes.len() as i32);
             self.status.completed_indexes =

@@ -40,6 +40,8 @@ impl World {
     fn step(&mut self) -> Plan {
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
         let plan = plan(&self.job, &pods, self.failures, true, at(self.clock));
+        // As the API server judges it.
+        assert!(plan.status.ready.unwrap_or(0) <= plan.status.active.unwrap_or(0), "{:?}", plan.status);
         self.job.status = Some(plan.status.clone());
         self.failures = plan.failures;
         for released in &plan.release {
@@ -50,7 +52,10 @@ impl World {
         let going: Vec<Option<String>> = plan.delete.iter().map(|pod| pod.uid()).collect();
         self.pods.retain(|pod| !going.contains(&pod.uid()));
         for wanted in &plan.create {
-            let mut made = tracked(&format!("pod-{}", self.made), "Running", wanted.map(|(index, _)| index));
+            let name = format!("pod-{}", self.made);
+            let mut made = tracked(&name, "Running", wanted.map(|(index, _)| index));
+            made.status.get_or_insert_default().conditions =
+                pod(&name, "", "", Some(0)).status.unwrap().conditions;
             if let Some((_, failures)) = wanted {
                 made.annotations_mut().insert(INDEX_FAILURES.into(), failures.to_string());
             }
