@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use ferry_client::informer::Object;
-use ferry_client::{Attempt, Client, Error, error};
+use ferry_client::{Attempt, Client, Error, Event, Informer, NamespacedName, error};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
@@ -40,6 +40,23 @@ pub fn selector(selector: &LabelSelector) -> Option<Selector> {
 
 pub fn selects<K: Resource>(selector: &Selector, object: &K) -> bool {
     selector.matches(object.meta().labels.as_ref().unwrap_or(&Default::default()))
+}
+
+/// The owners that may want an object which nobody controls: once it is there, has other labels, or was let go.
+pub fn adopters<O: Namespaced, K: Namespaced>(
+    owners: &Informer<O>,
+    selector: impl Fn(&O) -> Option<Selector>,
+    event: &Event<K>,
+) -> Vec<NamespacedName> {
+    let object = &**event.object();
+    let is_orphan = !event.is_deleted() && controller_of(object).is_none();
+    let is_new = |old: &K| old.meta().labels != object.meta().labels || controller_of(old).is_some();
+    if !is_orphan || !event.old().is_none_or(|old| is_new(old)) {
+        return Vec::new();
+    }
+    let mut owners = owners.list_namespace(&event.key().namespace);
+    owners.retain(|owner| selector(owner).is_some_and(|selector| selects(&selector, object)));
+    owners.iter().map(|owner| NamespacedName::of(&**owner)).collect()
 }
 
 /// What an owner does about an object.

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::context::{Context, Running};
 use crate::owned_pods::OwnedPods;
-use crate::ownership::{self, Namespaced, claim_all, controller_of, controller_ref, selects};
+use crate::ownership::{self, Namespaced, claim_all, controller_of, controller_ref};
 use crate::pods::{self, by_controller, from_template, is_active, is_available, is_ready, orphans_of};
 
 pub fn start_replica_set(context: &Context) -> Running {
@@ -170,19 +170,7 @@ fn start<R: Replicated>(context: &Context) -> Running {
 impl<R: Replicated> Controller<R> {
     fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
         let mut keys = self.owned.observe::<R>(event);
-        let pod = event.object();
-        if controller_of(&**pod).is_some() || event.is_deleted() {
-            return keys;
-        }
-        // An orphan: whoever fits may want it.
-        let is_new = event
-            .old()
-            .is_none_or(|old| old.metadata.labels != pod.metadata.labels || controller_of(&**old).is_some());
-        if is_new {
-            let mut sets = self.sets.list_namespace(&event.key().namespace);
-            sets.retain(|set| set.selector().is_some_and(|selector| selects(&selector, &**pod)));
-            keys.extend(sets.iter().map(|set| NamespacedName::of(&**set)));
-        }
+        keys.extend(ownership::adopters(&self.sets, R::selector, event));
         keys
     }
 

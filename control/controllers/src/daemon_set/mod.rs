@@ -54,12 +54,19 @@ pub fn start(context: &Context) -> Running {
     });
     builder
         .of(&sets, controller)
-        .watches(&pods, |it, event| it.owned.observe::<DaemonSet>(event))
+        .watches(&pods, Controller::pod_changed)
         .watches(&nodes, Controller::node_changed)
         .run(Controller::reconcile)
 }
 
 impl Controller {
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
+        let selector = |set: &DaemonSet| ownership::selector(&set.spec.as_ref()?.selector);
+        let mut keys = self.owned.observe::<DaemonSet>(event);
+        keys.extend(ownership::adopters(&self.sets, selector, event));
+        keys
+    }
+
     fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
         // Heartbeats change a node all the time; where a pod may be, they do not.
         let place = |node: &Node| {

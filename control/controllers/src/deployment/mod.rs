@@ -22,7 +22,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 
 use crate::context::{Context, Running};
-use crate::ownership::{self, claim_all, controller_of, is_controlled_by, selects};
+use crate::ownership::{self, claim_all, controller_of, is_controlled_by};
 use crate::pods::{by_controller, is_finished, orphans_of};
 use plan::{Action, Plan, plan};
 pub use sets::share;
@@ -66,19 +66,12 @@ pub fn start(context: &Context) -> Running {
 
 impl Controller {
     fn set_changed(&self, event: &Event<ReplicaSet>) -> Vec<NamespacedName> {
-        let set = event.object();
         if event.is_deleted() {
             self.set_consistency.forget(&event.key());
         }
         let mut keys = owners::<Deployment, _>(event);
-        if controller_of(&**set).is_none() && !event.is_deleted() {
-            let mut deployments = self.deployments.list_namespace(&event.key().namespace);
-            deployments.retain(|deployment| {
-                let selector = deployment.spec.as_ref().and_then(|spec| ownership::selector(&spec.selector));
-                selector.is_some_and(|selector| selects(&selector, &**set))
-            });
-            keys.extend(deployments.iter().map(|deployment| NamespacedName::of(&**deployment)));
-        }
+        let selector = |deployment: &Deployment| ownership::selector(&deployment.spec.as_ref()?.selector);
+        keys.extend(ownership::adopters(&self.deployments, selector, event));
         keys
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use ferry_client::controller::owner;
 use ferry_client::{
-    Attempt, Client, ConsistencyStore, Error, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
-    error,
+    Attempt, Client, ConsistencyStore, Error, Event, EventType, Index, Informer, NamespacedName, Outcome,
+    Recorder, error,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -56,13 +56,17 @@ pub fn start(context: &Context) -> Running {
         recorder: context.recorder(CONTROLLER),
         consistency: ConsistencyStore::default(),
     });
-    builder
-        .of(&jobs, controller)
-        .watches(&pods, |jobs, event| jobs.owned.observe::<Job>(event))
-        .run(Controller::reconcile)
+    builder.of(&jobs, controller).watches(&pods, Controller::pod_changed).run(Controller::reconcile)
 }
 
 impl Controller {
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
+        let selector = |job: &Job| ownership::selector(job.spec.as_ref()?.selector.as_ref()?);
+        let mut keys = self.owned.observe::<Job>(event);
+        keys.extend(ownership::adopters(&self.jobs, selector, event));
+        keys
+    }
+
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(job) = self.jobs.get(&key) else {
             self.consistency.forget(&key);

@@ -8,6 +8,7 @@ mod retention;
 
 use std::sync::Arc;
 
+use ferry_client::controller::owners;
 use ferry_client::informer::controller_uid;
 use ferry_client::{
     Attempt, Client, ConsistencyStore, Error, Event, EventType, Index, Informer, NamespacedName, Outcome,
@@ -53,7 +54,7 @@ pub fn start(context: &Context) -> Running {
         recorder: context.recorder(CONTROLLER),
         consistency: ConsistencyStore::default(),
     });
-    let controller = builder.of(&sets, controller).owns(&pods);
+    let controller = builder.of(&sets, controller).watches(&pods, Controller::pod_changed);
     controller.watches(&claims, |_, event| waiting_sets(event)).run(Controller::reconcile)
 }
 
@@ -66,6 +67,13 @@ fn waiting_sets(event: &Event<PersistentVolumeClaim>) -> Vec<NamespacedName> {
 }
 
 impl Controller {
+    fn pod_changed(&self, event: &Event<Pod>) -> Vec<NamespacedName> {
+        let selector = |set: &StatefulSet| ownership::selector(&set.spec.as_ref()?.selector);
+        let mut keys = owners::<StatefulSet, _>(event);
+        keys.extend(ownership::adopters(&self.sets, selector, event));
+        keys
+    }
+
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(set) = self.sets.get(&key) else {
             self.consistency.forget(&key);
