@@ -108,14 +108,22 @@ async fn only_administrators_read_and_components_hand_in() {
     }
 }
 
+/// A span with an id that this process has not given away: of two records with one id its own is told.
+fn of_another_process(name: &'static str) -> Vec<Record> {
+    let span = ferry_trace::span(name);
+    let trace = span.context().trace;
+    drop(span);
+    let mut records = ferry_trace::ring().trace(trace);
+    records[0].span = ferry_trace::span("test.id").context().span;
+    records
+}
+
 #[tokio::test]
 async fn what_is_handed_in_is_marked_and_bounded() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let span = ferry_trace::span("test.sent");
-    let trace = span.context().trace;
-    drop(span);
-    let mut sent = ferry_trace::ring().trace(trace);
+    let mut sent = of_another_process("test.sent");
+    let trace = sent[0].trace;
     sent[0].committed = Some(1);
     let taken = server.post(TRACE, &json!(sent)).await.expect(200);
     assert_eq!(taken["taken"], 1);
@@ -133,12 +141,7 @@ async fn what_is_handed_in_is_marked_and_bounded() {
 async fn only_a_server_hands_over_what_it_keeps() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let mut own = {
-        let span = ferry_trace::span("test.told");
-        let trace = span.context().trace;
-        drop(span);
-        ferry_trace::ring().trace(trace)
-    };
+    let mut own = of_another_process("test.told");
     own[0].committed = Some(77);
     let packet = ferry_trace::packet::pack(&own).expect("packed");
     let path = format!("{TRACE}?server=192.0.2.7:6443");

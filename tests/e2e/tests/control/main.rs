@@ -7,6 +7,7 @@ mod faults;
 mod hollow;
 mod jobs;
 mod kubectl;
+mod owners;
 mod processes;
 mod service_ranges;
 mod signing;
