@@ -12,9 +12,11 @@
 
 mod guard;
 mod listener;
+mod log_check;
 mod pages;
 pub mod unauthenticated_connections;
 
 pub use guard::{Access, Guard, User, verb};
 pub use listener::{Body, Certificate, ClientCa, Error, Listener, Tls, respond, serve, text};
+pub use log_check::log_is_written;
 pub use pages::{AlwaysAllowed, Check, Extra, Pages, health, one_check, slis_page};

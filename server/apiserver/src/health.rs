@@ -54,13 +54,19 @@ const STARTED: Test = Test::State(|health| health.started.load(Ordering::Acquire
 /// fill of the caches, or the default objects.
 const CHECKS: &[Check] = &[
     check("ping", Test::State(|_| true)),
+    check("log", Test::State(|_| ferry_serving::log_is_written().is_ok())),
     check("etcd", Test::Store),
     readiness("etcd-readiness", Test::Store),
     readiness("informer-sync", CACHES),
+    check("poststarthook/start-apiserver-admission-initializer", CACHES),
     check("poststarthook/generic-apiserver-start-informers", CACHES),
     check("poststarthook/start-apiextensions-informers", CACHES),
+    check("poststarthook/start-apiextensions-controllers", STARTED),
     check("poststarthook/crd-informer-synced", CACHES),
     check("poststarthook/start-system-namespaces-controller", STARTED),
+    check("poststarthook/start-cluster-authentication-info-controller", STARTED),
+    check("poststarthook/start-legacy-token-tracking-controller", STARTED),
+    check("poststarthook/start-service-ip-repair-controllers", STARTED),
     check("poststarthook/storage-readiness", CACHES),
     check("poststarthook/rbac/bootstrap-roles", STARTED),
     check("poststarthook/scheduling/bootstrap-system-priority-classes", STARTED),
@@ -68,8 +74,12 @@ const CHECKS: &[Check] = &[
     check("poststarthook/bootstrap-controller", STARTED),
     check("poststarthook/start-kubernetes-service-cidr-controller", STARTED),
     check("poststarthook/start-kube-aggregator-informers", CACHES),
+    check("poststarthook/apiservice-status-local-available-controller", STARTED),
+    check("poststarthook/apiservice-status-remote-available-controller", STARTED),
+    check("poststarthook/apiservice-registration-controller", STARTED),
     check("poststarthook/kube-apiserver-autoregistration", STARTED),
     check("autoregister-completion", STARTED),
+    check("poststarthook/apiservice-openapi-controller", STARTED),
     readiness("shutdown", Test::State(|health| !health.stopping.is_cancelled())),
 ];
 
