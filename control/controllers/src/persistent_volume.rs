@@ -7,7 +7,9 @@ use ferry_api::quantity::Quantity;
 use ferry_client::{
     Attempt, Client, Error, Event, EventType, Informer, NamespacedName, Outcome, Recorder, error, events,
 };
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{
+    ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
@@ -54,6 +56,24 @@ fn bond(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Bond {
         uid if uid == claim.metadata.uid.as_deref() => Bond::Ours,
         _ => Bond::Others,
     }
+}
+
+/// What a claim says of itself once it is bound.
+fn bound_status(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> PersistentVolumeClaimStatus {
+    let mut status = claim.status.clone().unwrap_or_default();
+    let volume = volume.spec.as_ref();
+    if status.phase.as_deref() != Some("Bound") {
+        // From then on it is for whoever modifies the volume.
+        status.current_volume_attributes_class_name =
+            volume.and_then(|spec| spec.volume_attributes_class_name.clone());
+    }
+    status.phase = Some("Bound".into());
+    status.access_modes = volume.and_then(|spec| spec.access_modes.clone());
+    // A resize in progress keeps its own account of the capacity.
+    if status.capacity.is_none() {
+        status.capacity = volume.and_then(|spec| spec.capacity.clone());
+    }
+    status
 }
 
 pub(crate) fn capacity(volume: &PersistentVolume) -> Quantity {
@@ -362,13 +382,7 @@ impl Controller {
         volume: &PersistentVolume,
     ) -> Result<(), Error> {
         let mut next = claim.clone();
-        let status = next.status.get_or_insert_default();
-        status.phase = Some("Bound".into());
-        status.access_modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.clone());
-        // A resize in progress keeps its own account of the capacity.
-        if status.capacity.is_none() {
-            status.capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.clone());
-        }
+        next.status = Some(bound_status(claim, volume));
         self.write_claim_status(claim, next).await
     }
 
@@ -530,5 +544,19 @@ mod tests {
         assert_eq!(volume_phase(&referring(&free, Some("uid-data")), Some(&bound)), "Bound");
         assert_eq!(volume_phase(&referring(&free, Some("uid-data")), None), "Released");
         assert_eq!(volume_phase(&referring(&free, Some("uid-older")), Some(&bound)), "Released");
+    }
+
+    #[test]
+    fn a_claim_has_the_attributes_class_of_its_volume_from_its_binding() {
+        let (mut claim, mut volume) = (claim("1Gi", "fast"), (*volume("v", "2Gi", "fast")).clone());
+        volume.spec.as_mut().unwrap().volume_attributes_class_name = Some("gold".into());
+        claim.status = Some(bound_status(&claim, &volume));
+        let class = |claim: &PersistentVolumeClaim| {
+            claim.status.as_ref().and_then(|status| status.current_volume_attributes_class_name.clone())
+        };
+        assert_eq!(class(&claim).as_deref(), Some("gold"));
+        claim.status.as_mut().unwrap().current_volume_attributes_class_name = Some("silver".into());
+        claim.status = Some(bound_status(&claim, &volume));
+        assert_eq!(class(&claim).as_deref(), Some("silver"), "what a driver has done since stays");
     }
 }
