@@ -327,6 +327,16 @@ mod tests {
     }
 
     #[test]
+    fn a_label_that_the_service_loses_leaves_its_slices_too() {
+        let mut labelled = service();
+        labelled.labels_mut().insert("service.kubernetes.io/service-proxy-name".into(), "other".into());
+        let slices = after(run(&labelled, &pods(1), &[]), vec![]);
+        let slices = after(run(&service(), &pods(1), &slices), slices);
+        assert_eq!(slices[0].labels(), &labels(&service()));
+        assert_eq!(run(&service(), &pods(1), &slices), Plan::default());
+    }
+
+    #[test]
     fn a_service_without_pods_has_one_empty_slice() {
         let slices = after(run(&service(), &[], &[]), vec![]);
         assert_eq!(sizes(&slices), [0]);

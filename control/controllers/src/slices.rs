@@ -132,10 +132,8 @@ impl Draft {
         let mut next = slice.clone();
         // The server may give back an empty list as none.
         next.endpoints = slice.endpoints.as_ref().map(|_| endpoints.clone());
-        // Labels of others stay; ours win.
-        let merged: BTreeMap<String, String> =
-            slice.labels().clone().into_iter().chain(labels.clone()).collect();
-        next.metadata.labels = Some(merged);
+        // Those alone, as upstream: a label that the service no longer has (`service-proxy-name`) would stay in force.
+        next.metadata.labels = Some(labels.clone());
         let changed = next != *slice;
         Draft { slice: next, endpoints, existing: true, changed }
     }
