@@ -272,7 +272,8 @@ pub async fn start(config: Config, store: Arc<dyn Store>) -> Result<Running, Sta
     let completed = async {
         match is_founded {
             true => defaults.in_force(&addresses).await,
-            false => defaults.write(&addresses).await,
+            // In a box: it holds requests, and whoever starts a server would carry them on the stack through all calls.
+            false => Box::pin(defaults.write(&addresses)).await,
         }
     };
     tokio::join!(registering, completed).1?;

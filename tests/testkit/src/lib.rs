@@ -64,7 +64,7 @@ impl TestServer {
             ..Config::new(directory.path())
         };
         change(&mut config);
-        let running = start(config, store).await.expect("the server starts");
+        let running = Box::pin(start(config, store)).await.expect("the server starts");
         until_settled(&running).await;
         TestServer { running: Some(running), directory }
     }
