@@ -1,6 +1,8 @@
 //! ValidatingAdmissionPolicies are checked against the kinds they are about, and told what could never work there: a
 //! warning in their status. It changes nothing about what they do.
 
+mod served_kinds;
+
 use std::collections::BTreeSet;
 
 use ferry_api::{GroupVersionKind, Schema, kinds};
@@ -21,14 +23,17 @@ const MANAGER: &str = "validatingadmissionpolicy-status";
 /// A rule may name many kinds; the first of them say enough.
 const MOST_KINDS: usize = 10;
 
-/// What is to be said of the policy's expressions; `None` when it was said of this generation already.
-fn plan(policy: &ValidatingAdmissionPolicy) -> Option<Vec<ExpressionWarning>> {
+/// Whether this generation of the policy was checked.
+fn is_checked(policy: &ValidatingAdmissionPolicy) -> bool {
     let observed = policy.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
-    if policy.metadata.generation.unwrap_or(0) <= observed {
-        return None;
-    }
-    let spec = policy.spec.clone().unwrap_or_default();
-    let kinds = kinds_of(&spec);
+    policy.metadata.generation.unwrap_or(0) <= observed
+}
+
+/// What is to be said of the policy's expressions, about objects of these kinds.
+fn plan(
+    spec: &ValidatingAdmissionPolicySpec,
+    kinds: &[(GroupVersionKind, Schema)],
+) -> Vec<ExpressionWarning> {
     let mut warnings = Vec::new();
     for (index, validation) in spec.validations.iter().flatten().enumerate() {
         let message = validation.message_expression.as_deref().filter(|source| !source.is_empty());
@@ -36,26 +41,32 @@ fn plan(policy: &ValidatingAdmissionPolicy) -> Option<Vec<ExpressionWarning>> {
             [("expression", Some(validation.expression.as_str())), ("messageExpression", message)]
         {
             let Some(source) = source else { continue };
-            let said: Vec<String> = kinds.iter().filter_map(|kind| issue(&spec, kind, source)).collect();
+            let said: Vec<String> =
+                kinds.iter().filter_map(|(kind, schema)| issue(spec, kind, schema, source)).collect();
             if !said.is_empty() {
                 let field_ref = format!("spec.validations[{index}].{field}");
                 warnings.push(ExpressionWarning { field_ref, warning: said.join("\n") });
             }
         }
     }
-    Some(warnings)
+    warnings
 }
 
 /// What the compiler has to say of an expression about objects of this kind.
-fn issue(spec: &ValidatingAdmissionPolicySpec, kind: &GroupVersionKind, source: &str) -> Option<String> {
-    let why = environment(spec, kind)?.compile(source, &[]).err()?;
+fn issue(
+    spec: &ValidatingAdmissionPolicySpec,
+    kind: &GroupVersionKind,
+    schema: &Schema,
+    source: &str,
+) -> Option<String> {
+    let why = environment(spec, schema).compile(source, &[]).err()?;
     let api_version = kind.api_version();
     Some(format!("{api_version}, Kind={}: {why}\n", kind.kind))
 }
 
-/// The policy's environment, with the object's fields known. `None` for kinds without rows.
-fn environment(spec: &ValidatingAdmissionPolicySpec, kind: &GroupVersionKind) -> Option<Environment> {
-    let object = ferry_cel::schema::type_of(&Schema::builtin(kind)?);
+/// The policy's environment, with the object's fields known.
+fn environment(spec: &ValidatingAdmissionPolicySpec, schema: &Schema) -> Environment {
+    let object = ferry_cel::schema::type_of(schema);
     let mut environment = ferry_cel::admission::environment(spec.param_kind.is_some(), true)
         .with("object", object.clone())
         .with("oldObject", object);
@@ -71,26 +82,46 @@ fn environment(spec: &ValidatingAdmissionPolicySpec, kind: &GroupVersionKind) ->
         let kind = compiled.map_or(Type::Dyn, |program| program.result().clone());
         environment = environment.with(&format!("variables.{}", variable.name), kind);
     }
-    Some(environment)
+    environment
 }
 
-/// The kinds that the policy's rules name one by one, in order; a rule with a star says nothing about types.
-fn kinds_of(spec: &ValidatingAdmissionPolicySpec) -> Vec<GroupVersionKind> {
+/// What a rule is about, where it says it without a star.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Resource {
+    group: String,
+    version: String,
+    plural: String,
+}
+
+/// The resources that the policy's rules name one by one, in order; a rule with a star says nothing about types.
+fn resources_of(spec: &ValidatingAdmissionPolicySpec) -> BTreeSet<Resource> {
     let constraints = spec.match_constraints.as_ref();
     let rules = constraints.and_then(|constraints| constraints.resource_rules.as_ref()).into_iter().flatten();
     let mut found = BTreeSet::new();
     for rule in rules.filter(|rule| is_exact(rule)) {
-        let names =
-            |list: &Option<Vec<String>>, wanted: &str| list.iter().flatten().any(|name| name == wanted);
-        let rows = kinds::builtin().iter().filter(|row| {
-            names(&rule.api_groups, &row.group)
-                && names(&rule.api_versions, &row.version)
-                && names(&rule.resources, &row.plural)
-        });
-        found.extend(rows.map(|row| (row.group.to_string(), row.version.to_string(), row.kind.to_string())));
+        for group in rule.api_groups.iter().flatten() {
+            for version in rule.api_versions.iter().flatten() {
+                let plurals = rule.resources.iter().flatten().filter(|plural| !plural.contains(['*', '/']));
+                found.extend(plurals.map(|plural| Resource {
+                    group: group.clone(),
+                    version: version.clone(),
+                    plural: plural.clone(),
+                }));
+            }
+        }
     }
-    let kinds = found.into_iter().take(MOST_KINDS);
-    kinds.map(|(group, version, kind)| GroupVersionKind::new(group, version, kind)).collect()
+    found
+}
+
+/// The kind of a resource that is built in, and its fields.
+fn built_in(resource: &Resource) -> Option<(GroupVersionKind, Schema)> {
+    let row = kinds::builtin().iter().find(|row| {
+        (&*row.group, &*row.version, &*row.plural)
+            == (&*resource.group, &*resource.version, &*resource.plural)
+    })?;
+    let kind = row.gvk();
+    let schema = Schema::builtin(&kind)?;
+    Some((kind, schema))
 }
 
 fn is_exact(rule: &NamedRuleWithOperations) -> bool {
@@ -112,9 +143,28 @@ pub fn start(context: &Context) -> Running {
 }
 
 impl Controller {
+    /// The kinds that the policy is about, as far as their fields are known.
+    async fn kinds(
+        &self,
+        spec: &ValidatingAdmissionPolicySpec,
+    ) -> Result<Vec<(GroupVersionKind, Schema)>, Error> {
+        let mut kinds = Vec::new();
+        for resource in resources_of(spec).into_iter().take(MOST_KINDS) {
+            kinds.extend(match built_in(&resource) {
+                Some(kind) => Some(kind),
+                None => served_kinds::kind_of(&self.client, &resource).await?,
+            });
+        }
+        Ok(kinds)
+    }
+
     async fn reconcile(self: Arc<Self>, key: NamespacedName) -> Result<Outcome, Error> {
         let Some(policy) = self.policies.get(&key) else { return Ok(Outcome::Done) };
-        let Some(warnings) = plan(&policy) else { return Ok(Outcome::Done) };
+        if is_checked(&policy) {
+            return Ok(Outcome::Done);
+        }
+        let spec = policy.spec.clone().unwrap_or_default();
+        let warnings = plan(&spec, &self.kinds(&spec).await?);
         let mut checking = json!({});
         if !warnings.is_empty() {
             checking["expressionWarnings"] = json!(warnings);
@@ -145,9 +195,9 @@ mod tests {
         for (field, value) in spec.as_object().expect("fields") {
             whole[field] = value.clone();
         }
-        let policy = json!({"metadata": {"name": "p", "generation": 2}, "status": {"observedGeneration": 1}, "spec": whole});
-        let policy = serde_json::from_value(policy).expect("a policy");
-        let found = plan(&policy).expect("a new generation").into_iter();
+        let spec: ValidatingAdmissionPolicySpec = serde_json::from_value(whole).expect("a policy");
+        let kinds: Vec<_> = resources_of(&spec).iter().filter_map(built_in).collect();
+        let found = plan(&spec, &kinds).into_iter();
         found.map(|warning| (warning.field_ref, warning.warning)).collect()
     }
 
@@ -201,7 +251,9 @@ mod tests {
             warnings(json!({"matchConstraints": rules, "validations": [{"expression": "object.x > '1'"}]})),
             []
         );
-        let seen = json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2}});
-        assert_eq!(plan(&serde_json::from_value(seen).expect("a policy")), None);
+        for (observed, checked) in [(1, false), (2, true)] {
+            let policy = json!({"metadata": {"generation": 2}, "status": {"observedGeneration": observed}});
+            assert_eq!(is_checked(&serde_json::from_value(policy).expect("a policy")), checked);
+        }
     }
 }

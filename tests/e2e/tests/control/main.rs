@@ -8,6 +8,7 @@ mod hollow;
 mod jobs;
 mod kubectl;
 mod owners;
+mod policies;
 mod processes;
 mod service_ranges;
 mod signing;
