@@ -13,6 +13,10 @@ pub async fn kind_of(
     client: &Client,
     resource: &Resource,
 ) -> Result<Option<(GroupVersionKind, Schema)>, Error> {
+    // All that the core group has is built in.
+    if resource.group.is_empty() {
+        return Ok(None);
+    }
     let api_version = format!("{}/{}", resource.group, resource.version);
     let served = error::ignore_not_found(client.list_api_group_resources(&api_version).await)
         .attempting("read the resources of a group")?;
