@@ -138,7 +138,7 @@ impl<'s> Search<'s> {
     fn check(&mut self) -> Result<(), Failure> {
         let demands = self.demands;
         for (claim, demand) in demands.iter().enumerate() {
-            let mut least = 0;
+            let mut least = 0usize;
             for (number, wanted) in demand.requests.iter().enumerate() {
                 let mut fewest = usize::MAX;
                 for (alternative, request) in wanted.alternatives.iter().enumerate() {
@@ -154,7 +154,8 @@ impl<'s> Search<'s> {
                     };
                     fewest = fewest.min(count);
                 }
-                least += fewest;
+                // Each may be as large as a number can be.
+                least = least.saturating_add(fewest);
             }
             if least > MAX_RESULTS {
                 return Err(Failure::Claim(format!(
