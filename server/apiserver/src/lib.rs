@@ -21,6 +21,7 @@ mod chunked_copy;
 mod claim_authorization;
 mod component_statuses;
 mod compress;
+pub mod config;
 mod connection_options;
 mod continue_token;
 mod definitions;
