@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
+use serde::{Deserialize, Serialize};
 
 use crate::images::records::Verification;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     /// Groups are directories: `/kubepods/burstable/podUID`.
     Cgroupfs,
@@ -18,7 +20,8 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CpuManagerPolicy {
     None,
     /// Guaranteed pods with whole CPUs get them for themselves.
@@ -28,6 +31,14 @@ pub enum CpuManagerPolicy {
 /// Limits of one eviction signal, such as `memory.available<100Mi`: a
 /// quantity or a percentage, as the user wrote it.
 pub type Thresholds = BTreeMap<String, String>;
+
+const EVICTION_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -115,9 +126,6 @@ pub struct Config {
 impl Config {
     /// Upstream's defaults for a node of this name: a table.
     pub fn new(node_name: impl Into<String>) -> Self {
-        let thresholds = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(signal, value)| (signal.to_string(), value.to_string())).collect()
-        };
         Self {
             node_name: node_name.into(),
             node_ips: Vec::new(),
@@ -153,13 +161,7 @@ impl Config {
             allowed_unsafe_sysctls: Vec::new(),
             seccomp_default: false,
             enable_cfs_quota: true,
-            eviction_hard: thresholds(&[
-                ("memory.available", "100Mi"),
-                ("nodefs.available", "10%"),
-                ("nodefs.inodesFree", "5%"),
-                ("imagefs.available", "15%"),
-                ("imagefs.inodesFree", "5%"),
-            ]),
+            eviction_hard: EVICTION_HARD.map(|(signal, value)| (signal.into(), value.into())).into(),
             eviction_soft: Thresholds::new(),
             eviction_soft_grace_period: BTreeMap::new(),
             eviction_minimum_reclaim: Thresholds::new(),

@@ -66,7 +66,7 @@ fn read(text: &str) -> Result<File, String> {
     if known { Ok(file) } else { Err("no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into()) }
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
     api_version: String,
@@ -90,9 +90,9 @@ struct File {
     pod_cidr: Option<String>,
     max_pods: Option<u32>,
     pod_pids_limit: Option<i64>,
-    cgroup_driver: Option<Driver>,
+    cgroup_driver: Option<CgroupDriver>,
     cgroup_root: Option<String>,
-    cpu_manager_policy: Option<Policy>,
+    cpu_manager_policy: Option<CpuManagerPolicy>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
     #[serde(rename = "cpuCFSQuota")]
@@ -105,8 +105,7 @@ struct File {
     eviction_soft: Option<Thresholds>,
     eviction_soft_grace_period: Option<BTreeMap<String, GoDuration>>,
     eviction_minimum_reclaim: Option<Thresholds>,
-    /// Seconds.
-    eviction_max_pod_grace_period: Option<u64>,
+    eviction_max_pod_grace_period: Option<Seconds>,
     eviction_pressure_transition_period: Option<GoDuration>,
     #[serde(rename = "imageGCHighThresholdPercent")]
     image_gc_high_threshold_percent: Option<u8>,
@@ -124,7 +123,7 @@ struct File {
     file_check_frequency: Option<GoDuration>,
     node_status_update_frequency: Option<GoDuration>,
     node_status_report_frequency: Option<GoDuration>,
-    node_lease_duration_seconds: Option<u64>,
+    node_lease_duration_seconds: Option<Seconds>,
     crash_loop_back_off: Option<CrashLoopBackOff>,
     #[serde(flatten)]
     unused: BTreeMap<String, serde_json::Value>,
@@ -153,20 +152,6 @@ struct CrashLoopBackOff {
     max_container_restart_period: Option<GoDuration>,
 }
 
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Driver {
-    Cgroupfs,
-    Systemd,
-}
-
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Policy {
-    None,
-    Static,
-}
-
 /// `1m30s`.
 #[derive(Clone, Copy)]
 struct GoDuration(Duration);
@@ -187,180 +172,181 @@ impl Serialize for GoDuration {
     }
 }
 
-fn put<T>(place: &mut T, said: Option<T>) {
-    if let Some(said) = said {
-        *place = said;
+#[derive(Clone, Copy, Deserialize, Serialize)]
+struct Seconds(u64);
+
+/// A field of the configuration, as a field of the file sets and shows it.
+trait Setting<InFile> {
+    fn set(&mut self, value: InFile);
+    fn shown(&self) -> Option<InFile>;
+}
+
+impl<T: Clone> Setting<T> for T {
+    fn set(&mut self, value: T) {
+        *self = value;
+    }
+
+    fn shown(&self) -> Option<T> {
+        Some(self.clone())
     }
 }
 
-fn put_duration(place: &mut Duration, said: Option<GoDuration>) {
-    put(place, said.map(|said| said.0));
+impl<T: Clone> Setting<T> for Option<T> {
+    fn set(&mut self, value: T) {
+        *self = Some(value);
+    }
+
+    fn shown(&self) -> Option<T> {
+        self.clone()
+    }
+}
+
+impl Setting<GoDuration> for Duration {
+    fn set(&mut self, value: GoDuration) {
+        *self = value.0;
+    }
+
+    fn shown(&self) -> Option<GoDuration> {
+        Some(GoDuration(*self))
+    }
+}
+
+impl Setting<Seconds> for Duration {
+    fn set(&mut self, value: Seconds) {
+        *self = Duration::from_secs(value.0);
+    }
+
+    fn shown(&self) -> Option<Seconds> {
+        Some(Seconds(self.as_secs()))
+    }
+}
+
+impl Setting<BTreeMap<String, GoDuration>> for BTreeMap<String, Duration> {
+    fn set(&mut self, value: BTreeMap<String, GoDuration>) {
+        *self = value.into_iter().map(|(signal, period)| (signal, period.0)).collect();
+    }
+
+    fn shown(&self) -> Option<BTreeMap<String, GoDuration>> {
+        Some(self.iter().map(|(signal, period)| (signal.clone(), GoDuration(*period))).collect())
+    }
+}
+
+/// The settings that a field of the file says completely: its name, and the configuration's where that is another.
+macro_rules! settings {
+    ($($in_file:ident $(=> $in_config:ident)?),* $(,)?) => {
+        impl File {
+            fn set_fields(&mut self, config: &mut Config) {
+                $(if let Some(value) = self.$in_file.take() {
+                    settings!(@place config $in_file $($in_config)?).set(value);
+                })*
+            }
+
+            fn show_fields(&mut self, config: &Config) {
+                $(self.$in_file = settings!(@place config $in_file $($in_config)?).shown();)*
+            }
+        }
+    };
+    (@place $config:ident $name:ident) => { $config.$name };
+    (@place $config:ident $in_file:ident $name:ident) => { $config.$name };
+}
+
+settings! {
+    address,
+    port,
+    container_runtime_endpoint,
+    provider_id,
+    register_node,
+    static_pod_path,
+    tls_cert_file,
+    tls_private_key_file,
+    cluster_domain,
+    cluster_dns,
+    resolv_conf,
+    pod_cidr,
+    max_pods,
+    cgroup_driver,
+    cgroup_root,
+    cpu_manager_policy,
+    reserved_system_cpus => reserved_cpus,
+    cpu_cfs_quota => enable_cfs_quota,
+    kube_reserved,
+    system_reserved,
+    allowed_unsafe_sysctls,
+    seccomp_default,
+    eviction_hard,
+    eviction_soft,
+    eviction_soft_grace_period,
+    eviction_minimum_reclaim,
+    eviction_max_pod_grace_period,
+    eviction_pressure_transition_period,
+    image_gc_high_threshold_percent,
+    image_gc_low_threshold_percent,
+    image_minimum_gc_age,
+    image_pull_credentials_verification_policy => image_verification,
+    preloaded_images_verification_allowlist => preloaded_images_allowlist,
+    max_parallel_image_pulls,
+    container_log_max_files,
+    sync_frequency,
+    file_check_frequency,
+    node_status_update_frequency,
+    node_status_report_frequency,
+    node_lease_duration_seconds => node_lease_duration,
 }
 
 impl File {
     fn of(config: &Config) -> File {
-        let config = config.clone();
-        let period = |period: Duration| Some(GoDuration(period));
-        let grace = config.eviction_soft_grace_period.into_iter();
-        File {
+        let mut file = File {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
-            address: Some(config.address),
-            port: Some(config.port),
-            container_runtime_endpoint: Some(config.container_runtime_endpoint),
-            provider_id: config.provider_id,
-            register_node: Some(config.register_node),
-            register_with_taints: Some(config.register_with_taints).filter(|taints| !taints.is_empty()),
-            static_pod_path: config.static_pod_path,
-            tls_cert_file: config.tls_cert_file,
-            tls_private_key_file: config.tls_private_key_file,
+            register_with_taints: Some(config.register_with_taints.clone())
+                .filter(|taints| !taints.is_empty()),
             authentication: Some(Authentication {
-                x509: Some(X509 { client_ca_file: config.client_ca_file }),
+                x509: Some(X509 { client_ca_file: config.client_ca_file.clone() }),
                 anonymous: Some(Anonymous { enabled: Some(config.anonymous_auth) }),
             }),
-            cluster_domain: Some(config.cluster_domain),
-            cluster_dns: Some(config.cluster_dns),
-            resolv_conf: Some(config.resolv_conf),
-            pod_cidr: config.pod_cidr,
-            max_pods: Some(config.max_pods),
             pod_pids_limit: Some(config.pod_pids_limit.unwrap_or(-1)),
-            cgroup_driver: Some(match config.cgroup_driver {
-                CgroupDriver::Cgroupfs => Driver::Cgroupfs,
-                CgroupDriver::Systemd => Driver::Systemd,
-            }),
-            cgroup_root: Some(config.cgroup_root),
-            cpu_manager_policy: Some(match config.cpu_manager_policy {
-                CpuManagerPolicy::None => Policy::None,
-                CpuManagerPolicy::Static => Policy::Static,
-            }),
-            reserved_system_cpus: config.reserved_cpus,
-            cpu_cfs_quota: Some(config.enable_cfs_quota),
-            kube_reserved: Some(config.kube_reserved),
-            system_reserved: Some(config.system_reserved),
-            allowed_unsafe_sysctls: Some(config.allowed_unsafe_sysctls),
-            seccomp_default: Some(config.seccomp_default),
-            eviction_hard: Some(config.eviction_hard),
-            eviction_soft: Some(config.eviction_soft),
-            eviction_soft_grace_period: Some(
-                grace.map(|(signal, period)| (signal, GoDuration(period))).collect(),
-            ),
-            eviction_minimum_reclaim: Some(config.eviction_minimum_reclaim),
-            eviction_max_pod_grace_period: Some(config.eviction_max_pod_grace_period.as_secs()),
-            eviction_pressure_transition_period: period(config.eviction_pressure_transition_period),
-            image_gc_high_threshold_percent: Some(config.image_gc_high_threshold_percent),
-            image_gc_low_threshold_percent: Some(config.image_gc_low_threshold_percent),
-            image_minimum_gc_age: period(config.image_minimum_gc_age),
-            image_pull_credentials_verification_policy: Some(config.image_verification),
-            preloaded_images_verification_allowlist: Some(config.preloaded_images_allowlist),
             serialize_image_pulls: Some(config.max_parallel_image_pulls == 1),
-            max_parallel_image_pulls: Some(config.max_parallel_image_pulls),
             container_log_max_size: Some(config.container_log_max_size.to_string()),
-            container_log_max_files: Some(config.container_log_max_files),
-            sync_frequency: period(config.sync_frequency),
-            file_check_frequency: period(config.file_check_frequency),
-            node_status_update_frequency: period(config.node_status_update_frequency),
-            node_status_report_frequency: period(config.node_status_report_frequency),
-            node_lease_duration_seconds: Some(config.node_lease_duration.as_secs()),
             crash_loop_back_off: Some(CrashLoopBackOff {
-                max_container_restart_period: period(config.max_container_restart_period),
+                max_container_restart_period: config.max_container_restart_period.shown(),
             }),
-            unused: BTreeMap::new(),
-        }
+            ..File::default()
+        };
+        file.show_fields(config);
+        file
     }
 
-    /// Says which settings were not used.
+    /// Returns the names of the settings that have no effect.
     fn give_to(mut self, config: &mut Config) -> Vec<String> {
-        self.give_evictions(config);
-        self.give_images_and_logs(config);
-        self.give_periods(config);
-        put(&mut config.address, self.address);
-        put(&mut config.port, self.port);
-        put(&mut config.container_runtime_endpoint, self.container_runtime_endpoint);
-        config.provider_id = self.provider_id.or(config.provider_id.take());
-        put(&mut config.register_node, self.register_node);
-        put(&mut config.register_with_taints, self.register_with_taints);
-        config.static_pod_path = self.static_pod_path.or(config.static_pod_path.take());
-        config.tls_cert_file = self.tls_cert_file.or(config.tls_cert_file.take());
-        config.tls_private_key_file = self.tls_private_key_file.or(config.tls_private_key_file.take());
-        if let Some(authentication) = self.authentication {
-            let authority = authentication.x509.and_then(|x509| x509.client_ca_file);
-            config.client_ca_file = authority.or(config.client_ca_file.take());
-            put(&mut config.anonymous_auth, authentication.anonymous.and_then(|anonymous| anonymous.enabled));
+        if self.serialize_image_pulls == Some(false) {
+            // as many as are wanted, unless the file has a number
+            config.max_parallel_image_pulls = usize::from(u16::MAX);
         }
-        put(&mut config.cluster_domain, self.cluster_domain);
-        put(&mut config.cluster_dns, self.cluster_dns);
-        put(&mut config.resolv_conf, self.resolv_conf);
-        config.pod_cidr = self.pod_cidr.or(config.pod_cidr.take());
-        put(&mut config.max_pods, self.max_pods);
+        self.set_fields(config);
+        if let Some(taints) = self.register_with_taints {
+            config.register_with_taints = taints;
+        }
+        if let Some(authentication) = self.authentication {
+            if let Some(file) = authentication.x509.and_then(|x509| x509.client_ca_file) {
+                config.client_ca_file = Some(file);
+            }
+            if let Some(enabled) = authentication.anonymous.and_then(|anonymous| anonymous.enabled) {
+                config.anonymous_auth = enabled;
+            }
+        }
         if let Some(limit) = self.pod_pids_limit {
             config.pod_pids_limit = Some(limit).filter(|limit| *limit > 0);
         }
-        put(
-            &mut config.cgroup_driver,
-            self.cgroup_driver.map(|driver| match driver {
-                Driver::Cgroupfs => CgroupDriver::Cgroupfs,
-                Driver::Systemd => CgroupDriver::Systemd,
-            }),
-        );
-        put(&mut config.cgroup_root, self.cgroup_root);
-        put(
-            &mut config.cpu_manager_policy,
-            self.cpu_manager_policy.map(|policy| match policy {
-                Policy::None => CpuManagerPolicy::None,
-                Policy::Static => CpuManagerPolicy::Static,
-            }),
-        );
-        config.reserved_cpus = self.reserved_system_cpus.or(config.reserved_cpus.take());
-        put(&mut config.enable_cfs_quota, self.cpu_cfs_quota);
-        put(&mut config.kube_reserved, self.kube_reserved);
-        put(&mut config.system_reserved, self.system_reserved);
-        put(&mut config.allowed_unsafe_sysctls, self.allowed_unsafe_sysctls);
-        put(&mut config.seccomp_default, self.seccomp_default);
-        self.unused.into_keys().collect()
-    }
-
-    fn give_evictions(&mut self, config: &mut Config) {
-        put(&mut config.eviction_hard, self.eviction_hard.take());
-        put(&mut config.eviction_soft, self.eviction_soft.take());
-        let grace = |said: BTreeMap<String, GoDuration>| {
-            said.into_iter().map(|(signal, period)| (signal, period.0)).collect()
-        };
-        put(&mut config.eviction_soft_grace_period, self.eviction_soft_grace_period.take().map(grace));
-        put(&mut config.eviction_minimum_reclaim, self.eviction_minimum_reclaim.take());
-        let seconds = self.eviction_max_pod_grace_period.take().map(Duration::from_secs);
-        put(&mut config.eviction_max_pod_grace_period, seconds);
-        put_duration(
-            &mut config.eviction_pressure_transition_period,
-            self.eviction_pressure_transition_period.take(),
-        );
-    }
-
-    fn give_images_and_logs(&mut self, config: &mut Config) {
-        put(&mut config.image_gc_high_threshold_percent, self.image_gc_high_threshold_percent.take());
-        put(&mut config.image_gc_low_threshold_percent, self.image_gc_low_threshold_percent.take());
-        put_duration(&mut config.image_minimum_gc_age, self.image_minimum_gc_age.take());
-        put(&mut config.image_verification, self.image_pull_credentials_verification_policy.take());
-        put(&mut config.preloaded_images_allowlist, self.preloaded_images_verification_allowlist.take());
-        if self.serialize_image_pulls == Some(false) {
-            // as many as are wanted, unless a number is said
-            config.max_parallel_image_pulls = usize::from(u16::MAX);
+        let size = self.container_log_max_size.map(|text| amount_of("memory", &text).max(0) as u64);
+        if let Some(size) = size.filter(|size| *size > 0) {
+            config.container_log_max_size = size;
         }
-        put(&mut config.max_parallel_image_pulls, self.max_parallel_image_pulls.take());
-        let size = self.container_log_max_size.take().map(|text| amount_of("memory", &text).max(0) as u64);
-        put(&mut config.container_log_max_size, size.filter(|size| *size > 0));
-        put(&mut config.container_log_max_files, self.container_log_max_files.take());
-    }
-
-    fn give_periods(&mut self, config: &mut Config) {
-        put_duration(&mut config.sync_frequency, self.sync_frequency.take());
-        put_duration(&mut config.file_check_frequency, self.file_check_frequency.take());
-        put_duration(&mut config.node_status_update_frequency, self.node_status_update_frequency.take());
-        put_duration(&mut config.node_status_report_frequency, self.node_status_report_frequency.take());
-        let seconds = self.node_lease_duration_seconds.take().map(Duration::from_secs);
-        put(&mut config.node_lease_duration, seconds);
-        let period =
-            self.crash_loop_back_off.take().and_then(|settings| settings.max_container_restart_period);
-        put_duration(&mut config.max_container_restart_period, period);
+        if let Some(period) =
+            self.crash_loop_back_off.and_then(|back_off| back_off.max_container_restart_period)
+        {
+            config.max_container_restart_period = period.0;
+        }
+        self.unused.into_keys().collect()
     }
 }
 
