@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 
+use crate::node::capacity::Capacity;
 use crate::pod;
 use crate::resources::{Side, amount_of, container_amounts};
 
@@ -21,6 +22,16 @@ pub struct Node {
     pub allocatable_milli_cpu: i64,
     pub allocatable_memory: i64,
     pub allocatable_ephemeral_storage: i64,
+}
+
+impl Node {
+    pub fn of(allocatable: &Capacity) -> Node {
+        Node {
+            allocatable_milli_cpu: allocatable.milli_cpu,
+            allocatable_memory: allocatable.memory,
+            allocatable_ephemeral_storage: allocatable.ephemeral_storage,
+        }
+    }
 }
 
 /// Fields of a pod's metadata and spec; those of its status are known only

@@ -195,6 +195,17 @@ fn wake_through(table: &Table) -> Arc<impl Fn(&HashSet<String>) + Send + Sync + 
     })
 }
 
+/// What the kubelet follows and reports, where it has an API server.
+fn api_clients(
+    client: Option<&kube::Client>,
+    node_name: &str,
+    shutdown: &CancellationToken,
+) -> (Option<Informers>, Option<Events>) {
+    let informers = client.map(|client| Informers::new(client.clone(), shutdown.clone()));
+    let events = client.map(|client| Events::start(client.clone(), node_name.to_owned(), shutdown.clone()));
+    (informers, events)
+}
+
 fn volumes(
     config: &Config,
     client: Option<&kube::Client>,
@@ -243,11 +254,9 @@ impl Parts {
         let addresses = node_addresses(&config);
         let listener = server::bind(&config, &addresses)?;
 
-        let events =
-            client.clone().map(|client| Events::start(client, config.node_name.clone(), shutdown.clone()));
+        let (informers, events) = api_clients(client.as_ref(), &config.node_name, &shutdown);
         let recorder =
             events.as_ref().map_or_else(Recorder::silent, |events| events.host_recorder("kubelet"));
-        let informers = client.clone().map(|client| Informers::new(client, shutdown.clone()));
 
         let table: Table = Arc::default();
         let wake = wake_through(&table);
@@ -295,11 +304,7 @@ impl Parts {
             host_ips: RwLock::new(addresses),
             machine_memory: machine.memory_bytes,
             memory_of_pods: memory_of_pods(&capacity, &config),
-            allocatable: downward::Node {
-                allocatable_milli_cpu: allocatable.milli_cpu,
-                allocatable_memory: allocatable.memory,
-                allocatable_ephemeral_storage: allocatable.ephemeral_storage,
-            },
+            allocatable: downward::Node::of(&allocatable),
             network_problem,
             config,
         });

@@ -126,20 +126,11 @@ impl Worker {
             let pod_ip = self.pod_ip(pod, &runtime);
             self.probes.follow(pod, &runtime, pod_ip, false);
             self.note_given(pod, &runtime);
-            let status = self.show(orders, &runtime);
-            if pod::is_terminal(status.phase.as_deref()) {
+            if self.has_ended(orders, &runtime) {
                 return Ok(Synced::Finished);
             }
             let deadline = self.deadline();
-            if deadline.is_some_and(|left| left.is_zero()) {
-                self.ending = Some(past_deadline());
-                return Ok(Synced::Finished);
-            }
-            if !pod::uses_host_network(pod)
-                && let Some(problem) = self.context.network_problem.read().clone()
-            {
-                return Err(Error::Network(problem));
-            }
+            self.check_network(pod)?;
             if prepared.is_none() {
                 match self.prepare(pod, &runtime).await {
                     Err(error) if self.rejects(pod, &error) => return Ok(Synced::Finished),
@@ -174,6 +165,27 @@ impl Worker {
                     return Ok(Synced::Until(self.next(deadline).min(wait)));
                 }
             }
+        }
+    }
+
+    /// Shows the pod's status, and says whether that or the deadline is its end.
+    fn has_ended(&mut self, orders: &Orders, runtime: &PodRuntime) -> bool {
+        let status = self.show(orders, runtime);
+        if pod::is_terminal(status.phase.as_deref()) {
+            return true;
+        }
+        let is_late = self.deadline().is_some_and(|left| left.is_zero());
+        if is_late {
+            self.ending = Some(past_deadline());
+        }
+        is_late
+    }
+
+    /// Whether the node's network is up, for a pod that needs it.
+    fn check_network(&self, pod: &Pod) -> Result<(), Error> {
+        match self.context.network_problem.read().clone() {
+            Some(problem) if !pod::uses_host_network(pod) => Err(Error::Network(problem)),
+            _ => Ok(()),
         }
     }
 
