@@ -105,6 +105,30 @@ pub struct Step {
     pub(crate) group: usize,
 }
 
+impl Step {
+    fn of(entry: &Entry, place: &Place, outcome: &Outcome, commits: &HashMap<i64, u64>) -> Step {
+        let record = &entry.record;
+        Step {
+            chapter: place.chapter,
+            indent: place.indent,
+            label: label(record, outcome),
+            facts: facts(entry, commits, outcome),
+            start: record.start,
+            duration: record.duration,
+            end: record.end(),
+            error: record.error.as_deref().map(str::to_owned),
+            times: 1,
+            intervals: vec![(record.start, record.end())],
+            critical: 0,
+            is_reconcile: record.name == "reconcile",
+            span: record.span,
+            causes: record.causes.iter().map(|cause| (*cause, record.start)).collect(),
+            writes: Vec::new(),
+            group: place.group,
+        }
+    }
+}
+
 fn as_title<S: serde::Serializer>(chapter: &Chapter, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(chapter.title())
 }
@@ -179,28 +203,12 @@ pub fn story(records: &[Record], detail: Detail) -> Story {
         if let Some((step, revision)) = shown_as.zip(entry.record.committed) {
             writes.entry(step).or_default().push((revision, entry.record.end()));
         }
-        path.push(Place { chapter, indent, group, is_shown, shown_as, hides_requests });
         note_pod(&entry.record, &mut told.pods);
+        let place = Place { chapter, indent, group, is_shown, shown_as, hides_requests };
         if is_shown {
-            told.steps.push(Step {
-                chapter,
-                indent,
-                label: label(&entry.record, &outcomes[index]),
-                facts: facts(entry, &commits, &outcomes[index]),
-                start: entry.record.start,
-                duration: entry.record.duration,
-                end: entry.record.end(),
-                error: entry.record.error.as_deref().map(str::to_owned),
-                times: 1,
-                intervals: vec![(entry.record.start, entry.record.end())],
-                critical: 0,
-                is_reconcile: entry.record.name == "reconcile",
-                span: entry.record.span,
-                causes: entry.record.causes.iter().map(|cause| (*cause, entry.record.start)).collect(),
-                writes: Vec::new(),
-                group,
-            });
+            told.steps.push(Step::of(entry, &place, &outcomes[index], &commits));
         }
+        path.push(place);
     }
     for step in &mut told.steps {
         step.critical = shares.get(&step.span).copied().unwrap_or(0);
