@@ -81,6 +81,7 @@ enum Role {
     /// Control any Kubernetes cluster from the command line
     #[command(disable_help_flag = true)]
     Kubectl {
+        /// Command and flags of kubectl
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
@@ -245,5 +246,21 @@ mod tests {
     #[test]
     fn the_flags_of_all_roles_fit_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_every_command_has_a_help_text() {
+        fn find(command: &clap::Command, without: &mut Vec<String>) {
+            let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
+            let mute = shown.filter(|flag| flag.get_help().is_none_or(|help| help.to_string().is_empty()));
+            without.extend(mute.map(|flag| format!("{} {}", command.get_name(), flag.get_id())));
+            command.get_subcommands().for_each(|below| find(below, without));
+        }
+        let mut command = Cli::command();
+        command.build();
+        assert!(command.get_subcommands().count() > 20);
+        let mut without = Vec::new();
+        find(&command, &mut without);
+        assert_eq!(without, Vec::<String>::new());
     }
 }

@@ -71,6 +71,7 @@ pub struct Flags {
     /// Also show requests of components step by step, and reconciles that changed nothing
     #[arg(long)]
     steps: bool,
+    /// Namespace of the object [default: the kubeconfig context's]
     #[arg(short, long)]
     namespace: Option<String>,
     /// The cluster whose administrator asks
@@ -79,6 +80,7 @@ pub struct Flags {
     /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Waterfall)]
     output: Output,
     /// Send the spans to an OpenTelemetry collector: http://HOST:4318

@@ -31,6 +31,7 @@ pub struct Flags {
     /// Token from `ferry token create`; required for the first start only
     #[arg(long)]
     token: Option<Token>,
+    /// Directory for the node's data
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     data_dir: PathBuf,
     #[command(flatten)]

@@ -27,11 +27,13 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 
 #[derive(Args)]
 pub struct Flags {
+    /// Data directory of the cluster
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     pub data_dir: PathBuf,
     /// Also remove the cluster's data, and its context from the kubeconfig
     #[arg(long)]
     pub purge: bool,
+    /// Kubeconfig from which --purge removes the cluster's context [default: ~/.kube/config]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Socket of the container runtime, if one was passed to `ferry up`

@@ -18,6 +18,7 @@ use crate::progress::Progress;
 
 #[derive(Args)]
 pub struct Flags {
+    /// Data directory of the cluster or node
     #[arg(long, default_value = DEFAULT_DATA_DIR, global = true)]
     data_dir: PathBuf,
     /// Socket of the container runtime, if one was passed to `ferry up`
@@ -40,6 +41,7 @@ enum Action {
     },
     /// List the images on the node
     Ls {
+        /// Output format
         #[arg(short, long, value_enum)]
         output: Option<Output>,
     },

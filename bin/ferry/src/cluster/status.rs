@@ -21,8 +21,10 @@ use crate::usage::{self, Usage};
 
 #[derive(Args)]
 pub struct Flags {
+    /// Data directory of the cluster
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     pub data_dir: PathBuf,
+    /// Output format
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
 }

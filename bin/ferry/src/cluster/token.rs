@@ -27,6 +27,7 @@ const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 #[derive(Args)]
 pub struct Flags {
+    /// Data directory of the cluster
     #[arg(long, default_value = DEFAULT_DATA_DIR, global = true)]
     data_dir: PathBuf,
     /// Kubeconfig to use instead of the data directory's administrator
@@ -43,12 +44,14 @@ enum Action {
         /// Lifetime in hours
         #[arg(long, default_value_t = 24)]
         hours: u32,
+        /// Output format
         #[arg(short, long, value_enum)]
         output: Option<Output>,
     },
     /// List the tokens without their secrets
     #[command(alias = "ls")]
     List {
+        /// Output format
         #[arg(short, long, value_enum)]
         output: Option<Output>,
     },

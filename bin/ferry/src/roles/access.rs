@@ -17,44 +17,54 @@ pub struct AccessFlags {
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub enable_bootstrap_token_auth: bool,
 
-    /// The provider that issues OpenID Connect tokens; https only
+    /// URL of the OpenID Connect provider, https only; it enables OpenID Connect tokens
     #[arg(long, requires = "oidc_client_id")]
     pub oidc_issuer_url: Option<String>,
+    /// Client ID: the audience that every OpenID Connect token must contain
     #[arg(long, requires = "oidc_issuer_url")]
     pub oidc_client_id: Option<String>,
+    /// Claim that contains the user name
     #[arg(long, default_value = "sub")]
     pub oidc_username_claim: String,
     /// Prefix of user names; "-" for none
     #[arg(long)]
     pub oidc_username_prefix: Option<String>,
+    /// Claim that contains the user's groups
     #[arg(long)]
     pub oidc_groups_claim: Option<String>,
+    /// Prefix of group names from OpenID Connect, e.g. oidc:
     #[arg(long, default_value = "")]
     pub oidc_groups_prefix: String,
-    /// key=value that a token must say; may be given several times
+    /// Claim and value that a token must contain: key=value; may be repeated
     #[arg(long, value_delimiter = ',')]
     pub oidc_required_claim: Vec<String>,
+    /// Accepted signature algorithms of OpenID Connect tokens
     #[arg(long, value_delimiter = ',', default_value = "RS256")]
     pub oidc_signing_algs: Vec<String>,
-    /// CA certificates that the provider's certificate is verified with, instead of the host's
+    /// CA certificates that verify the provider's certificate [default: the host's]
     #[arg(long)]
     pub oidc_ca_file: Option<PathBuf>,
 
-    /// A kubeconfig of the webhook that authenticates bearer tokens
+    /// Kubeconfig of the webhook that authenticates bearer tokens
     #[arg(long)]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// API version of the TokenReviews that are sent to the webhook
     #[arg(long, default_value = "v1beta1")]
     pub authentication_token_webhook_version: String,
+    /// How long the server caches the webhook's responses
     #[arg(long, default_value = "2m", value_parser = duration)]
     pub authentication_token_webhook_cache_ttl: Duration,
 
-    /// A kubeconfig of the webhook that authorizes requests, for the mode Webhook
+    /// Kubeconfig of the webhook that authorizes requests; for the mode Webhook
     #[arg(long)]
     pub authorization_webhook_config_file: Option<PathBuf>,
+    /// API version of the SubjectAccessReviews that are sent to the webhook
     #[arg(long, default_value = "v1beta1")]
     pub authorization_webhook_version: String,
+    /// How long the server caches allowed requests of the webhook
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long the server caches denied requests of the webhook
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }

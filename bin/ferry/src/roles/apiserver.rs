@@ -27,106 +27,119 @@ fn service_range(text: &str) -> Result<ipnet::IpNet, String> {
 
 #[derive(Args, Clone)]
 pub struct Flags {
-    /// Where the store, keys and the administrator's kubeconfig are
+    /// Directory for the store, keys and the administrator's kubeconfig
     #[arg(long, default_value = "/var/lib/ferry")]
     pub data_dir: PathBuf,
+    /// HTTPS port
     #[arg(long, visible_alias = "port", default_value_t = 6443)]
     pub secure_port: u16,
+    /// Address on which the server listens
     #[arg(long, default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
+    /// Address at which other hosts reach this server [default: the address of the default route]
     #[arg(long)]
     pub advertise_address: Option<IpAddr>,
-    /// Addresses of etcd's members; without them, the embedded store
+    /// URLs of etcd's members [default: the embedded store]
     #[arg(long, visible_alias = "datastore-endpoint", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
+    /// Certificate authority that signs etcd's certificates
     #[arg(long, requires = "etcd_servers")]
     pub etcd_cafile: Option<PathBuf>,
+    /// Client certificate for etcd
     #[arg(long, requires = "etcd_keyfile")]
     pub etcd_certfile: Option<PathBuf>,
+    /// Key of --etcd-certfile
     #[arg(long, requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// Bytes past which the embedded store takes no more writes; 0 for no limit
+    /// Size in bytes above which the embedded store refuses writes; 0 for no limit
     #[arg(long, default_value_t = 0)]
     pub quota_backend_bytes: u64,
-    /// Addresses of services; 10.96.0.0/16 when not given
+    /// Address range of Services [default: 10.96.0.0/16]
     #[arg(long, value_parser = service_range)]
     pub service_cluster_ip_range: Option<ipnet::IpNet>,
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
+    /// Ports for Services of type NodePort
     #[arg(long, default_value = "30000-32767", value_parser = port_range)]
     pub service_node_port_range: std::ops::RangeInclusive<u16>,
-    /// Versions to serve or not to serve besides the usual: api/all=true, storage.k8s.io/v1beta1=true
+    /// API versions to enable or disable: api/all=true, storage.k8s.io/v1beta1=true
     #[arg(long, default_value = "")]
     pub runtime_config: String,
+    /// Authorizers, in order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny
     #[arg(long, value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
-    /// One policy per line, for the mode ABAC
+    /// Policy file with one line of JSON for each policy; for the mode ABAC
     #[arg(long)]
     pub authorization_policy_file: Option<PathBuf>,
     #[command(flatten)]
     pub access: access::AccessFlags,
     #[command(flatten)]
     pub audit: audit::AuditFlags,
-    /// How long an Event is kept after its last write, e.g. 30m
+    /// Time to keep an Event after its last write, e.g. 30m
     #[arg(long, default_value = "1h", value_parser = component::duration)]
     pub event_ttl: Duration,
-    /// How built-in kinds are written to the store: application/json (also when empty) or
-    /// application/vnd.kubernetes.protobuf. Both are read; custom resources are always JSON
+    /// Format of built-in kinds in the store: application/json (also when empty) or
+    /// application/vnd.kubernetes.protobuf. The server reads both; custom resources are always JSON
     #[arg(long, default_value = "application/json", value_parser = storage_format)]
     pub storage_media_type: StorageFormat,
-    /// How much of what happened is kept on disk, for `ferry trace` and `ferry why`: a size, an age or both, whichever is
+    /// Amount of the trace to keep on disk, for `ferry trace` and `ferry why`: a size, an age or both, whichever is
     /// less; 0 for nothing
     #[arg(long, default_value = "256MB,7d")]
     pub trace_retention: ferry_trace::Retention,
     #[command(flatten)]
     pub encryption: encryption::EncryptionFlags,
+    /// CSV file with tokens: TOKEN,USER,UID,"GROUP1,GROUP2"
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
+    /// CSV file with passwords: PASSWORD,USER,UID,"GROUP1,GROUP2"
     #[arg(long)]
     pub basic_auth_file: Option<PathBuf>,
-    /// Issuer of service account tokens; given several times, tokens of the further issuers are accepted too
+    /// Issuer of service account tokens; if repeated, tokens of the other issuers are accepted too
     #[arg(long, value_delimiter = ',')]
     pub service_account_issuer: Vec<String>,
-    /// Private key that signs service account tokens; pki/sa.key when not given
+    /// Private key that signs service account tokens [default: pki/sa.key in the data directory]
     #[arg(long)]
     pub service_account_signing_key_file: Option<PathBuf>,
-    /// Public keys that service account tokens are verified with; pki/sa*.pub when not given
+    /// Public keys that verify service account tokens [default: pki/sa*.pub in the data directory]
     #[arg(long, value_delimiter = ',')]
     pub service_account_key_file: Vec<PathBuf>,
-    /// Whether a token that a Secret keeps ends with the Secret and its account; tokens of TokenRequest always end with
-    /// what they are bound to
+    /// Refuse a token that is stored in a Secret if the Secret or its account is gone; tokens of TokenRequest always end with
+    /// the objects that they are bound to
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub service_account_lookup: bool,
-    /// Default audiences of service account tokens; the issuers when not given
+    /// Default audiences of service account tokens [default: the issuers]
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
+    /// Admission plugins to run in addition to the default ones
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
+    /// Default admission plugins that do not run
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
-    /// Deprecated: exactly these admission plugins, and with an empty value none
+    /// Deprecated: run exactly these admission plugins, none with an empty value
     #[arg(long, value_delimiter = ',', num_args = 1, conflicts_with_all = ["enable_admission_plugins", "disable_admission_plugins"])]
     pub admission_control: Option<Vec<String>>,
-    /// An AdmissionConfiguration file: the configuration of admission plugins
+    /// AdmissionConfiguration file with the configuration of admission plugins
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
-    /// How long a request may take that is no watch or stream
+    /// Maximum duration of a request, except watches and streams
     #[arg(long, default_value = "60s", value_parser = access::duration)]
     pub request_timeout: Duration,
     /// Limit concurrency by FlowSchemas and PriorityLevelConfigurations
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_priority_and_fairness: bool,
-    /// With priority and fairness the sum of this and --max-mutating-requests-inflight is the number of seats that
-    /// priority levels share; without, so many requests that read are served at once, and 0 is no limit
+    /// With priority and fairness, the sum of this and --max-mutating-requests-inflight is the number of seats that
+    /// priority levels share. Without, the maximum number of concurrent reads; 0 for no limit
     #[arg(long, default_value_t = 400)]
     pub max_requests_inflight: usize,
-    /// See --max-requests-inflight; without priority and fairness so many requests that write are served at once
+    /// See --max-requests-inflight; without priority and fairness, the maximum number of concurrent writes
     #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
-    /// How many watches, followed logs and connections to pods one user may hold at once; the next gets 429. 0 is no limit
+    /// Maximum number of concurrent watches, followed logs and connections to pods of one user; further ones get 429. 0 for no limit
     #[arg(long, default_value_t = 10_000)]
     pub max_long_running_requests_per_user: usize,
-    /// How many connections one user may hold at once; requests on further ones get 429. 0 is no limit
+    /// Maximum number of connections of one user; requests on further ones get 429. 0 for no limit
     #[arg(long, default_value_t = 1_000)]
     pub max_connections_per_user: usize,
 }
@@ -141,7 +154,7 @@ pub struct Alone {
     flags: Flags,
     #[command(flatten)]
     certificates: CertificateFlags,
-    /// The version that /version and metrics report, of the same release, e.g. v1.36.4-custom
+    /// Version that /version and metrics report; it must be of the same release, e.g. v1.36.4-custom
     #[arg(long, value_parser = reported_version, require_equals = true)]
     version: Option<String>,
     #[command(flatten)]

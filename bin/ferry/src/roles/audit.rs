@@ -12,23 +12,25 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Args, Clone)]
 pub struct AuditFlags {
-    /// Audit policy file; without it nothing is logged
+    /// Audit policy file; without it no request is audited
     #[arg(long)]
     pub audit_policy_file: Option<PathBuf>,
+    /// File for audit events, one line of JSON each
     #[arg(long, requires = "audit_policy_file")]
     pub audit_log_path: Option<PathBuf>,
-    /// Megabytes after which a log file is closed and a new one begun
+    /// Size in megabytes at which the log file is rotated
     #[arg(long, default_value_t = 100)]
     pub audit_log_maxsize: u64,
-    /// Closed log files to keep; 0 for all
+    /// Number of rotated log files to keep; 0 for all
     #[arg(long, default_value_t = 0)]
     pub audit_log_maxbackup: usize,
-    /// Days to keep closed log files for; 0 for ever
+    /// Days to keep rotated log files; 0 for no limit
     #[arg(long, default_value_t = 0)]
     pub audit_log_maxage: u32,
+    /// Compress rotated audit logs with gzip
     #[arg(long)]
     pub audit_log_compress: bool,
-    /// A kubeconfig of the webhook that audit events are sent to
+    /// Kubeconfig of the webhook that receives audit events
     #[arg(long, requires = "audit_policy_file")]
     pub audit_webhook_config_file: Option<PathBuf>,
 }

@@ -8,43 +8,50 @@ use ferry_auth::authenticate::RequestHeaderConfig;
 
 #[derive(Args, Clone)]
 pub struct CertificateFlags {
-    /// Where apiserver.crt and apiserver.key are looked for, to serve with; when there are none, the server's own
-    /// certificate is linked there as apiserver.crt
+    /// Directory with apiserver.crt and apiserver.key, the serving certificate. If they are missing, the server creates
+    /// apiserver.crt as a link to its own certificate
     #[arg(long)]
     pub cert_dir: Option<PathBuf>,
-    /// The certificate to serve with, before any of --cert-dir
+    /// Serving certificate; it takes precedence over --cert-dir
     #[arg(long, requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
+    /// Key of --tls-cert-file
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// CA certificates that client certificates are verified with, besides the server's own
+    /// CA certificates that verify client certificates, in addition to the server's own
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
-    /// CA certificates that front proxies' client certificates are verified with, besides the server's own
+    /// CA certificates that verify the client certificates of front proxies, in addition to the server's own
     #[arg(long)]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Common names that front proxies may have; any when not given
+    /// Common names that front proxies may have [default: any]
     #[arg(long, value_delimiter = ',', requires = "requestheader_client_ca_file")]
     pub requestheader_allowed_names: Vec<String>,
+    /// Headers that contain the user name, first match wins
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-User")]
     pub requestheader_username_headers: Vec<String>,
+    /// Headers that contain the user's UID, first match wins
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Uid")]
     pub requestheader_uid_headers: Vec<String>,
+    /// Headers that contain the user's groups
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Group")]
     pub requestheader_group_headers: Vec<String>,
+    /// Prefixes of headers that contain further attributes of the user
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
     pub requestheader_extra_headers_prefix: Vec<String>,
     /// Client certificate for requests to aggregated API servers
     #[arg(long, requires = "proxy_client_key_file")]
     pub proxy_client_cert_file: Option<PathBuf>,
+    /// Key of --proxy-client-cert-file
     #[arg(long, requires = "proxy_client_cert_file")]
     pub proxy_client_key_file: Option<PathBuf>,
     /// Client certificate for requests to kubelets
     #[arg(long, requires = "kubelet_client_key")]
     pub kubelet_client_certificate: Option<PathBuf>,
+    /// Key of --kubelet-client-certificate
     #[arg(long, requires = "kubelet_client_certificate")]
     pub kubelet_client_key: Option<PathBuf>,
-    /// CA certificates that kubelets' serving certificates are verified with, besides the server's own
+    /// CA certificates that verify the serving certificates of kubelets, in addition to the server's own
     #[arg(long)]
     pub kubelet_certificate_authority: Option<PathBuf>,
 }

@@ -17,7 +17,7 @@ use super::serving::{self, ServingFlags};
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
-    /// Controllers to run: their names, * for all that are on by default, -NAME for all but one, e.g. *,-ttl
+    /// Controllers to run: names, * for all that are on by default, -NAME to exclude one, e.g. *,-ttl-controller
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     controllers: Vec<String>,
     /// Address ranges of the pods, one per IP family, e.g. 10.244.0.0/16
@@ -35,8 +35,8 @@ pub struct Flags {
     /// Prefix length of a node's range of IPv6 addresses
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
     node_cidr_mask_size_ipv6: u8,
-    /// PEM file of the key that signs the tokens of Secrets of type kubernetes.io/service-account-token; without it none are
-    /// made
+    /// PEM file of the key that signs the tokens of Secrets of type kubernetes.io/service-account-token; without it the
+    /// controller creates none
     #[arg(long)]
     service_account_private_key_file: Option<PathBuf>,
     /// PEM file of the authority that every namespace's ConfigMap kube-root-ca.crt publishes
@@ -48,13 +48,13 @@ pub struct Flags {
     /// PEM key of that authority
     #[arg(long, requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
-    /// Longest life of a certificate that is signed
+    /// Maximum lifetime of a signed certificate
     #[arg(long, default_value = "8760h", value_parser = component::duration)]
     cluster_signing_duration: Duration,
-    /// Time between two looks at the nodes' heartbeats
+    /// Period in which the controller checks the heartbeats of nodes
     #[arg(long, default_value = "5s", value_parser = component::duration)]
     node_monitor_period: Duration,
-    /// Time in which a new node need not have sent its first heartbeat
+    /// Time that a new node has for its first heartbeat
     #[arg(long, default_value = "1m", value_parser = component::duration)]
     node_startup_grace_period: Duration,
     /// Number of finished pods above which the oldest are deleted; 0 for no limit

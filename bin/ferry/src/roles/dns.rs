@@ -16,8 +16,10 @@ use crate::cluster::metrics_ports;
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     cluster_domain: String,
+    /// Addresses on which the server answers over UDP and TCP
     #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:5353")]
     listen: Vec<SocketAddr>,
     /// DNS servers for names outside the cluster

@@ -14,10 +14,10 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone)]
 pub struct EncryptionFlags {
-    /// An EncryptionConfiguration: which resources are encrypted in the store, and with which keys
+    /// EncryptionConfiguration file: the resources that are encrypted in the store, and the keys
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
-    /// Take over changes of that file without a restart
+    /// Reload the file when it changes
     #[arg(long, default_value_t = false, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
     pub encryption_provider_config_automatic_reload: bool,
 }

@@ -70,6 +70,7 @@ pub struct Flags {
     /// PEM file of the serving certificate
     #[arg(long, requires = "key_file")]
     cert_file: Option<PathBuf>,
+    /// Key of --cert-file
     #[arg(long, requires = "cert_file")]
     key_file: Option<PathBuf>,
     /// Require client certificates that --trusted-ca-file signed

@@ -29,8 +29,10 @@ pub struct Flags {
     /// Labels that the node registers with, e.g. zone=a,disk=fast
     #[arg(long, value_delimiter = ',', value_parser = label)]
     node_labels: Vec<(String, String)>,
+    /// Directory for pods, volumes and the kubelet's own state
     #[arg(long, default_value = "/var/lib/kubelet")]
     root_dir: PathBuf,
+    /// Directory for container logs
     #[arg(long, default_value = "/var/log/pods")]
     pod_logs_dir: PathBuf,
     /// KubeletConfiguration file

@@ -18,13 +18,16 @@ use crate::cluster::metrics_ports;
 pub struct Flags {
     #[command(flatten)]
     connection: Connection,
+    /// Name of the node [default: the host's name]
     #[arg(long)]
     hostname_override: Option<String>,
     /// Cluster name, from which the names of tables and chains derive
     #[arg(long, default_value = "ferry")]
     cluster_name: String,
+    /// Addresses of pods; traffic from elsewhere to Services is masqueraded
     #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16")]
     cluster_cidr: Vec<String>,
+    /// Kernel interface for the rules
     #[arg(long, value_enum, default_value = "nftables")]
     proxy_mode: Mode,
     /// Networks whose addresses serve node ports, or "primary" for the node's own [default: primary with nftables, all with
@@ -34,6 +37,7 @@ pub struct Flags {
     /// Serve node ports on 127.0.0.1 too (iptables mode)
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set)]
     iptables_localhost_nodeports: bool,
+    /// Address of the health page; none by default
     #[arg(long)]
     healthz_bind_address: Option<SocketAddr>,
     /// Address of the metrics page, without TLS and authentication; port 0 turns it off [default: 127.0.0.1:10249 if it is

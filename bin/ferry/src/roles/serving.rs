@@ -68,6 +68,7 @@ pub struct ServingFlags<const PORT: u16> {
     /// PEM file of the serving certificate [default: a self-signed one, new at each start]
     #[arg(long, requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
+    /// Key of --tls-cert-file
     #[arg(long, requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
     /// Paths that everybody may read without authorization; one that ends in * stands for all that begin so

@@ -14,6 +14,7 @@ use crate::progress::Progress;
 
 #[derive(Args)]
 pub struct Flags {
+    /// Data directory of the cluster
     #[arg(long, default_value = "/var/lib/ferry", global = true)]
     pub data_dir: PathBuf,
     #[command(subcommand)]

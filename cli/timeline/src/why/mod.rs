@@ -28,6 +28,7 @@ pub struct Flags {
     /// Who set this field, and because of what: spec.replicas
     #[arg(long, value_name = "PATH", conflicts_with = "what")]
     field: Option<String>,
+    /// Namespace of the object [default: the kubeconfig context's]
     #[arg(short, long)]
     namespace: Option<String>,
     /// Only the life with this uid, of an object that was deleted and created again
@@ -42,6 +43,7 @@ pub struct Flags {
     /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

@@ -43,6 +43,7 @@ struct SecurityFlags {
     /// The cluster's data directory
     #[arg(long, default_value = DEFAULT_DATA_DIR)]
     data_dir: PathBuf,
+    /// Output format
     #[arg(short, long, value_enum)]
     output: Option<Output>,
 }

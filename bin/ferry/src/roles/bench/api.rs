@@ -19,15 +19,16 @@ const SHARDS: usize = 10;
 
 #[derive(Args)]
 pub struct Flags {
-    /// How many pods are created, read, changed, listed and deleted
+    /// Number of pods that are created, read, changed, listed and deleted
     #[arg(long, default_value_t = 5_000)]
     pods: usize,
-    /// How many clients at a time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 16)]
     clients: usize,
-    /// How many watches follow the events
+    /// Number of watches
     #[arg(long, default_value_t = 200)]
     watches: usize,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

@@ -18,8 +18,10 @@ const NAME: &str = "bench";
 
 #[derive(Args)]
 pub struct Flags {
+    /// Number of pods of the Deployment
     #[arg(long, default_value_t = 1_000)]
     replicas: usize,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

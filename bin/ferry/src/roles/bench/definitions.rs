@@ -19,9 +19,10 @@ const STEP: Duration = Duration::from_millis(5);
 
 #[derive(Args)]
 pub struct Flags {
-    /// How many definitions there are before one more is made
+    /// Number of definitions before a further one is created
     #[arg(long, default_value_t = 1_000)]
     definitions: usize,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

@@ -21,15 +21,16 @@ const ROUNDS: usize = 5;
 
 #[derive(Args)]
 pub struct Flags {
-    /// How many objects of each kind are created, read, changed and listed
+    /// Number of objects of each kind that are created, read, changed and listed
     #[arg(long, default_value_t = 5_000)]
     objects: usize,
-    /// How many clients at a time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 16)]
     clients: usize,
-    /// How many watches follow the events of a kind
+    /// Number of watches for each kind
     #[arg(long, default_value_t = 100)]
     watches: usize,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

@@ -28,14 +28,16 @@ use crate::usage;
 
 #[derive(Args)]
 pub struct Flags {
-    /// How many nodes; several for a row each
+    /// Number of nodes; several values give a row each
     #[arg(long, value_delimiter = ',', default_value = "1000,5000,15000")]
     nodes: Vec<usize>,
-    /// How many pods are measured at most; a workload may have room for fewer
+    /// Maximum number of pods; the nodes of a workload may have capacity for fewer
     #[arg(long, default_value_t = 10_000)]
     pods: usize,
+    /// Workloads to measure, separated by commas
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Workload::value_variants().to_vec())]
     workload: Vec<Workload>,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

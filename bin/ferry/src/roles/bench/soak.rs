@@ -27,17 +27,19 @@ const SHORT_MEMORY: &[&str] = &["--event-ttl=2m", "--trace-retention=16MB"];
 
 #[derive(Args)]
 pub struct Flags {
+    /// Duration in minutes
     #[arg(long, default_value_t = 120)]
     minutes: u64,
-    /// How many nodes; a kubelet is simulated for each
+    /// Number of nodes, each with a simulated kubelet
     #[arg(long, default_value_t = 20)]
     nodes: usize,
-    /// How many pods come and go in each round
+    /// Number of pods that are created and deleted in each round
     #[arg(long, default_value_t = 100)]
     pods: usize,
-    /// Seconds from the start of one round to the start of the next, at least
+    /// Minimum seconds between the starts of two rounds
     #[arg(long, default_value_t = 0)]
     every: u64,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

@@ -28,15 +28,16 @@ const NAMESPACE: &str = "bench";
 
 #[derive(Args)]
 pub struct Flags {
-    /// How many nodes; a kubelet is simulated for each
+    /// Number of nodes, each with a simulated kubelet
     #[arg(long, default_value_t = 5_000)]
     nodes: usize,
-    /// How many pods, in Deployments of at most 1,000
+    /// Number of pods, in Deployments of at most 1,000
     #[arg(long, default_value_t = 100_000)]
     pods: usize,
-    /// For how long nothing changes between the last pod's start and the first one's end
+    /// Idle time between the start of the last pod and the deletion of the first
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
