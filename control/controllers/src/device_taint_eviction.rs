@@ -7,20 +7,17 @@ use std::time::Duration;
 
 use ferry_api::device_taint::{Words, tolerates};
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder, error,
-    undecoded,
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
     Device, DeviceRequestAllocationResult, DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice,
 };
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Preconditions};
 use parking_lot::Mutex;
 
 use crate::context::{Context, Running};
-use crate::pods::{is_deleting, is_finished, mark_disrupted, node_name};
+use crate::pods::{self, is_deleting, is_finished, node_name};
 use crate::resource_claim::claim_keys;
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
@@ -190,18 +187,10 @@ impl Controller {
         span.object("pods", &key.namespace, &key.name);
         let note = "Marking for deletion";
         self.recorder.event(pod, EventType::Normal, "DeviceTaintManagerEviction", "Evict", note);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let evict = async {
-            let because =
-                ("DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint");
-            mark_disrupted(&api, pod, because, false).await?;
-            let only_this = Preconditions { uid: pod.uid(), resource_version: None };
-            error::ignore_not_found(
-                undecoded::delete(&api, &key.name, &DeleteParams::default().preconditions(only_this)).await,
-            )
-        };
-        span.in_scope(evict).await.attempting("evict pod")?;
-        Ok(())
+        let because =
+            ("DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint");
+        let evicted = span.in_scope(pods::evict(&self.client, pod, because)).await;
+        evicted.attempting("evict pod")
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::informer::Projection;
-use ferry_client::{Index, Informer, error};
+use ferry_client::{Client, Index, Informer, error, undecoded};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions};
 use serde_json::json;
 
 use crate::ownership::controller_of;
@@ -130,6 +130,15 @@ pub async fn mark_disrupted(
     let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
     let patched = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
     error::ignore_not_found(patched).map(|_| ())
+}
+
+/// Marks a pod as disrupted and deletes it, unless another pod of its name has taken its place.
+pub async fn evict(client: &Client, pod: &Pod, because: (&str, &str)) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    mark_disrupted(&api, pod, because, false).await?;
+    let only_this = Preconditions { uid: pod.uid(), resource_version: None };
+    let parameters = DeleteParams::default().preconditions(only_this);
+    error::ignore_not_found(undecoded::delete(&api, &pod.name_any(), &parameters).await).map(|_| ())
 }
 
 /// What is read of a pod: of containers the requests that quotas count and the ports that services name, of volumes the

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_client::{
-    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder, error,
-    undecoded,
+    Attempt, Client, Error, Event, EventType, Index, Informer, NamespacedName, Outcome, Recorder,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Preconditions};
 use parking_lot::Mutex;
 
 use crate::context::{Context, Running};
-use crate::pods::{self, is_deleting, is_finished, mark_disrupted, node_name};
+use crate::pods::{self, is_deleting, is_finished, node_name};
 use crate::taints::{NO_EXECUTE, stays};
 
 const CONTROLLER: &str = "taint-eviction-controller";
@@ -142,17 +139,9 @@ impl Controller {
             "Evict",
             format!("Marking for deletion Pod {key}"),
         );
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let evict = async {
-            let because = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
-            mark_disrupted(&api, pod, because, false).await?;
-            let only_this = Preconditions { uid: pod.uid(), resource_version: None };
-            error::ignore_not_found(
-                undecoded::delete(&api, &key.name, &DeleteParams::default().preconditions(only_this)).await,
-            )
-        };
-        span.in_scope(evict).await.attempting("evict pod")?;
-        Ok(())
+        let because = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+        let evicted = span.in_scope(pods::evict(&self.client, pod, because)).await;
+        evicted.attempting("evict pod")
     }
 }
 
