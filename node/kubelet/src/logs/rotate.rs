@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tokio_util::task::TaskTracker;
 
+use crate::blocking::blocking;
 use crate::cri;
 
 /// The log of a running container, by the container's id.
@@ -20,10 +22,9 @@ pub struct Log {
 /// Rotates those logs of running containers that are larger than `max_size`,
 /// keeping `max_files` of each.
 pub async fn rotate_all(runtime: &cri::Client, logs: Vec<Log>, max_size: u64, max_files: u32) {
-    for log in logs {
-        if fs::metadata(&log.path).map_or(true, |metadata| metadata.len() < max_size) {
-            continue;
-        }
+    let is_large = move |log: &Log| fs::metadata(&log.path).is_ok_and(|metadata| metadata.len() >= max_size);
+    let large = move || logs.into_iter().filter(is_large).collect::<Vec<Log>>();
+    for log in blocking(&TaskTracker::new(), large).await {
         if let Err(error) = rotate(runtime, &log.container, &log.path, max_files).await {
             tracing::warn!(log = %log.path.display(), %error, "log not rotated");
         }
@@ -31,7 +32,9 @@ pub async fn rotate_all(runtime: &cri::Client, logs: Vec<Log>, max_size: u64, ma
 }
 
 async fn rotate(runtime: &cri::Client, container: &str, log: &Path, max_files: u32) -> Result<(), String> {
-    tidy(log, max_files.saturating_sub(2) as usize).map_err(|error| error.to_string())?;
+    let (path, keep) = (log.to_owned(), max_files.saturating_sub(2) as usize);
+    let tidied = blocking(&TaskTracker::new(), move || tidy(&path, keep)).await;
+    tidied.map_err(|error| error.to_string())?;
     let stamp = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let mut rotated = log.as_os_str().to_owned();
     rotated.push(format!(".{stamp}"));

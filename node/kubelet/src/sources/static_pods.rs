@@ -11,7 +11,9 @@ use std::time::Duration;
 use ferry_client::CancellationToken;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use tokio_util::task::TaskTracker;
 
+use crate::blocking::blocking;
 use crate::directory_watch::{self, DirectoryWatch};
 use crate::pod;
 use crate::pods::Pods;
@@ -33,7 +35,8 @@ pub async fn run(
     let mut watched = watched.ok();
     let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
     loop {
-        match read(&directory, &node_name) {
+        let (path, node) = (directory.clone(), node_name.clone());
+        match blocking(&TaskTracker::new(), move || read(&path, &node)).await {
             Ok(current) => {
                 let current: HashMap<String, Arc<Pod>> =
                     current.into_iter().map(|pod| (pod::uid(&pod).to_string(), Arc::new(pod))).collect();
