@@ -244,10 +244,26 @@ async fn two_deployments_with_one_selector_do_not_fight() {
     ready(&client, "two", 3).await;
     let names = |list: Vec<Pod>| -> BTreeSet<String> { list.iter().map(ResourceExt::name_any).collect() };
     let before = names(pods(&client).list(&ListParams::default()).await.expect("pods").items);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
+    for seconds in [1, 0, 1, 0] {
+        // Both controllers look at both again, and see what the other has done.
+        let patch = Patch::Merge(json!({"spec": {"minReadySeconds": seconds}}));
+        for name in ["one", "two"] {
+            deployments(&client).patch(name, &PatchParams::default(), &patch).await.expect("a change");
+        }
+        until("both ReplicaSets are reconciled", || async {
+            let sets = sets.list(&ListParams::default()).await.ok()?.items;
+            let is_current = |set: &ReplicaSet| {
+                let wanted = set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
+                let observed = set.status.as_ref().and_then(|status| status.observed_generation);
+                wanted == seconds && observed == set.metadata.generation
+            };
+            sets.iter().all(is_current).then_some(())
+        })
+        .await;
+    }
     let after = names(pods(&client).list(&ListParams::default()).await.expect("pods").items);
     assert_eq!((before.len(), &before), (5, &after), "no pod came or went");
-    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
     let sets = sets.list(&ListParams::default()).await.expect("replica sets");
     let owned: Vec<(String, Option<i32>)> = sets
         .items
