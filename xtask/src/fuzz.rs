@@ -131,7 +131,7 @@ impl Fuzzer {
             .status()
             .context("start the fuzzer")?;
         let text = fs::read(&log).with_context(|| format!("read {}", log.display()))?;
-        let said = Said::of(&String::from_utf8_lossy(&text));
+        let said = FuzzSummary::of(&String::from_utf8_lossy(&text));
         if status.success() {
             return Ok(Outcome { target: target.to_string(), passed: true, said: said.summary() });
         }
@@ -144,18 +144,18 @@ impl Fuzzer {
     }
 }
 
-/// What libFuzzer printed at the end.
+/// What libFuzzer prints at the end of a run.
 #[derive(Default)]
-struct Said {
+struct FuzzSummary {
     executions: u64,
     added: u64,
     /// Where it has put the input that broke the target.
     artifact: Option<String>,
 }
 
-impl Said {
-    fn of(log: &str) -> Said {
-        let mut said = Said::default();
+impl FuzzSummary {
+    fn of(log: &str) -> FuzzSummary {
+        let mut said = FuzzSummary::default();
         for line in log.lines() {
             let number = |name: &str| line.strip_prefix(name).and_then(|rest| rest.trim().parse().ok());
             said.executions = number("stat::number_of_executed_units:").unwrap_or(said.executions);
@@ -196,10 +196,10 @@ mod tests {
     #[test]
     fn the_last_lines_of_the_fuzzer_are_read() {
         let log = "#2 INITED\nstat::number_of_executed_units: 1234\nstat::new_units_added:          7\n";
-        let said = Said::of(log);
+        let said = FuzzSummary::of(log);
         assert_eq!(said.summary(), "1234 executions, 7 inputs with new coverage");
         assert_eq!(said.artifact, None);
         let log = "artifact_prefix='/f/'; Test unit written to /f/crash-0a\nBase64: eA==\n";
-        assert_eq!(Said::of(log).artifact.as_deref(), Some("/f/crash-0a"));
+        assert_eq!(FuzzSummary::of(log).artifact.as_deref(), Some("/f/crash-0a"));
     }
 }

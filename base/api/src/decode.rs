@@ -18,7 +18,7 @@ use crate::object::Object;
 use crate::quantity;
 use crate::read::{Any, Members};
 use crate::time::{self, Precision};
-use crate::types::{Either, EitherOther, Schema, Shape, Type, TypeId, Types};
+use crate::types::{Either, Schema, SchemaOr, Shape, Type, TypeId, Types};
 use crate::zero;
 
 /// What a document is read as to learn its kind, as messages print it.
@@ -378,7 +378,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     fn visit_bool<E: de::Error>(self, given: bool) -> Result<Value, E> {
         match self.shape {
             Shape::Bool => Ok(Value::Bool(given)),
-            Shape::Struct(id) if self.walk.types.get(*id).allows(EitherOther::Bool) => Ok(Value::Bool(given)),
+            Shape::Struct(id) if self.walk.types.get(*id).allows(SchemaOr::Bool) => Ok(Value::Bool(given)),
             _ => Err(self.wrong("bool")),
         }
     }
@@ -431,10 +431,8 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             Shape::List(element) => self.list(element, access),
             Shape::ExtraValue => self.list(&Shape::String, access),
             Shape::Struct(id) => match self.walk.types.get(*id).either {
-                Some(Either { schema, other: EitherOther::List }) => {
-                    self.list(&Shape::Struct(schema), access)
-                }
-                Some(Either { other: EitherOther::Strings, .. }) => self.list(&Shape::String, access),
+                Some(Either { schema, other: SchemaOr::List }) => self.list(&Shape::Struct(schema), access),
+                Some(Either { other: SchemaOr::Strings, .. }) => self.list(&Shape::String, access),
                 _ => Err(self.wrong("array")),
             },
             _ => Err(self.wrong("array")),

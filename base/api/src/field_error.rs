@@ -131,17 +131,17 @@ fn with_value(value: impl Into<Value>, why: &str) -> String {
 
 /// Values stand in messages as JSON, long ones cut short.
 fn quote(value: &Value) -> String {
-    let mut text = Beginning(Vec::new());
+    let mut text = LimitedWriter(Vec::new());
     match serde_json::to_writer(&mut text, value) {
         Ok(()) => String::from_utf8_lossy(&text.0).into_owned(),
         Err(_) => format!("{}...", String::from_utf8_lossy(&text.0).trim_end_matches('\u{fffd}')),
     }
 }
 
-/// Takes the first bytes of what is written and refuses the rest.
-struct Beginning(Vec<u8>);
+/// Keeps the first bytes that are written and refuses the others.
+struct LimitedWriter(Vec<u8>);
 
-impl io::Write for Beginning {
+impl io::Write for LimitedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = excerpt::LONGEST_VALUE - self.0.len();
         self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);

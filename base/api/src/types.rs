@@ -88,11 +88,11 @@ pub struct Union {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Either {
     pub schema: TypeId,
-    pub other: EitherOther,
+    pub other: SchemaOr,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EitherOther {
+pub enum SchemaOr {
     Bool,
     List,
     Strings,
@@ -359,7 +359,7 @@ impl Type {
         (first..first + alike).find(|index| *self.fields[*index].name == *name)
     }
 
-    pub(crate) fn allows(&self, other: EitherOther) -> bool {
+    pub(crate) fn allows(&self, other: SchemaOr) -> bool {
         self.either.is_some_and(|either| either.other == other)
     }
 

@@ -33,12 +33,12 @@ pub struct Access {
     pub error: Option<String>,
 }
 
-/// The questions of one request: answered ones, and those that came up. One book for all expressions of
-/// a request, so nothing is asked twice.
+/// The access reviews of one request: those with a result, and those that an expression needs. All expressions of a
+/// request share it, so that no review runs twice.
 #[derive(Debug, Clone, Default)]
-pub struct Answers(Arc<Mutex<BTreeMap<Question, Option<Access>>>>);
+pub struct AccessReviews(Arc<Mutex<BTreeMap<Question, Option<Access>>>>);
 
-impl Answers {
+impl AccessReviews {
     pub fn answer(&self, question: Question, access: Access) {
         self.0.lock().insert(question, Some(access));
     }
@@ -55,8 +55,8 @@ impl Answers {
     }
 }
 
-impl PartialEq for Answers {
-    fn eq(&self, other: &Answers) -> bool {
+impl PartialEq for AccessReviews {
+    fn eq(&self, other: &AccessReviews) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -113,22 +113,22 @@ impl<'v> Domains<'v> {
         self.0.entry(domain).or_default().insert(CelMapKey::from(id), value);
     }
 
-    fn map(self) -> Forgiving<'v> {
+    fn map(self) -> DefaultingMap<'v> {
         let domains = self.0.into_iter();
         let domains: Map<'v> = domains
             .map(|(domain, values)| -> (_, Box<dyn Val + 'v>) {
                 (CelMapKey::from(domain), Box::new(CelMap::from(values)))
             })
             .collect();
-        Forgiving(CelMap::from(domains))
+        DefaultingMap(CelMap::from(domains))
     }
 }
 
-/// A map in which whatever is not there is an empty map.
+/// A map whose missing keys are empty maps.
 #[derive(Debug, Clone)]
-struct Forgiving<'v>(CelMap<'v>);
+struct DefaultingMap<'v>(CelMap<'v>);
 
-impl<'v> Val for Forgiving<'v> {
+impl<'v> Val for DefaultingMap<'v> {
     fn get_type(&self) -> &CelType {
         <Self as Val>::cel_type()
     }
@@ -171,7 +171,7 @@ impl<'v> Val for Forgiving<'v> {
     }
 }
 
-impl<'v> Indexer for Forgiving<'v> {
+impl<'v> Indexer for DefaultingMap<'v> {
     fn get<'b, 'w>(&'b self, key: &dyn Val) -> Result<CowVal<'b, 'w>, ExecutionError>
     where
         Self: 'w,
@@ -190,13 +190,13 @@ impl<'v> Indexer for Forgiving<'v> {
     }
 }
 
-impl Container for Forgiving<'_> {
+impl Container for DefaultingMap<'_> {
     fn contains(&self, key: &dyn Val) -> Result<bool, ExecutionError> {
         self.0.contains(key)
     }
 }
 
-impl<'v> Iterable for Forgiving<'v> {
+impl<'v> Iterable for DefaultingMap<'v> {
     fn iter<'b, 'w>(&'b self) -> Box<dyn Walk<'b, 'w> + 'b>
     where
         Self: 'w,
@@ -205,7 +205,7 @@ impl<'v> Iterable for Forgiving<'v> {
     }
 }
 
-impl Sizer for Forgiving<'_> {
+impl Sizer for DefaultingMap<'_> {
     fn size(&self) -> CelInt {
         self.0.size()
     }

@@ -26,7 +26,7 @@ pub mod schema;
 pub mod types;
 mod values;
 
-pub use access::{Access, Answers, Question};
+pub use access::{Access, AccessReviews, Question};
 pub use cost::{Budget, PER_CALL_LIMIT};
 pub use environment::{CompileError, Environment};
 pub use program::{Bindings, Failure, Outcome, Program};

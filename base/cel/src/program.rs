@@ -10,7 +10,7 @@ use cel::{Context, Env, ExecutionError};
 use ferry_api::depth::{MAX_DEPTH, TOO_DEEP};
 use serde_json::Value;
 
-use crate::access::{Answers, Question};
+use crate::access::{AccessReviews, Question};
 use crate::cost::{self, Budget};
 use crate::library::authorizer::{Authorizer, ResourceCheck};
 use crate::library::regex::Patterns;
@@ -37,7 +37,7 @@ pub struct Program {
 pub struct Bindings<'v> {
     json: BTreeMap<String, &'v Value>,
     made: BTreeMap<String, Result<Outcome<'v>, Failure>>,
-    answers: Answers,
+    answers: AccessReviews,
     request_resource: Option<Question>,
 }
 
@@ -80,7 +80,11 @@ impl<'v> Bindings<'v> {
     }
 
     /// What the authorizer said so far, and what `authorizer.requestResource` stands for.
-    pub fn set_authorizer(&mut self, answers: Answers, request_resource: Question) -> &mut Bindings<'v> {
+    pub fn set_authorizer(
+        &mut self,
+        answers: AccessReviews,
+        request_resource: Question,
+    ) -> &mut Bindings<'v> {
         self.answers = answers;
         self.request_resource = Some(request_resource);
         self

@@ -1,6 +1,8 @@
 //! Expressions, what they come to, and what is said of those that come to nothing.
 
-use ferry_cel::{Access, Answers, Bindings, Budget, Environment, Failure, PER_CALL_LIMIT, Question, Type};
+use ferry_cel::{
+    Access, AccessReviews, Bindings, Budget, Environment, Failure, PER_CALL_LIMIT, Question, Type,
+};
 use serde_json::{Value, json};
 
 fn environment() -> Environment {
@@ -200,7 +202,7 @@ fn the_authorizer_is_asked_outside_and_the_expression_goes_on() {
     let source = "authorizer.group('apps').resource('deployments').namespace('a').check('get').allowed() \
                   && authorizer.requestResource.check('custom').reason() == 'why not'";
     let program = environment().compile(source, &[Type::Bool]).expect("compiles");
-    let answers = Answers::default();
+    let answers = AccessReviews::default();
     let own = Question { resource: "pods".into(), namespace: "a".into(), ..Question::default() };
     let mut bindings = Bindings::new();
     bindings.set_authorizer(answers.clone(), own.clone());

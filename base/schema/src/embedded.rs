@@ -92,16 +92,16 @@ fn known_fields(
     });
 }
 
-/// What is looked at.
+/// The part of an embedded resource that is validated.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Look {
-    /// Whether type and metadata can be read at all.
+pub enum EmbeddedChecks {
+    /// Whether type and metadata can be decoded.
     Types,
     All,
 }
 
 /// Judges type and metadata of embedded resources.
-pub fn validate(value: &Value, node: &Ref, look: Look, path: &mut Path, errors: &mut FieldErrors) {
+pub fn validate(value: &Value, node: &Ref, look: EmbeddedChecks, path: &mut Path, errors: &mut FieldErrors) {
     match value {
         Value::Object(object) => {
             if node.is(EMBEDDED) {
@@ -127,8 +127,8 @@ pub fn validate(value: &Value, node: &Ref, look: Look, path: &mut Path, errors: 
 }
 
 /// A resource as a whole.
-pub fn resource(object: &Map<String, Value>, look: Look, path: &Path, errors: &mut FieldErrors) {
-    let all = look == Look::All;
+pub fn resource(object: &Map<String, Value>, look: EmbeddedChecks, path: &Path, errors: &mut FieldErrors) {
+    let all = look == EmbeddedChecks::All;
     match object.get("apiVersion") {
         None if all => errors.required(path.with("apiVersion"), ""),
         Some(Value::String(text)) if all && text.is_empty() => {
@@ -169,14 +169,14 @@ pub fn resource(object: &Map<String, Value>, look: Look, path: &Path, errors: &m
     }
 }
 
-fn metadata(fields: &Map<String, Value>, look: Look, path: &str, errors: &mut FieldErrors) {
+fn metadata(fields: &Map<String, Value>, look: EmbeddedChecks, path: &str, errors: &mut FieldErrors) {
     if let Some((name, value, wanted)) = unreadable(fields) {
         let why = format!(
             "json: cannot unmarshal {} into Go struct field ObjectMeta.{name} of type {wanted}",
             go_json::json_type(value)
         );
         errors.invalid(path, Value::Object(fields.clone()), &why);
-    } else if look == Look::All {
+    } else if look == EmbeddedChecks::All {
         metadata_fields(fields, path, errors);
     }
 }
@@ -291,7 +291,7 @@ pub fn fields_of(object: &Map<String, Value>, node: &Ref, errors: &mut FieldErro
     for (name, value) in object {
         let Some(inner) = node.field(name).filter(|inner| inner.is(EMBEDS)) else { continue };
         let length = if node.property(name).is_some() { path.child(name) } else { path.key(name) };
-        validate(value, inner, Look::All, &mut path, errors);
+        validate(value, inner, EmbeddedChecks::All, &mut path, errors);
         path.truncate(length);
     }
 }

@@ -24,9 +24,9 @@ const FINALIZER: &str = "kubernetes";
 /// How soon to look again at content that waits for someone else's finalizer.
 const FINALIZER_WAIT: Duration = Duration::from_secs(15);
 
-/// What was found in a namespace after everything in it was told to go.
+/// What is left in a namespace after all its objects were deleted.
 #[derive(Debug, Default, PartialEq)]
-struct Remains {
+struct RemainingContent {
     discovery_failures: Vec<String>,
     deletion_failures: Vec<String>,
     /// Resource → how many objects are left.
@@ -37,7 +37,7 @@ struct Remains {
     grace: Option<Duration>,
 }
 
-impl Remains {
+impl RemainingContent {
     fn is_empty(&self) -> bool {
         self.discovery_failures.is_empty() && self.deletion_failures.is_empty() && self.left.is_empty()
     }
@@ -61,7 +61,11 @@ impl Remains {
 }
 
 /// The conditions that show what a terminating namespace waits for.
-fn conditions(current: &[NamespaceCondition], remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
+fn conditions(
+    current: &[NamespaceCondition],
+    remains: &RemainingContent,
+    now: Timestamp,
+) -> Vec<NamespaceCondition> {
     let fine = [
         ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
         (
@@ -105,7 +109,7 @@ fn conditions(current: &[NamespaceCondition], remains: &Remains, now: Timestamp)
     next
 }
 
-impl Remains {
+impl RemainingContent {
     /// The reason and the message of a condition that is true.
     fn trouble(&self, kind: &str) -> Option<(&'static str, String)> {
         match kind {
@@ -213,10 +217,10 @@ impl Controller {
     }
 
     /// Tells everything to go and counts what is still there.
-    async fn empty(&self, namespace: &str) -> Result<Remains, Error> {
+    async fn empty(&self, namespace: &str) -> Result<RemainingContent, Error> {
         let Discovered { resources, failures } =
             discover(&self.client).await.attempting("discover resources")?;
-        let mut remains = Remains { discovery_failures: failures, ..Default::default() };
+        let mut remains = RemainingContent { discovery_failures: failures, ..Default::default() };
         let deletable =
             |resource: &&Resource| resource.namespaced && resource.can("delete") && resource.can("list");
         let (pods, rest): (Vec<&Resource>, Vec<&Resource>) =
@@ -232,7 +236,7 @@ impl Controller {
         Ok(remains)
     }
 
-    async fn remove(&self, namespace: &str, resource: &Resource, remains: &mut Remains) {
+    async fn remove(&self, namespace: &str, resource: &Resource, remains: &mut RemainingContent) {
         let api: Api<Metadata> = Api::namespaced_with(self.client.clone(), namespace, &resource.api);
         match remove_all(&api, resource).await {
             Ok(left) => remains.found(&resource.group_resource(), &left),
@@ -250,7 +254,7 @@ impl Controller {
         &self,
         api: &Api<Namespace>,
         namespace: Namespace,
-        remains: &Remains,
+        remains: &RemainingContent,
     ) -> Result<Option<Namespace>, Error> {
         let mut next = namespace.clone();
         let status = next.status.get_or_insert_default();
@@ -315,7 +319,7 @@ mod tests {
 
     #[test]
     fn conditions_name_what_is_left_and_what_holds_it() {
-        let mut remains = Remains::default();
+        let mut remains = RemainingContent::default();
         let mut pod = metadata();
         pod.metadata.finalizers = Some(vec!["example.com/hold".into()]);
         pod.metadata.deletion_grace_period_seconds = Some(30);
@@ -336,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_time_of_a_condition_changes_with_its_status_only() {
-        let mut remains = Remains::default();
+        let mut remains = RemainingContent::default();
         remains.found("pods", &[metadata()]);
         let first = conditions(&[], &remains, at(0));
         remains.found("pods", &[metadata()]);
@@ -350,7 +354,7 @@ mod tests {
                 .clone()
         };
         assert_eq!(time(&first), time(&second));
-        let third = conditions(&second, &Remains::default(), at(20));
+        let third = conditions(&second, &RemainingContent::default(), at(20));
         assert_eq!(time(&third), Some(Time(at(20))));
     }
 }

@@ -142,7 +142,7 @@ fn taints(node: &Node, evict: bool, now: Timestamp) -> Option<Vec<Taint>> {
 /// How nodes may be emptied: not all at once, and not at all when it looks as if it were us
 /// who lost the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
+enum EvictionRate {
     /// Every node everywhere is silent: the fault is more likely here.
     Stop,
     PerSecond(f64),
@@ -153,15 +153,15 @@ const CAUTIOUS_RATE: f64 = 0.01;
 const LARGE_ZONE: usize = 50;
 
 /// `zone` and `all` are (ready, total).
-fn pace(zone: (usize, usize), all: (usize, usize)) -> Pace {
+fn pace(zone: (usize, usize), all: (usize, usize)) -> EvictionRate {
     let (ready, total) = zone;
     let silent = total - ready;
     if all.0 == 0 {
-        Pace::Stop
+        EvictionRate::Stop
     } else if ready > 0 && silent > 2 && silent as f64 / total as f64 >= 0.55 {
-        if total > LARGE_ZONE { Pace::PerSecond(CAUTIOUS_RATE) } else { Pace::Stop }
+        if total > LARGE_ZONE { EvictionRate::PerSecond(CAUTIOUS_RATE) } else { EvictionRate::Stop }
     } else {
-        Pace::PerSecond(RATE)
+        EvictionRate::PerSecond(RATE)
     }
 }
 
@@ -322,8 +322,8 @@ impl Controller {
             })
         };
         let rate = match pace(count(&|node| zone(node) == here), count(&|_| true)) {
-            Pace::Stop => return Err(self.config.node_monitor_period),
-            Pace::PerSecond(rate) => rate,
+            EvictionRate::Stop => return Err(self.config.node_monitor_period),
+            EvictionRate::PerSecond(rate) => rate,
         };
         let mut turns = self.next_eviction.lock();
         let now = Instant::now();
@@ -406,10 +406,10 @@ mod tests {
 
     #[test]
     fn nodes_are_emptied_slowly_and_not_when_all_are_silent() {
-        assert_eq!(pace((9, 10), (9, 10)), Pace::PerSecond(RATE));
-        assert_eq!(pace((0, 1), (0, 1)), Pace::Stop);
-        assert_eq!(pace((0, 3), (5, 8)), Pace::PerSecond(RATE));
-        assert_eq!(pace((4, 10), (4, 10)), Pace::Stop);
-        assert_eq!(pace((40, 100), (40, 100)), Pace::PerSecond(CAUTIOUS_RATE));
+        assert_eq!(pace((9, 10), (9, 10)), EvictionRate::PerSecond(RATE));
+        assert_eq!(pace((0, 1), (0, 1)), EvictionRate::Stop);
+        assert_eq!(pace((0, 3), (5, 8)), EvictionRate::PerSecond(RATE));
+        assert_eq!(pace((4, 10), (4, 10)), EvictionRate::Stop);
+        assert_eq!(pace((40, 100), (40, 100)), EvictionRate::PerSecond(CAUTIOUS_RATE));
     }
 }

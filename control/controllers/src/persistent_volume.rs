@@ -35,9 +35,9 @@ fn class_of_volume(volume: &PersistentVolume) -> String {
     annotated.or_else(|| volume.spec.as_ref()?.storage_class_name.clone()).unwrap_or_default()
 }
 
-/// Whom a volume is bound to, or promised.
+/// The claim that a volume is bound to, from the point of view of one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bond {
+enum BindingState {
     Free,
     /// To this claim by name, from an administrator; any namesake may come.
     Promised,
@@ -45,16 +45,16 @@ enum Bond {
     Others,
 }
 
-fn bond(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Bond {
+fn bond(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> BindingState {
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
-        return Bond::Free;
+        return BindingState::Free;
     };
     let same_name = reference.name == claim.metadata.name && reference.namespace == claim.metadata.namespace;
     match reference.uid.as_deref() {
-        _ if !same_name => Bond::Others,
-        None | Some("") => Bond::Promised,
-        uid if uid == claim.metadata.uid.as_deref() => Bond::Ours,
-        _ => Bond::Others,
+        _ if !same_name => BindingState::Others,
+        None | Some("") => BindingState::Promised,
+        uid if uid == claim.metadata.uid.as_deref() => BindingState::Ours,
+        _ => BindingState::Others,
     }
 }
 
@@ -108,13 +108,17 @@ fn best_match<'a>(
 ) -> Option<&'a Arc<PersistentVolume>> {
     let usable = volumes.iter().filter(|volume| volume.metadata.deletion_timestamp.is_none());
     let suitable: Vec<&Arc<PersistentVolume>> = usable.filter(|volume| fits(volume, claim)).collect();
-    let promised = suitable.iter().find(|volume| matches!(bond(volume, claim), Bond::Ours | Bond::Promised));
+    let promised = suitable
+        .iter()
+        .find(|volume| matches!(bond(volume, claim), BindingState::Ours | BindingState::Promised));
     promised.copied().or_else(|| {
         let phase =
             |volume: &PersistentVolume| volume.status.as_ref().and_then(|status| status.phase.clone());
         let free = suitable.into_iter().filter(|volume| {
             let available = phase(volume).is_none_or(|phase| phase == "Available");
-            available && bond(volume, claim) == Bond::Free && class_of_volume(volume) == class_of_claim(claim)
+            available
+                && bond(volume, claim) == BindingState::Free
+                && class_of_volume(volume) == class_of_claim(claim)
         });
         free.min_by(|a, b| capacity(a).cmp(&capacity(b)).then_with(|| a.name_any().cmp(&b.name_any())))
     })
@@ -150,7 +154,9 @@ fn plan(
     let delays =
         class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
     let chosen = claim.annotations().contains_key(SELECTED_NODE);
-    let promised = volumes.iter().any(|volume| matches!(bond(volume, claim), Bond::Ours | Bond::Promised));
+    let promised = volumes
+        .iter()
+        .any(|volume| matches!(bond(volume, claim), BindingState::Ours | BindingState::Promised));
     if delays && !chosen && !promised {
         let note = "waiting for first consumer to be created before binding".into();
         return Plan::Wait {
@@ -173,10 +179,10 @@ fn plan_named(claim: &PersistentVolumeClaim, volume: Option<&Arc<PersistentVolum
         None if completed => {
             Plan::Lost("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
         }
-        Some((_, Bond::Others)) if completed => {
+        Some((_, BindingState::Others)) if completed => {
             Plan::Lost("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
         }
-        None | Some((_, Bond::Others)) => Plan::Pending,
+        None | Some((_, BindingState::Others)) => Plan::Pending,
         Some((volume, _)) => Plan::Bind(volume.clone()),
     }
 }
@@ -342,11 +348,11 @@ impl Controller {
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
     ) -> Result<PersistentVolume, Error> {
-        if bond(volume, claim) == Bond::Ours {
+        if bond(volume, claim) == BindingState::Ours {
             return Ok(volume.clone());
         }
         let mut next = volume.clone();
-        if bond(volume, claim) == Bond::Free {
+        if bond(volume, claim) == BindingState::Free {
             next.annotations_mut().insert(BOUND_BY_CONTROLLER.into(), "yes".into());
         }
         let reference = ObjectReference { field_path: None, ..events::reference(claim) };

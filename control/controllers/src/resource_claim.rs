@@ -168,8 +168,8 @@ impl reconcile::Key for Key {
     }
 }
 
-/// A claim that was made for an entry of a pod's list.
-struct Made {
+/// A claim that was created for an entry of `spec.resourceClaims` of a pod.
+struct GeneratedClaim {
     /// The pod's uid.
     pod: String,
     entry: String,
@@ -185,7 +185,7 @@ struct Controller {
     of_pod: Index<ResourceClaim>,
     templates: Informer<ResourceClaimTemplate>,
     /// Claims made for a pod that the informer may not show yet.
-    made: Mutex<HashMap<NamespacedName, Vec<Made>>>,
+    made: Mutex<HashMap<NamespacedName, Vec<GeneratedClaim>>>,
     recorder: Recorder,
 }
 
@@ -352,7 +352,7 @@ impl Controller {
         let created = api.create(&PostParams::default(), &claim).await;
         metrics::claim_created(&claim, created.is_ok());
         let name = created.attempting("create ResourceClaim").map_err(Failure::Api)?.name_any();
-        let noted = Made { pod: uid.to_owned(), entry: entry.name.clone(), claim: name.clone() };
+        let noted = GeneratedClaim { pod: uid.to_owned(), entry: entry.name.clone(), claim: name.clone() };
         self.made.lock().entry(NamespacedName::of(pod)).or_default().push(noted);
         Ok(Some(name))
     }

@@ -308,19 +308,19 @@ struct NodeList<'a> {
     items: Vec<&'a Node>,
 }
 
-/// Of the nodes that come back only the names are read: what they are we know better.
+/// A NodeList of an extender, of which only the names are read: the snapshot has the nodes.
 #[derive(Deserialize)]
-struct NodesBack {
-    items: Vec<NodeBack>,
+struct ReturnedNodes {
+    items: Vec<ReturnedNode>,
 }
 
 #[derive(Deserialize)]
-struct NodeBack {
-    metadata: NodeBackName,
+struct ReturnedNode {
+    metadata: ReturnedMetadata,
 }
 
 #[derive(Deserialize)]
-struct NodeBackName {
+struct ReturnedMetadata {
     name: String,
 }
 
@@ -328,7 +328,7 @@ struct NodeBackName {
 #[serde(rename_all = "PascalCase")]
 struct FilterResult {
     #[serde(alias = "nodes")]
-    nodes: Option<NodesBack>,
+    nodes: Option<ReturnedNodes>,
     #[serde(alias = "nodeNames", alias = "nodenames")]
     node_names: Option<Vec<String>>,
     #[serde(alias = "failedNodes")]

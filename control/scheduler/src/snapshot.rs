@@ -1,6 +1,6 @@
 //! The cluster as the scheduler sees it: one column per fact, one place per node, changed by
 //! deltas as pods come and go. Filters and scores walk the columns and allocate nothing. The
-//! numbers that every search compares are one fact, a node's [`Room`].
+//! numbers that every search compares are one fact, a node's [`NodeResources`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Snapshot {
     order_is_old: bool,
     taint_sets: Vec<Arc<[Taint]>>,
     taint_numbers: HashMap<String, TaintSet>,
-    pods: HashMap<NamespacedName, Placed>,
+    pods: HashMap<NamespacedName, PlacedPod>,
     /// Pods that arrived before their node did.
     homeless: HashMap<NamespacedName, (Arc<PodInfo>, String)>,
     peers: Peers,
@@ -53,7 +53,7 @@ struct Columns {
     labels: Vec<Box<[(Symbol, Symbol)]>>,
     taints: Vec<TaintSet>,
     unschedulable: Vec<bool>,
-    room: Vec<Room>,
+    room: Vec<NodeResources>,
     /// Rare, so by name and not a column each.
     allocatable_extended: Vec<Vec<(Box<str>, i64)>>,
     requested_extended: Vec<Vec<(Box<str>, i64)>>,
@@ -62,9 +62,9 @@ struct Columns {
     pods: Vec<Vec<Arc<PodInfo>>>,
 }
 
-/// What a node has, and what of it is taken.
+/// The resources of a node, and what its pods request of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
+pub struct NodeResources {
     pub allocatable: Amounts,
     pub requested: Amounts,
     /// CPU and memory in use, with a little for pods that asked for nothing.
@@ -83,7 +83,7 @@ pub struct Amounts {
 }
 
 #[derive(Clone)]
-struct Placed {
+struct PlacedPod {
     pod: Arc<PodInfo>,
     node: NodeIndex,
     group: GroupId,
@@ -158,7 +158,7 @@ impl Snapshot {
     }
 
     #[inline]
-    pub fn room(&self, node: NodeIndex) -> &Room {
+    pub fn room(&self, node: NodeIndex) -> &NodeResources {
         &self.columns.room[node.0 as usize]
     }
 
@@ -371,12 +371,12 @@ impl Snapshot {
         let count = |counter: &mut usize, counts: bool| *counter += usize::from(counts);
         count(&mut self.with_anti_affinity, !pod.anti_affinity.is_empty());
         count(&mut self.with_affinity, pod.has_pod_affinity());
-        self.pods.insert(pod.key.clone(), Placed { pod, node: index, group });
+        self.pods.insert(pod.key.clone(), PlacedPod { pod, node: index, group });
     }
 
     pub fn remove_pod(&mut self, key: &NamespacedName) -> Option<(Arc<PodInfo>, NodeIndex)> {
         self.homeless.remove(key);
-        let Placed { pod, node, group } = self.pods.remove(key)?;
+        let PlacedPod { pod, node, group } = self.pods.remove(key)?;
         self.vacate(&pod, node);
         self.peers.remove(group, node);
         let count = |counter: &mut usize, counts: bool| *counter -= usize::from(counts);
@@ -488,7 +488,7 @@ impl Columns {
         self.labels.push(Box::default());
         self.taints.push(TaintSet(0));
         self.unschedulable.push(false);
-        self.room.push(Room::default());
+        self.room.push(NodeResources::default());
         self.allocatable_extended.push(Vec::new());
         self.requested_extended.push(Vec::new());
         self.ports.push(Vec::new());

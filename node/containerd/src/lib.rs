@@ -14,7 +14,7 @@ mod runtime;
 use std::path::PathBuf;
 
 pub use error::Error;
-pub use own::Kept;
+pub use own::RestartOutcome;
 pub use runtime::{Runtime, find, find_or_start};
 
 /// Where a cluster's own containerd keeps its things, whether it runs or not.

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(10);
 
-/// What became of a containerd that had ended.
-pub enum Kept {
+/// The result of supervising a containerd that ended.
+pub enum RestartOutcome {
     Ended,
     Started(Runtime),
 }
@@ -69,7 +69,7 @@ impl Containerd {
     }
 
     /// Starts containerd again whenever it has ended, and tells of it; containers did not notice.
-    pub async fn keep(&self, registries: &Path, tell: impl Fn(Kept)) {
+    pub async fn keep(&self, registries: &Path, tell: impl Fn(RestartOutcome)) {
         // It may be the child of a Ferry that is gone, so it cannot be waited for.
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -79,9 +79,9 @@ impl Containerd {
                 continue;
             }
             tracing::warn!("containerd is gone and is started again");
-            tell(Kept::Ended);
+            tell(RestartOutcome::Ended);
             match self.start(registries).await {
-                Ok(started) => tell(Kept::Started(started)),
+                Ok(started) => tell(RestartOutcome::Started(started)),
                 Err(error) => {
                     let error: &dyn std::error::Error = &error;
                     tracing::error!(error, "containerd does not start");

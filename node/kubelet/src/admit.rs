@@ -17,9 +17,9 @@ use crate::status::Ending;
 pub const NODE_AFFINITY: &str = "NodeAffinity";
 const REJECTED: &str = "Pod was rejected: ";
 
-/// A pod beside others, with what was granted to it.
+/// An admitted pod with the resources that it was granted.
 #[derive(Clone)]
-pub struct Placed {
+pub struct GrantedPod {
     pub pod: Arc<Pod>,
     pub asks: Arc<Asks>,
 }
@@ -33,7 +33,7 @@ pub struct NodeFacts<'a> {
 }
 
 /// `Ok`, or why the pod fails here. `others` are the pods that run already.
-pub fn admit(pod: &Pod, asks: &Asks, others: &[Placed], facts: &NodeFacts<'_>) -> Result<(), Ending> {
+pub fn admit(pod: &Pod, asks: &Asks, others: &[GrantedPod], facts: &NodeFacts<'_>) -> Result<(), Ending> {
     pressure(pod, asks, facts)?;
     operating_system(pod)?;
     sysctls(pod, facts)?;
@@ -209,7 +209,7 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-fn host_ports(pod: &Pod, others: &[Placed]) -> Result<(), Ending> {
+fn host_ports(pod: &Pod, others: &[GrantedPod]) -> Result<(), Ending> {
     let ports = |pod: &Pod| -> BTreeSet<(String, i32, String)> {
         let containers = pod::containers(pod);
         let ports = containers.iter().flat_map(|each| each.container.ports.iter().flatten());
@@ -241,7 +241,7 @@ fn host_ports(pod: &Pod, others: &[Placed]) -> Result<(), Ending> {
     Ok(())
 }
 
-fn resources(asks: &Asks, others: &[Placed], facts: &NodeFacts<'_>) -> Result<(), Ending> {
+fn resources(asks: &Asks, others: &[GrantedPod], facts: &NodeFacts<'_>) -> Result<(), Ending> {
     let count = others.len() as i64;
     if count + 1 > facts.allocatable.pods {
         let message = format!(
@@ -295,8 +295,8 @@ mod tests {
             allowed_unsafe_sysctls: &["kernel.msg*".to_string()],
             has_apparmor: false,
         };
-        let placed = |pod: &Pod| Placed { pod: Arc::new(pod.clone()), asks: Arc::new(Asks::of(pod)) };
-        let others: Vec<Placed> = others.iter().map(placed).collect();
+        let placed = |pod: &Pod| GrantedPod { pod: Arc::new(pod.clone()), asks: Arc::new(Asks::of(pod)) };
+        let others: Vec<GrantedPod> = others.iter().map(placed).collect();
         let reason = admit(wanted, &Asks::of(wanted), &others, &facts).err().map(|ending| ending.reason);
         assert_eq!(reason.as_deref(), expected);
     }

@@ -27,7 +27,7 @@ use crate::status::Ending;
 use ferry_linux::disk;
 use image_gc::ImageCollector;
 use rank::{Candidate, Starved, rank};
-use signals::{Crossed, Patience};
+use signals::{ThresholdMet, ThresholdTracker};
 
 /// What a pod gets to end when the node cannot wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub async fn run(context: &Context, pods: &Pods, node: &NodeStatusSource, pressu
     let config = &context.config;
     let mut ticks = tokio::time::interval(config.eviction_monitoring_period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut patience = Patience::default();
+    let mut patience = ThresholdTracker::default();
     let mut images = ImageCollector::default();
     let mut pressed_until: BTreeMap<&'static str, Instant> = BTreeMap::new();
     loop {
@@ -119,7 +119,7 @@ async fn container_usage(context: &Context) -> Vec<ContainerUsage> {
 fn choose(
     context: &Context,
     pods: &Pods,
-    crossed: &Crossed,
+    crossed: &ThresholdMet,
     all: &[ContainerUsage],
 ) -> Option<(Arc<Pod>, Ending)> {
     let candidates = pods.active().into_iter().map(|pod| {

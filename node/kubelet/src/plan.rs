@@ -47,11 +47,11 @@ pub struct Kill {
     pub name: String,
     pub message: String,
     /// Whose probe failed may have a grace period of its own.
-    pub because: Because,
+    pub because: KillReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum KillReason {
     LivenessProbe,
     StartupProbe,
     SpecChanged,
@@ -256,7 +256,7 @@ fn regular(
             Some(record) => match must_be_killed(container, record, probed, resized) {
                 None => kept = true,
                 Some(kill) => {
-                    let failed = !matches!(kill.because, Because::SpecChanged | Because::Resize);
+                    let failed = !matches!(kill.because, KillReason::SpecChanged | KillReason::Resize);
                     if failed
                         && container.restart_policy.as_deref().unwrap_or(pod::restart_policy(pod)) == "Never"
                     {
@@ -281,7 +281,7 @@ fn kill_if_unknown(record: Option<&Container>, plan: &mut Plan) {
             id: record.id.clone(),
             name: record.name.clone(),
             message: format!("Container is in unknown state, try killing it before restart: {}", record.name),
-            because: Because::Unknown,
+            because: KillReason::Unknown,
         });
     }
 }
@@ -294,13 +294,13 @@ fn must_be_killed(
 ) -> Option<Kill> {
     let name = &container.name;
     let (because, message) = if record.hash != pod::container_hash(container) {
-        (Because::SpecChanged, format!("Container {name} definition changed, will be restarted"))
+        (KillReason::SpecChanged, format!("Container {name} definition changed, will be restarted"))
     } else if resized.contains(&record.id) {
-        (Because::Resize, format!("Container {name} resize requires restart"))
+        (KillReason::Resize, format!("Container {name} resize requires restart"))
     } else if probed.liveness(&record.id) == Some(Verdict::Failure) {
-        (Because::LivenessProbe, format!("Container {name} failed liveness probe, will be restarted"))
+        (KillReason::LivenessProbe, format!("Container {name} failed liveness probe, will be restarted"))
     } else if probed.startup(&record.id) == Some(Verdict::Failure) {
-        (Because::StartupProbe, format!("Container {name} failed startup probe, will be restarted"))
+        (KillReason::StartupProbe, format!("Container {name} failed startup probe, will be restarted"))
     } else {
         return None;
     };

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::context::Context;
-use crate::device_plugins::Given;
+use crate::device_plugins::AllocatedDevice;
 use crate::grpc_socket;
 use crate::metrics::{self, PodResourcesCall};
 use crate::pod;
@@ -160,7 +160,7 @@ impl Service {
     }
 }
 
-fn device(given: Given) -> api::ContainerDevices {
+fn device(given: AllocatedDevice) -> api::ContainerDevices {
     let nodes: Vec<_> = given.nodes.into_iter().map(|id| api::NumaNode { id }).collect();
     api::ContainerDevices {
         resource_name: given.resource,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{self, NODE_AFFINITY, NodeFacts, Placed, admit};
+use crate::admit::{self, GrantedPod, NODE_AFFINITY, NodeFacts, admit};
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
@@ -400,15 +400,15 @@ fn is_news(before: &Pod, after: &Pod) -> bool {
 }
 
 /// Pods that use the node's resources, without the one of this uid.
-fn beside(uid: &str, entries: &HashMap<String, RunningPod>) -> Vec<Placed> {
+fn beside(uid: &str, entries: &HashMap<String, RunningPod>) -> Vec<GrantedPod> {
     let others = entries.iter().filter(|(other, _)| *other != uid);
     others.filter_map(|(_, entry)| active(&entry.orders.borrow())).collect()
 }
 
-fn active(orders: &Orders) -> Option<Placed> {
+fn active(orders: &Orders) -> Option<GrantedPod> {
     let ended =
         orders.gone || orders.ending.is_some() || pod::is_terminal(pod::status(&orders.pod).phase.as_deref());
-    (!ended).then(|| Placed { pod: orders.pod.clone(), asks: orders.asks.clone() })
+    (!ended).then(|| GrantedPod { pod: orders.pod.clone(), asks: orders.asks.clone() })
 }
 
 #[cfg(test)]

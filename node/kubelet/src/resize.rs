@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 
-use crate::admit::Placed;
+use crate::admit::GrantedPod;
 use crate::node::capacity::Capacity;
 use crate::pod;
 use crate::resources::{Side, container_amounts, pod_amounts};
@@ -106,7 +106,7 @@ fn with_container_resources(pod: &Pod, of: impl Fn(&str) -> Option<Option<Resour
 /// beside it, with what was granted to them.
 pub fn decide(
     wanted: &Pod,
-    others: &[Placed],
+    others: &[GrantedPod],
     allocatable: Capacity,
     has_own_cpus: bool,
 ) -> Result<(), Pending> {
@@ -169,7 +169,7 @@ mod tests {
         let allocatable = Capacity { milli_cpu: 2000, memory: 1 << 30, ..Capacity::default() };
         let check = |cpu: &str, other: &str, has_own_cpus: bool, expected: Option<Reason>| {
             let other = asking(other);
-            let others = [Placed { asks: Arc::new(Asks::of(&other)), pod: Arc::new(other) }];
+            let others = [GrantedPod { asks: Arc::new(Asks::of(&other)), pod: Arc::new(other) }];
             let decided = decide(&asking(cpu), &others, allocatable, has_own_cpus);
             assert_eq!(decided.err().map(|pending| pending.reason), expected, "{cpu}");
         };

@@ -6,7 +6,9 @@ use ferry_api::{GroupResource, Kind, Object, Status};
 use ferry_auth::attributes::Attributes;
 use ferry_auth::{Authorization, User};
 use ferry_cel::admission::MATCH_CONDITIONS_BUDGET;
-use ferry_cel::{Access, Answers, Bindings, Budget, Environment, Failure, Outcome, Program, Question, Type};
+use ferry_cel::{
+    Access, AccessReviews, Bindings, Budget, Environment, Failure, Outcome, Program, Question, Type,
+};
 use ferry_registry::Registry;
 use serde_json::{Value, json};
 
@@ -56,12 +58,12 @@ pub struct Context<'a> {
     pub registry: &'a Registry,
     pub authorization: &'a Authorization,
     /// What the authorizer said in the course of this request.
-    pub answers: Answers,
+    pub answers: AccessReviews,
 }
 
 impl<'a> Context<'a> {
     pub fn new(registry: &'a Registry, authorization: &'a Authorization) -> Context<'a> {
-        Context { registry, authorization, answers: Answers::default() }
+        Context { registry, authorization, answers: AccessReviews::default() }
     }
 
     /// Whether the selector picks the namespace of the request. Objects of the cluster are in none and

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use ferry_api::Object;
 use parking_lot::Mutex;
 
-/// Those from outside the server who change objects; each keeps its own account.
+/// A configurable source of mutations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Party {
+pub enum Mutator {
     Policies,
     Webhooks,
 }
@@ -41,7 +41,7 @@ impl Account {
 }
 
 impl State {
-    fn of(&mut self, party: Party) -> &mut Account {
+    fn of(&mut self, party: Mutator) -> &mut Account {
         &mut self.accounts[party as usize]
     }
 }
@@ -49,7 +49,7 @@ impl State {
 impl Reinvocation {
     /// A party's turn begins; tells whether it is the second. If others changed the object since the first, all that
     /// want to hear of it are due.
-    pub fn begin(&self, party: Party, object: &Object) -> bool {
+    pub fn begin(&self, party: Mutator, object: &Object) -> bool {
         let mut state = self.0.lock();
         let second_round = state.second_round;
         let account = state.of(party);
@@ -59,22 +59,22 @@ impl Reinvocation {
         second_round
     }
 
-    pub fn end(&self, party: Party, object: &Object) {
+    pub fn end(&self, party: Mutator, object: &Object) {
         self.0.lock().of(party).output = Some(object.clone());
     }
 
     /// The member just asked changed the object.
-    pub fn changed(&self, party: Party) {
+    pub fn changed(&self, party: Mutator) {
         let mut state = self.0.lock();
         state.wanted = true;
         state.of(party).all_are_due();
     }
 
-    pub fn invoked(&self, party: Party, member: &str) {
+    pub fn invoked(&self, party: Mutator, member: &str) {
         self.0.lock().of(party).invoked.insert(member.to_string());
     }
 
-    pub fn is_due(&self, party: Party, member: &str) -> bool {
+    pub fn is_due(&self, party: Mutator, member: &str) -> bool {
         self.0.lock().of(party).due.contains(member)
     }
 
@@ -99,28 +99,28 @@ mod tests {
     #[test]
     fn a_webhook_is_due_when_another_changed_the_object_after_it() {
         let state = Reinvocation::default();
-        assert!(!state.begin(Party::Webhooks, &object("a")));
-        state.invoked(Party::Webhooks, "first");
-        state.changed(Party::Webhooks);
-        state.invoked(Party::Webhooks, "second");
-        state.end(Party::Webhooks, &object("b"));
+        assert!(!state.begin(Mutator::Webhooks, &object("a")));
+        state.invoked(Mutator::Webhooks, "first");
+        state.changed(Mutator::Webhooks);
+        state.invoked(Mutator::Webhooks, "second");
+        state.end(Mutator::Webhooks, &object("b"));
         assert!(state.next_round());
-        assert!(state.begin(Party::Webhooks, &object("b")));
-        assert!(state.is_due(Party::Webhooks, "first"));
-        assert!(!state.is_due(Party::Webhooks, "second"));
-        assert!(!state.is_due(Party::Policies, "first"), "each party has its own account");
+        assert!(state.begin(Mutator::Webhooks, &object("b")));
+        assert!(state.is_due(Mutator::Webhooks, "first"));
+        assert!(!state.is_due(Mutator::Webhooks, "second"));
+        assert!(!state.is_due(Mutator::Policies, "first"), "each party has its own account");
         assert!(!state.next_round(), "there are two rounds at most");
     }
 
     #[test]
     fn a_plugin_that_changed_the_object_makes_all_due() {
         let state = Reinvocation::default();
-        state.begin(Party::Webhooks, &object("a"));
-        state.changed(Party::Webhooks);
-        state.invoked(Party::Webhooks, "only");
-        state.end(Party::Webhooks, &object("b"));
+        state.begin(Mutator::Webhooks, &object("a"));
+        state.changed(Mutator::Webhooks);
+        state.invoked(Mutator::Webhooks, "only");
+        state.end(Mutator::Webhooks, &object("b"));
         assert!(state.next_round());
-        state.begin(Party::Webhooks, &object("c"));
-        assert!(state.is_due(Party::Webhooks, "only"));
+        state.begin(Mutator::Webhooks, &object("c"));
+        assert!(state.is_due(Mutator::Webhooks, "only"));
     }
 }

@@ -38,13 +38,13 @@ pub struct Usage {
     pub memory_bytes: u64,
 }
 
-/// Whose past is asked about.
+/// Selects samples of past usage.
 #[derive(Debug, Clone, Copy)]
-pub struct Past<'a> {
+pub struct UsageQuery<'a> {
     pub image: &'a str,
     /// Narrows it to containers of one namespace.
     pub namespace: Option<&'a str>,
-    /// Fewer samples say nothing.
+    /// Minimum number of samples.
     pub enough: usize,
 }
 
@@ -70,8 +70,8 @@ impl UsageHistory {
     /// What `percentile` of a hundred containers of this image would have been content with: those of the same
     /// tag of the last week, or of the last month, or of any tag of the last month. `None` where too little is
     /// known.
-    pub fn estimate(&self, past: Past<'_>, percentile: u8, now: Timestamp) -> Option<Usage> {
-        let Past { image, namespace, enough } = past;
+    pub fn estimate(&self, past: UsageQuery<'_>, percentile: u8, now: Timestamp) -> Option<Usage> {
+        let UsageQuery { image, namespace, enough } = past;
         let containers = self.containers.lock();
         let within = |seconds: i64, any_tag: bool| -> Vec<Usage> {
             let is_past = |key: &Key| {
@@ -121,8 +121,8 @@ mod tests {
         history
     }
 
-    fn past<'a>(image: &'a str, namespace: Option<&'a str>) -> Past<'a> {
-        Past { image, namespace, enough: 30 }
+    fn past<'a>(image: &'a str, namespace: Option<&'a str>) -> UsageQuery<'a> {
+        UsageQuery { image, namespace, enough: 30 }
     }
 
     fn now() -> Timestamp {

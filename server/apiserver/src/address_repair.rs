@@ -102,9 +102,9 @@ fn fault(
     (!has(FAMILY, family(address)) || !has(MANAGED_BY, ALLOCATOR)).then_some(Fault::WrongLabels)
 }
 
-/// What becomes of an IPAddress of the allocator.
+/// What the repair does with an IPAddress of the allocator.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum RepairAction {
     Stays,
     /// Its Service may still be coming.
     Waits(Duration),
@@ -114,25 +114,27 @@ enum Fate {
     WrongReference,
 }
 
-fn fate(object: &IPAddress, service: Option<&Service>, now: Timestamp) -> Fate {
+fn fate(object: &IPAddress, service: Option<&Service>, now: Timestamp) -> RepairAction {
     if object.labels().get(MANAGED_BY).is_none_or(|manager| manager != ALLOCATOR) {
-        return Fate::Stays;
+        return RepairAction::Stays;
     }
     if !refers_to_a_service(&object.spec.parent_ref) {
-        return Fate::Modified;
+        return RepairAction::Modified;
     }
     let age = object
         .creation_timestamp()
         .map_or(Duration::MAX, |made| now.duration_since(made.0).try_into().unwrap_or(Duration::ZERO));
     let (patience, otherwise) = match service {
-        Some(service) if cluster_ips(service).any(|text| text == object.name_any()) => return Fate::Stays,
-        None => (UNFINISHED, Fate::Leaked),
-        Some(service) if is_external_name(service) => (UNFINISHED, Fate::WrongReference),
-        Some(_) => (REVERTED, Fate::WrongReference),
+        Some(service) if cluster_ips(service).any(|text| text == object.name_any()) => {
+            return RepairAction::Stays;
+        }
+        None => (UNFINISHED, RepairAction::Leaked),
+        Some(service) if is_external_name(service) => (UNFINISHED, RepairAction::WrongReference),
+        Some(_) => (REVERTED, RepairAction::WrongReference),
     };
     match patience.saturating_sub(age) {
         Duration::ZERO => otherwise,
-        left => Fate::Waits(left),
+        left => RepairAction::Waits(left),
     }
 }
 
@@ -340,12 +342,12 @@ impl Repair {
         let service = self.cached::<Service>("", "services", &parent);
         let now = Timestamp::now();
         match fate(&object, service.as_ref(), now) {
-            Fate::Stays => {
+            RepairAction::Stays => {
                 // Where it does not belong to the Service that has it, the Service's own turn mends that.
                 return Ok(Outcome::Done);
             }
-            Fate::Waits(left) => return Ok(Outcome::After(left)),
-            Fate::Leaked | Fate::Modified | Fate::WrongReference => {}
+            RepairAction::Waits(left) => return Ok(Outcome::After(left)),
+            RepairAction::Leaked | RepairAction::Modified | RepairAction::WrongReference => {}
         }
         let addresses: Api<IPAddress> = Api::all(self.client.clone());
         let object = addresses.get_opt(&name.name).await.attempting("read address")?;
@@ -358,20 +360,20 @@ impl Repair {
             None
         };
         let (reason, note) = match fate(&object, service.as_ref(), now) {
-            Fate::Stays => return Ok(Outcome::Done),
-            Fate::Waits(left) => return Ok(Outcome::After(left)),
-            Fate::Leaked => (
+            RepairAction::Stays => return Ok(Outcome::Done),
+            RepairAction::Waits(left) => return Ok(Outcome::After(left)),
+            RepairAction::Leaked => (
                 "IPAddressNotAllocated",
                 format!("IPAddress: {} for Service {parent} appears to have leaked: cleaning up", name.name),
             ),
-            Fate::Modified => (
+            RepairAction::Modified => (
                 "IPAddressNotAllocated",
                 format!(
                     "IPAddress {} appears to have been modified, not referencing a Service {parent}: cleaning up",
                     name.name
                 ),
             ),
-            Fate::WrongReference => (
+            RepairAction::WrongReference => (
                 "IPAddressWrongReference",
                 format!("IPAddress: {} for Service {parent} has a wrong reference; cleaning up", name.name),
             ),
@@ -486,26 +488,26 @@ mod tests {
     #[test]
     fn what_becomes_of_an_address() {
         let at = |seconds: i64| Timestamp::new(1_767_225_600 + seconds, 0).expect("a time");
-        let check = |object: IPAddress, service: Option<Service>, seconds: i64, expected: Fate| {
+        let check = |object: IPAddress, service: Option<Service>, seconds: i64, expected: RepairAction| {
             assert_eq!(
                 fate(&object, service.as_ref(), at(seconds)),
                 expected,
                 "{object:?} {service:?} {seconds}"
             );
         };
-        check(of_service("web"), Some(service("web", &[ADDRESS])), 100, Fate::Stays);
-        check(of_service("web"), None, 20, Fate::Waits(Duration::from_secs(40)));
-        check(of_service("web"), None, -5, Fate::Waits(Duration::from_secs(60)));
-        check(of_service("web"), None, 61, Fate::Leaked);
+        check(of_service("web"), Some(service("web", &[ADDRESS])), 100, RepairAction::Stays);
+        check(of_service("web"), None, 20, RepairAction::Waits(Duration::from_secs(40)));
+        check(of_service("web"), None, -5, RepairAction::Waits(Duration::from_secs(60)));
+        check(of_service("web"), None, 61, RepairAction::Leaked);
         let other = || Some(service("web", &["10.96.0.10"]));
-        check(of_service("web"), other(), 2, Fate::Waits(Duration::from_secs(3)));
-        check(of_service("web"), other(), 6, Fate::WrongReference);
+        check(of_service("web"), other(), 2, RepairAction::Waits(Duration::from_secs(3)));
+        check(of_service("web"), other(), 6, RepairAction::WrongReference);
         let mut external = service("web", &[]);
         external.spec.as_mut().expect("a spec").type_ = Some("ExternalName".into());
-        check(of_service("web"), Some(external.clone()), 6, Fate::Waits(Duration::from_secs(54)));
-        check(of_service("web"), Some(external), 61, Fate::WrongReference);
+        check(of_service("web"), Some(external.clone()), 6, RepairAction::Waits(Duration::from_secs(54)));
+        check(of_service("web"), Some(external), 61, RepairAction::WrongReference);
         let gateway = || json!({"group": "gateway.networking.k8s.io", "resource": "gateways", "name": "g"});
-        check(address(gateway(), labels()), None, 0, Fate::Modified);
-        check(address(gateway(), json!({})), None, 100, Fate::Stays);
+        check(address(gateway(), labels()), None, 0, RepairAction::Modified);
+        check(address(gateway(), json!({})), None, 100, RepairAction::Stays);
     }
 }

@@ -15,7 +15,7 @@ pub enum Body {
     Empty,
     Bytes(Bytes),
     /// Many bytes, and what is held for as long as they are.
-    Held(Held),
+    HeldBytes(HeldBytes),
     /// What breaks off is not sent to its end: the client sees that something is missing.
     Stream(BoxStream<'static, Result<Bytes, BrokenOff>>),
 }
@@ -31,12 +31,12 @@ pub const PIECE: usize = 64 * 1024;
 /// A client that takes in nothing of an answer for this long is not waited for.
 pub const STALLED: Duration = Duration::from_secs(60);
 
-/// Marks the body of somebody else's answer (logs, a proxied page). It is paused where it comes from while its client
-/// pauses, as in a pager, and may be for long.
+/// Marks the body of a proxied response (logs, a page). Its source is paused while its client pauses, as in a pager,
+/// possibly for long.
 #[derive(Clone, Copy)]
-pub struct PassedOn;
+pub struct ProxiedBody;
 
-pub struct Held {
+pub struct HeldBytes {
     left: Bytes,
     _until_sent: Box<dyn Any + Send>,
 }
@@ -57,7 +57,7 @@ impl Body {
     pub fn hold(self, until_sent: impl Send + 'static) -> Body {
         match self {
             Body::Bytes(bytes) if bytes.len() > PIECE => {
-                Body::Held(Held { left: bytes, _until_sent: Box::new(until_sent) })
+                Body::HeldBytes(HeldBytes { left: bytes, _until_sent: Box::new(until_sent) })
             }
             Body::Stream(stream) => Body::passed_on(stream.map(move |bytes| {
                 let _until_sent = &until_sent;
@@ -81,7 +81,7 @@ pub fn pieces_of(body: hyper::body::Incoming) -> impl Stream<Item = Result<Bytes
     })
 }
 
-impl Held {
+impl HeldBytes {
     pub fn length(&self) -> usize {
         self.left.len()
     }
@@ -128,7 +128,7 @@ impl HttpBody for Body {
                 *self = Body::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Body::Held(held) => Poll::Ready(held.next().map(|piece| Ok(Frame::data(piece)))),
+            Body::HeldBytes(held) => Poll::Ready(held.next().map(|piece| Ok(Frame::data(piece)))),
             Body::Stream(stream) => {
                 stream.poll_next_unpin(context).map(|next| next.map(|bytes| bytes.map(Frame::data)))
             }
@@ -143,7 +143,7 @@ impl HttpBody for Body {
         match self {
             Body::Empty => SizeHint::with_exact(0),
             Body::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Body::Held(held) => SizeHint::with_exact(held.length() as u64),
+            Body::HeldBytes(held) => SizeHint::with_exact(held.length() as u64),
             Body::Stream(_) => SizeHint::default(),
         }
     }

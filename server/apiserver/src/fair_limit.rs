@@ -13,11 +13,11 @@ pub struct FairLimit {
     /// What one user gets, however much is free.
     most_of_one: usize,
     hasher: RandomState,
-    held: Mutex<Held>,
+    held: Mutex<HeldCounts>,
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldCounts {
     all: usize,
     /// By the hash of a user's name: two users in one entry only share with each other.
     by_user: HashMap<u64, usize>,
@@ -55,7 +55,7 @@ impl FairLimit {
         self.has_room_for(&self.held.lock(), self.hasher.hash_one(&user.name))
     }
 
-    fn has_room_for(&self, held: &Held, user: u64) -> bool {
+    fn has_room_for(&self, held: &HeldCounts, user: u64) -> bool {
         let free = self.limit.saturating_sub(held.all);
         held.by_user.get(&user).copied().unwrap_or(0) < free.min(self.most_of_one)
     }
@@ -67,7 +67,7 @@ impl FairLimit {
     }
 }
 
-impl Held {
+impl HeldCounts {
     fn add(&mut self, user: u64, more: usize) {
         self.all += more;
         *self.by_user.entry(user).or_default() += more;

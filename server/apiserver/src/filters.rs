@@ -16,7 +16,7 @@ use http::header::{AUTHORIZATION, EXPECT, HeaderName, HeaderValue, WARNING};
 use parking_lot::Mutex;
 use tokio::time::Instant as Deadline;
 
-use crate::aggregation::proxy::{self, Passing};
+use crate::aggregation::proxy::{self, ProxiedRequest};
 use crate::aggregation::{self, Remote};
 use crate::api::Api;
 use crate::auditing::Auditing;
@@ -384,7 +384,7 @@ async fn proxy_request<B: RequestBody>(
 ) -> Response {
     let Some(body) = body.into_stream() else { return respond::page_not_found() };
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-    let passing = Passing {
+    let passing = ProxiedRequest {
         method: parts.method,
         path_and_query: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
         headers: without_credentials(parts.headers),

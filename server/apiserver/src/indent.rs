@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 
-use crate::body::{Body, BrokenOff, PassedOn, Response};
+use crate::body::{Body, BrokenOff, ProxiedBody, Response};
 use crate::compress::FiniteStream;
 use crate::negotiate::JSON;
 use crate::request_info::Query;
@@ -34,7 +34,7 @@ pub fn is_wanted(query: &Query, headers: &HeaderMap) -> bool {
 /// Indents a response of JSON that ends. Watches are a document a line, and others' answers are theirs.
 pub fn indent(response: Response) -> Response {
     let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == JSON);
-    if !is_json || response.extensions().get::<PassedOn>().is_some() {
+    if !is_json || response.extensions().get::<ProxiedBody>().is_some() {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -168,7 +168,7 @@ mod tests {
         let watch = indent(respond(Body::stream(futures::stream::iter([Bytes::from_static(b"{}")]))));
         assert!(watch.extensions().get::<FiniteStream>().is_none());
         let mut proxied = respond(Body::from("[1]"));
-        proxied.extensions_mut().insert(PassedOn);
+        proxied.extensions_mut().insert(ProxiedBody);
         assert!(matches!(indent(proxied).into_body(), Body::Bytes(bytes) if bytes == "[1]"));
     }
 

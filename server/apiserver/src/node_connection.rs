@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::api::Api;
-use crate::body::{self, Body, PassedOn, Response};
+use crate::body::{self, Body, ProxiedBody, Response};
 use crate::connection_options::ConnectionOptions;
 use crate::filters::permit;
 use crate::long_running::LongRunning;
@@ -474,7 +474,7 @@ async fn forward(
             stream.filter_map(|piece| std::future::ready(piece.ok())),
         );
     }
-    let mut builder = http::Response::builder().status(parts.status).extension(PassedOn);
+    let mut builder = http::Response::builder().status(parts.status).extension(ProxiedBody);
     let Some(headers) = builder.headers_mut() else {
         return Err(Status::internal("the answer cannot be passed on"));
     };

@@ -11,12 +11,12 @@ use futures::task::AtomicWaker;
 
 pub struct PollWhenWoken<T> {
     future: BoxFuture<'static, T>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeFlag>,
     /// The bell, as the future holds it.
     waker: Waker,
 }
 
-struct Bell {
+struct WakeFlag {
     rang: AtomicBool,
     waiting: AtomicWaker,
 }
@@ -24,7 +24,7 @@ struct Bell {
 impl<T> PollWhenWoken<T> {
     pub fn new(future: impl Future<Output = T> + Send + 'static) -> PollWhenWoken<T> {
         // Rung once: the future has not been asked at all yet.
-        let bell = Arc::new(Bell { rang: AtomicBool::new(true), waiting: AtomicWaker::new() });
+        let bell = Arc::new(WakeFlag { rang: AtomicBool::new(true), waiting: AtomicWaker::new() });
         PollWhenWoken { future: Box::pin(future), waker: bell.clone().into(), bell }
     }
 }
@@ -43,7 +43,7 @@ impl<T> Future for PollWhenWoken<T> {
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::body::{PassedOn, Response, STALLED};
+use crate::body::{ProxiedBody, Response, STALLED};
 
 pub struct SlowReader<S> {
     stream: S,
@@ -25,7 +25,7 @@ pub struct MayPause(Arc<AtomicBool>);
 impl MayPause {
     pub fn answered_with(&self, response: &Response) {
         let is_others = response.status() == http::StatusCode::SWITCHING_PROTOCOLS
-            || response.extensions().get::<PassedOn>().is_some();
+            || response.extensions().get::<ProxiedBody>().is_some();
         self.0.store(is_others, Ordering::Relaxed);
     }
 }

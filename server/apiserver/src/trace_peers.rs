@@ -222,14 +222,14 @@ impl TracePeers {
 
     async fn missed(&self, peer: SocketAddr, from: u64) -> Result<Vec<Record>, Error> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct MissedRecords {
             records: Vec<Record>,
         }
         let from = from.saturating_sub(MAY_BE_LOST.as_nanos() as u64);
         let request = http::Request::get(format!("{PATH}?from={from}")).body(Vec::new());
         let request = request.map_err(kube::Error::HttpError)?;
         let client = self.client(peer)?;
-        let answer = tokio::time::timeout(PATIENCE * 3, client.request::<Answer>(request)).await;
+        let answer = tokio::time::timeout(PATIENCE * 3, client.request::<MissedRecords>(request)).await;
         Ok(answer.map_err(|_| Error::Silent)??.records)
     }
 

@@ -111,7 +111,7 @@ pub async fn start(config: Config, store: Arc<Embedded>) -> Result<Running, Erro
             }
             (true, None) => return Err(Error::NoCertificate),
         };
-        let door = Door { tls: acceptor, pages_only };
+        let door = ClientAccess { tls: acceptor, pages_only };
         let cannot_listen = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
         addresses.push(listener.local_addr().map_err(cannot_listen)?);
@@ -133,14 +133,14 @@ impl Running {
     }
 }
 
-/// How clients come in by one address.
+/// What one address serves, and with which TLS.
 #[derive(Clone)]
-struct Door {
+struct ClientAccess {
     tls: Option<TlsAcceptor>,
     pages_only: bool,
 }
 
-async fn accept(listener: TcpListener, door: Door, service: Service, tasks: TaskTracker) {
+async fn accept(listener: TcpListener, door: ClientAccess, service: Service, tasks: TaskTracker) {
     let stopped = service.stopped.clone();
     loop {
         let accepted = tokio::select! {
@@ -158,7 +158,7 @@ async fn accept(listener: TcpListener, door: Door, service: Service, tasks: Task
     }
 }
 
-async fn connection(stream: TcpStream, door: Door, service: Service) {
+async fn connection(stream: TcpStream, door: ClientAccess, service: Service) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection waits for full packets");
     }

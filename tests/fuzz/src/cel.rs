@@ -1,6 +1,6 @@
 //! CEL: an expression, parsed, checked and run with a budget. After it may come the object it is about, as JSON.
 
-use ferry_cel::{Access, Answers, Bindings, Budget, Failure, Question, Type, admission};
+use ferry_cel::{Access, AccessReviews, Bindings, Budget, Failure, Question, Type, admission};
 use serde_json::{Value, json};
 
 use crate::parts;
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
     let environment = admission::environment(true, true).with_object_literals();
     let _ = environment.compile(expression, &[Type::Bool]);
     let Ok(program) = environment.compile(expression, &[]) else { return };
-    let answers = Answers::default();
+    let answers = AccessReviews::default();
     let mut bindings = Bindings::new();
     bindings
         .set("object", &object)

@@ -27,11 +27,11 @@ struct Group {
 
 struct Version {
     name: String,
-    answered: Answered,
+    answered: ServedBy,
 }
 
 /// By whom.
-enum Answered {
+enum ServedBy {
     Here(Vec<Arc<Kind>>),
     Elsewhere(Remote),
 }
@@ -88,8 +88,8 @@ impl Groups {
     pub fn resources(&self, group: &str, version: &str) -> Option<Value> {
         let found = self.find(group)?.versions.iter().find(|one| one.name == version)?;
         match &found.answered {
-            Answered::Here(kinds) => Some(api_resources(kinds, group, version)),
-            Answered::Elsewhere(_) => None,
+            ServedBy::Here(kinds) => Some(api_resources(kinds, group, version)),
+            ServedBy::Elsewhere(_) => None,
         }
     }
 
@@ -152,8 +152,8 @@ impl Group {
 impl Version {
     fn aggregated(&self) -> Value {
         let (resources, is_current): (Vec<Value>, bool) = match &self.answered {
-            Answered::Elsewhere(remote) => (remote.resources.clone(), remote.is_current),
-            Answered::Here(kinds) => {
+            ServedBy::Elsewhere(remote) => (remote.resources.clone(), remote.is_current),
+            ServedBy::Here(kinds) => {
                 let mut kinds: Vec<&Arc<Kind>> = kinds.iter().collect();
                 kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
                 (kinds.into_iter().map(|kind| aggregated_resource(kind)).collect(), true)
@@ -164,13 +164,13 @@ impl Version {
     }
 }
 
-impl Answered {
-    fn is_same(&self, other: &Answered) -> bool {
+impl ServedBy {
+    fn is_same(&self, other: &ServedBy) -> bool {
         match (self, other) {
-            (Answered::Here(a), Answered::Here(b)) => {
+            (ServedBy::Here(a), ServedBy::Here(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
             }
-            (Answered::Elsewhere(a), Answered::Elsewhere(b)) => a == b,
+            (ServedBy::Elsewhere(a), ServedBy::Elsewhere(b)) => a == b,
             _ => false,
         }
     }
@@ -205,7 +205,7 @@ impl Aggregated {
     }
 }
 
-type Versions = BTreeMap<String, (u32, Answered)>;
+type Versions = BTreeMap<String, (u32, ServedBy)>;
 
 /// Each group's priority and versions. Where several are asked to answer for a version the last one does.
 fn by_group(kinds: &[Arc<Kind>], remotes: Vec<Remote>) -> HashMap<String, (u32, Versions)> {
@@ -216,23 +216,23 @@ fn by_group(kinds: &[Arc<Kind>], remotes: Vec<Remote>) -> HashMap<String, (u32, 
             groups.insert(group.to_string(), (priorities::group_priority(group), Versions::new()));
         }
         let Some((_, versions)) = groups.get_mut(group) else { continue };
-        if let Some((_, Answered::Here(rows))) = versions.get_mut(version) {
+        if let Some((_, ServedBy::Here(rows))) = versions.get_mut(version) {
             rows.push(kind.clone());
             continue;
         }
         let priority = priorities::version_priority(group, version);
-        versions.insert(version.to_string(), (priority, Answered::Here(vec![kind.clone()])));
+        versions.insert(version.to_string(), (priority, ServedBy::Here(vec![kind.clone()])));
     }
     for remote in remotes {
         let (highest, versions) = groups.entry(remote.group.clone()).or_default();
         *highest = remote.group_priority.max(*highest);
-        versions.insert(remote.version.clone(), (remote.version_priority, Answered::Elsewhere(remote)));
+        versions.insert(remote.version.clone(), (remote.version_priority, ServedBy::Elsewhere(remote)));
     }
     groups
 }
 
 fn in_order(versions: Versions) -> Vec<Version> {
-    let mut versions: Vec<(String, (u32, Answered))> = versions.into_iter().collect();
+    let mut versions: Vec<(String, (u32, ServedBy))> = versions.into_iter().collect();
     versions.sort_by(|(a, (first, _)), (b, (second, _))| {
         Reverse(first).cmp(&Reverse(second)).then_with(|| priorities::compare_versions(b, a))
     });

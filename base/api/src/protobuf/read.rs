@@ -9,7 +9,7 @@ use super::{Error, PREFIX, WireType, error, wire_type};
 use crate::depth;
 use crate::read;
 use crate::time::{self, Precision};
-use crate::types::{Either, EitherOther, Field, Shape, Type, Types, Wire};
+use crate::types::{Either, Field, SchemaOr, Shape, Type, Types, Wire};
 use crate::{duration, quantity, zero};
 
 pub struct Envelope<'b> {
@@ -271,18 +271,18 @@ fn either_value(either: Either, bytes: &[u8], types: &Types, depth: usize) -> Re
     let mut items = Vec::new();
     while let Some((tag, wire)) = reader.key()? {
         match (either.other, tag) {
-            (EitherOther::Bool, 1) => allows = reader.varint_of(wire)? != 0,
-            (EitherOther::Bool, 2) | (EitherOther::List | EitherOther::Strings, 1) => {
+            (SchemaOr::Bool, 1) => allows = reader.varint_of(wire)? != 0,
+            (SchemaOr::Bool, 2) | (SchemaOr::List | SchemaOr::Strings, 1) => {
                 given = Some(value(&schema, &mut reader, wire, types, depth)?);
             }
-            (EitherOther::List, 2) => items.push(value(&schema, &mut reader, wire, types, depth)?),
-            (EitherOther::Strings, 2) => items.push(Value::String(text(reader.bytes(wire)?))),
+            (SchemaOr::List, 2) => items.push(value(&schema, &mut reader, wire, types, depth)?),
+            (SchemaOr::Strings, 2) => items.push(Value::String(text(reader.bytes(wire)?))),
             _ => return Err(error(format!("a schema or something else has no field {tag}"))),
         }
     }
     Ok(match (either.other, given) {
-        (EitherOther::Bool, Some(schema)) => schema,
-        (EitherOther::Bool, None) => Value::Bool(allows),
+        (SchemaOr::Bool, Some(schema)) => schema,
+        (SchemaOr::Bool, None) => Value::Bool(allows),
         (_, Some(schema)) if items.is_empty() => schema,
         (_, None) if items.is_empty() => Value::Null,
         _ => Value::Array(items),

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::{Error, WireType, error, wire_type};
-use crate::types::{Either, EitherOther, Field, Schema, Shape, Type, Types, Wire};
+use crate::types::{Either, Field, Schema, SchemaOr, Shape, Type, Types, Wire};
 use crate::{Object, duration, managers, time};
 
 #[derive(Default)]
@@ -250,18 +250,18 @@ impl Backward {
     fn either(&mut self, either: Either, value: &Value, types: &Types) -> Result<(), Error> {
         let schema = Shape::Struct(either.schema);
         match (either.other, value) {
-            (EitherOther::Bool, Value::Object(_)) => {
+            (SchemaOr::Bool, Value::Object(_)) => {
                 self.value(2, &schema, value, types)?;
                 self.number(1, 1);
             }
-            (EitherOther::Bool, Value::Bool(given)) => self.number(1, (*given).into()),
-            (EitherOther::Bool, Value::Null) => self.number(1, 0),
-            (EitherOther::List, Value::Array(items)) => {
+            (SchemaOr::Bool, Value::Bool(given)) => self.number(1, (*given).into()),
+            (SchemaOr::Bool, Value::Null) => self.number(1, 0),
+            (SchemaOr::List, Value::Array(items)) => {
                 for item in items.iter().rev() {
                     self.value(2, &schema, item, types)?;
                 }
             }
-            (EitherOther::Strings, Value::Array(items)) => {
+            (SchemaOr::Strings, Value::Array(items)) => {
                 for item in items.iter().rev() {
                     self.value(2, &Shape::String, item, types)?;
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 
-use super::{Either, EitherOther, Field, ListType, Shape, Type, TypeId, Types, Union, Wire};
+use super::{Either, Field, ListType, SchemaOr, Shape, Type, TypeId, Types, Union, Wire};
 use crate::kinds::GroupVersionKind;
 
 /// A line of the table that cannot be read.
@@ -256,11 +256,11 @@ fn parse_shape(word: &str, resolve: &dyn Fn(&str) -> Option<TypeId>) -> Option<S
     })
 }
 
-fn parse_either(word: &str) -> Option<EitherOther> {
+fn parse_either(word: &str) -> Option<SchemaOr> {
     Some(match word {
-        "bool" => EitherOther::Bool,
-        "list" => EitherOther::List,
-        "strings" => EitherOther::Strings,
+        "bool" => SchemaOr::Bool,
+        "list" => SchemaOr::List,
+        "strings" => SchemaOr::Strings,
         _ => return None,
     })
 }

@@ -5,29 +5,29 @@ use cel::common::value::{StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, add_member_overload};
 
 use super::{opaque, wrong};
-use crate::access::{Access, Answers, Question};
+use crate::access::{Access, AccessReviews, Question};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Authorizer {
-    pub answers: Answers,
+    pub answers: AccessReviews,
     pub service_account: Option<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathCheck {
-    answers: Answers,
+    answers: AccessReviews,
     question: Question,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupCheck {
-    answers: Answers,
+    answers: AccessReviews,
     question: Question,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceCheck {
-    pub answers: Answers,
+    pub answers: AccessReviews,
     pub question: Question,
 }
 
@@ -111,7 +111,11 @@ fn label_selector(this: &ResourceCheck, value: &CelString<'_>) -> ResourceCheck 
     this.with(|question| question.label_selector = value.inner().to_string())
 }
 
-fn ask(answers: &Answers, question: &Question, verb: &CelString<'_>) -> Result<Decision, ExecutionError> {
+fn ask(
+    answers: &AccessReviews,
+    question: &Question,
+    verb: &CelString<'_>,
+) -> Result<Decision, ExecutionError> {
     let question = Question { verb: verb.inner().to_string(), ..question.clone() };
     answers.look_up(&question).map(Decision).ok_or_else(|| wrong("check", "not answered yet"))
 }

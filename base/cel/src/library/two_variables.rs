@@ -27,13 +27,13 @@ pub fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_macro(Macro::receiver("existsOne", 3, |make, target, args| fold(make, target, args, Fold::One)))?;
     for count in [3, 4] {
         env.add_macro(Macro::receiver("transformList", count, |make, target, args| {
-            transform(make, target, args, Made::List)
+            transform(make, target, args, ResultType::List)
         }))?;
         env.add_macro(Macro::receiver("transformMap", count, |make, target, args| {
-            transform(make, target, args, Made::Map)
+            transform(make, target, args, ResultType::Map)
         }))?;
         env.add_macro(Macro::receiver("transformMapEntry", count, |make, target, args| {
-            transform(make, target, args, Made::Entries)
+            transform(make, target, args, ResultType::Entries)
         }))?;
     }
     Ok(())
@@ -86,9 +86,9 @@ fn merged<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execution
     Ok(CowVal::owned(CelMap::from(map)))
 }
 
-/// What a transformation comes to.
+/// The type that a transformation results in.
 #[derive(Clone, Copy, PartialEq)]
-enum Made {
+enum ResultType {
     List,
     /// Under the same keys.
     Map,
@@ -146,7 +146,7 @@ fn transform(
     make: &mut MacroExprHelper<'_>,
     target: &mut Option<IdedExpr>,
     args: &mut Vec<IdedExpr>,
-    made: Made,
+    made: ResultType,
 ) -> Expanded {
     let names = names(make, args)?;
     let Some(transform) = args.pop() else { return Ok(None) };
@@ -154,8 +154,8 @@ fn transform(
     let Some(range) = target.take() else { return Ok(None) };
     let value = bound(make, &names, transform);
     let item = match made {
-        Made::List | Made::Entries => value,
-        Made::Map => {
+        ResultType::List | ResultType::Entries => value,
+        ResultType::Map => {
             let key = part(make, 0);
             make.next_expr(Expr::List(ListExpr::new(vec![key, value])))
         }
@@ -173,9 +173,9 @@ fn transform(
     let result = make.next_expr(Expr::Ident(RESULT.into()));
     let looped = over_entries(make, range, init, condition, step, result);
     Ok(Some(match made {
-        Made::List => looped,
-        Made::Map => call(make, TO_MAP, vec![looped]),
-        Made::Entries => call(make, MERGED, vec![looped]),
+        ResultType::List => looped,
+        ResultType::Map => call(make, TO_MAP, vec![looped]),
+        ResultType::Entries => call(make, MERGED, vec![looped]),
     }))
 }
 

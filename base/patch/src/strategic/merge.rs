@@ -18,11 +18,11 @@ type Fields = Map<String, Value>;
 
 pub struct Merge<'s> {
     types: &'s Types,
-    onto: Onto,
+    onto: MergeTarget,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Onto {
+enum MergeTarget {
     /// Directives are obeyed and leave no trace.
     Object,
     /// Two patches become one: directives and nulls are kept for whoever applies the result.
@@ -31,11 +31,11 @@ enum Onto {
 
 impl<'s> Merge<'s> {
     pub fn into_object(types: &'s Types) -> Merge<'s> {
-        Merge { types, onto: Onto::Object }
+        Merge { types, onto: MergeTarget::Object }
     }
 
     pub fn into_patch(types: &'s Types) -> Merge<'s> {
-        Merge { types, onto: Onto::Patch }
+        Merge { types, onto: MergeTarget::Patch }
     }
 
     pub fn map(&self, original: &mut Fields, mut patch: Fields, level: Level<'_>) -> Result<(), PatchError> {
@@ -74,7 +74,7 @@ impl<'s> Merge<'s> {
         match (original.get_mut(&key), value) {
             (_, Value::Null) => {
                 original.remove(&key);
-                if self.onto == Onto::Patch {
+                if self.onto == MergeTarget::Patch {
                     original.insert(key, Value::Null);
                 }
                 return Ok(());
@@ -94,7 +94,7 @@ impl<'s> Merge<'s> {
             }
             (_, other) => value = other,
         }
-        if self.onto == Onto::Object {
+        if self.onto == MergeTarget::Object {
             discard_nulls(&mut value);
         }
         match without_directives(value) {
@@ -194,7 +194,7 @@ impl<'s> Merge<'s> {
     /// contradicts itself.
     fn retain_keys(&self, original: &mut Fields, patch: &mut Fields) -> Result<(), PatchError> {
         let Some(directive) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
-        if self.onto == Onto::Patch {
+        if self.onto == MergeTarget::Patch {
             return match original.get(RETAIN_KEYS) {
                 Some(other) if *other != directive => Err(PatchError::contradicts(format!(
                     "{} and {} are not deep equal: this may happen when calculating the 3-way diff patch",
@@ -232,7 +232,7 @@ impl<'s> Merge<'s> {
     ) -> Result<(), PatchError> {
         for (directive, order) in take_directives(patch, SET_ELEMENT_ORDER) {
             let invalid = || PatchError::malformed("invalid patch format of setElementOrder list");
-            if self.onto == Onto::Patch {
+            if self.onto == MergeTarget::Patch {
                 match original.get(&directive) {
                     Some(other) if *other != order => return Err(invalid()),
                     _ => original.insert(directive.clone(), order.clone()),
@@ -298,7 +298,7 @@ impl<'s> Merge<'s> {
         level: Level<'_>,
     ) -> Result<(), PatchError> {
         for (directive, deleted) in take_directives(patch, DELETE_FROM_PRIMITIVE_LIST) {
-            if self.onto == Onto::Patch {
+            if self.onto == MergeTarget::Patch {
                 original.insert(directive, deleted);
                 continue;
             }

@@ -5,7 +5,7 @@ use ferry_api::FieldErrors;
 use serde_json::{Map, Value, json};
 
 use super::is_given;
-use crate::embedded::{self, Look};
+use crate::embedded::{self, EmbeddedChecks};
 use crate::path::Path;
 use crate::prune::META_FIELDS;
 use crate::structural::{DEFAULTS, EMBEDDED, Ref};
@@ -104,7 +104,7 @@ impl Walk<'_> {
         resource.entry("apiVersion").or_insert_with(|| "validation/v1".into());
         resource.entry("kind").or_insert_with(|| "Validation".into());
         let mut found = FieldErrors::default();
-        embedded::resource(&resource, Look::All, &Path::root(), &mut found);
+        embedded::resource(&resource, EmbeddedChecks::All, &Path::root(), &mut found);
         let path = path.with("default");
         let told: Vec<String> = found.0.iter().map(ToString::to_string).collect();
         match told.as_slice() {
@@ -134,11 +134,11 @@ impl Walk<'_> {
             return;
         }
         let mut found = FieldErrors::default();
-        embedded::validate(default, node, Look::Types, &mut Path::at(&path), &mut found);
+        embedded::validate(default, node, EmbeddedChecks::Types, &mut Path::at(&path), &mut found);
         // What cannot be read is told alone.
         found.0.truncate(1);
         if found.is_empty() {
-            embedded::validate(default, node, Look::All, &mut Path::at(&path), &mut found);
+            embedded::validate(default, node, EmbeddedChecks::All, &mut Path::at(&path), &mut found);
         }
         match found.is_empty() {
             true => self.fits(default, node, &path),

@@ -62,21 +62,21 @@ fn tell(outcome: Outcome, prefix: &str, errors: &mut FieldErrors) {
             _ => prefix.to_string(),
         };
         match fault.what {
-            What::Required => errors.required(path, ""),
-            What::Enum(value, values) => {
+            Violated::Required => errors.required(path, ""),
+            Violated::Enum(value, values) => {
                 let values: Vec<&str> = values.iter().map(String::as_str).collect();
                 errors.not_supported(path, value, &values);
             }
-            What::TooLong(limit) => {
+            Violated::TooLong(limit) => {
                 let unit = if limit == 1 { "byte" } else { "bytes" };
                 errors.push(path, Reason::TooLong, format!("may not be more than {limit} {unit}"));
             }
-            What::TooMany(count, limit) => {
+            Violated::TooMany(count, limit) => {
                 let unit = if limit == 1 { "item" } else { "items" };
                 errors.push(path, Reason::TooMany, format!("{count}: must have at most {limit} {unit}"));
             }
-            What::Type(value) => errors.type_invalid(path, value, &fault.message),
-            What::Invalid(value) => errors.invalid(path, value, &fault.message),
+            Violated::Type(value) => errors.type_invalid(path, value, &fault.message),
+            Violated::Invalid(value) => errors.invalid(path, value, &fault.message),
         }
     }
 }
@@ -94,11 +94,11 @@ struct Outcome {
 struct Fault {
     /// None for errors that name the field in their words alone.
     path: Option<String>,
-    what: What,
+    what: Violated,
     message: String,
 }
 
-enum What {
+enum Violated {
     Required,
     Enum(Value, Vec<String>),
     TooLong(i64),
@@ -137,17 +137,17 @@ impl Judge {
     }
 
     /// Notes a fault, and why as long as there is room for it.
-    fn fault(&self, outcome: &mut Outcome, make: impl FnOnce(&str) -> (What, String)) {
+    fn fault(&self, outcome: &mut Outcome, make: impl FnOnce(&str) -> (Violated, String)) {
         outcome.failed = true;
         if self.left.get() == 0 {
             return;
         }
         let (what, message) = make(&self.path);
         let value = match &what {
-            What::Enum(Value::String(text), _)
-            | What::Invalid(Value::String(text))
-            | What::Type(Value::String(text)) => text.len(),
-            What::Enum(value, _) => value.to_string().len(),
+            Violated::Enum(Value::String(text), _)
+            | Violated::Invalid(Value::String(text))
+            | Violated::Type(Value::String(text)) => text.len(),
+            Violated::Enum(value, _) => value.to_string().len(),
             _ => 0,
         };
         let size = self.path.len() + message.len() + value + size_of::<Fault>();
@@ -158,7 +158,7 @@ impl Judge {
     /// An error that has no path.
     fn plain(&self, outcome: &mut Outcome, make: impl FnOnce(&str) -> String) {
         let before = outcome.faults.len();
-        self.fault(outcome, |path| (What::Invalid("".into()), make(path)));
+        self.fault(outcome, |path| (Violated::Invalid("".into()), make(path)));
         outcome.faults[before..].iter_mut().for_each(|fault| fault.path = None);
     }
 
@@ -245,7 +245,7 @@ impl Judge {
         let names = || kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
         let mut wrong = |wanted: &str, found: &str| {
             self.fault(outcome, |path| {
-                (What::Type(found.into()), format!("{path} in body must be of type {wanted}: {found:?}"))
+                (Violated::Type(found.into()), format!("{path} in body must be of type {wanted}: {found:?}"))
             });
         };
         if value.is_null() {
@@ -365,13 +365,13 @@ impl Judge {
             let length = text.chars().count() as i64;
             if let Some(most) = sizes.max_length.filter(|most| length > *most) {
                 return self.fault(outcome, |path| {
-                    (What::TooLong(most), format!("{path} in body should be at most {most} chars long"))
+                    (Violated::TooLong(most), format!("{path} in body should be at most {most} chars long"))
                 });
             }
             if let Some(least) = sizes.min_length.filter(|least| length < *least) {
                 return self.fault(outcome, |path| {
                     (
-                        What::Invalid(text.into()),
+                        Violated::Invalid(text.into()),
                         format!("{path} in body should be at least {least} chars long"),
                     )
                 });
@@ -384,7 +384,7 @@ impl Judge {
             Err(why) => format!(", but pattern is invalid: {why}"),
         };
         self.fault(outcome, |path| {
-            (What::Invalid(text.into()), format!("{path} in body should match '{wanted}{why}'"))
+            (Violated::Invalid(text.into()), format!("{path} in body should match '{wanted}{why}'"))
         });
     }
 
@@ -392,7 +392,7 @@ impl Judge {
         let Some((format, name)) = &more.format else { return };
         if !format.fits(text) {
             self.fault(outcome, |path| {
-                (What::Type(text.into()), format!("{path} in body must be of type {name}: {text:?}"))
+                (Violated::Type(text.into()), format!("{path} in body must be of type {name}: {text:?}"))
             });
         }
     }
@@ -400,7 +400,7 @@ impl Judge {
     fn number(&self, number: &Number, node: &Node, outcome: &mut Outcome) {
         let more = node.more();
         let float = number.as_f64().unwrap_or(0.0);
-        let value = || What::Invalid(Value::Number(number.clone()));
+        let value = || Violated::Invalid(Value::Number(number.clone()));
         self.in_range(float, number.as_i64(), node, "Checked", outcome);
         let Some(bounds) = &more.bounds else { return };
         if let Some(factor) = bounds.multiple_of {
@@ -458,19 +458,19 @@ impl Judge {
         let (sizes, size) = (node.sizes(), items.len() as i64);
         if let Some(least) = sizes.min_items.filter(|least| size < *least) {
             self.fault(outcome, |path| {
-                (What::Invalid(size.into()), format!("{path} in body should have at least {least} items"))
+                (Violated::Invalid(size.into()), format!("{path} in body should have at least {least} items"))
             });
         }
         if let Some(most) = sizes.max_items.filter(|most| size > *most) {
             self.fault(outcome, |path| {
-                (What::TooMany(size, most), format!("{path} in body should have at most {most} items"))
+                (Violated::TooMany(size, most), format!("{path} in body should have at most {most} items"))
             });
         }
         if node.is(UNIQUE_ITEMS) {
             let mut seen = HashSet::with_capacity(items.len());
             if !items.iter().all(|item| seen.insert(item.to_string())) {
                 self.fault(outcome, |path| {
-                    (What::Invalid("".into()), format!("{path} in body shouldn't contain duplicates"))
+                    (Violated::Invalid("".into()), format!("{path} in body shouldn't contain duplicates"))
                 });
             }
         }
@@ -487,7 +487,7 @@ impl Judge {
             });
             let values: Vec<String> = values.collect();
             let message = format!("{path} in body should be one of {}", values.join(" "));
-            (What::Enum(value.clone(), values), message)
+            (Violated::Enum(value.clone(), values), message)
         });
     }
 
@@ -502,14 +502,17 @@ impl Judge {
         if let Some(least) = sizes.min_properties.filter(|least| size < *least) {
             self.fault(outcome, |path| {
                 (
-                    What::Invalid(size.into()),
+                    Violated::Invalid(size.into()),
                     format!("{path} in body should have at least {least} properties"),
                 )
             });
         }
         if let Some(most) = sizes.max_properties.filter(|most| size > *most) {
             self.fault(outcome, |path| {
-                (What::TooMany(size, most), format!("{path} in body should have at most {most} properties"))
+                (
+                    Violated::TooMany(size, most),
+                    format!("{path} in body should have at most {most} properties"),
+                )
             });
         }
         let length = self.path.len();
@@ -518,7 +521,7 @@ impl Judge {
             if property.is_none() && node.additional == Additional::No {
                 self.fault(outcome, |path| {
                     (
-                        What::Invalid(name.as_str().into()),
+                        Violated::Invalid(name.as_str().into()),
                         format!("{path}.{name} in body is a forbidden property"),
                     )
                 });
@@ -538,7 +541,9 @@ impl Judge {
         for name in &node.more().required {
             if !fields.contains_key(&**name) {
                 let before = outcome.faults.len();
-                self.fault(outcome, |path| (What::Required, format!("{path}.{name} in body is required")));
+                self.fault(outcome, |path| {
+                    (Violated::Required, format!("{path}.{name} in body is required"))
+                });
                 for fault in &mut outcome.faults[before..] {
                     fault.path = Some(format!("{}.{name}", self.path));
                 }

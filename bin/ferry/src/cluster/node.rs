@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ferry_client::{CancellationToken, Client, Informers};
 use ferry_cni::overlay;
-use ferry_containerd::{Kept, Runtime};
+use ferry_containerd::{RestartOutcome, Runtime};
 use ferry_dns::publish::PORT_LABEL;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use parking_lot::Mutex;
@@ -145,8 +145,8 @@ impl Node {
         let (parts, registries) = (parts.clone(), self.options.registry_config_dir.clone());
         tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
             let tell = |kept| match kept {
-                Kept::Ended => parts.failed("runtime", &"containerd ended"),
-                Kept::Started(runtime) => parts.running("runtime", runtime.description),
+                RestartOutcome::Ended => parts.failed("runtime", &"containerd ended"),
+                RestartOutcome::Started(runtime) => parts.running("runtime", runtime.description),
             };
             containerd.keep(&registries, tell).await;
         }));

@@ -46,39 +46,39 @@ pub const COMMAND: Command = Command {
 /// How often objects that are not there yet are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-enum Goal {
+enum WaitFor {
     Create,
     Delete,
     Condition { kind: String, status: String },
     Field { path: Template, value: Option<String> },
 }
 
-impl Goal {
+impl WaitFor {
     fn parse(text: &str) -> Result<Self> {
         let lower = text.to_lowercase();
         if lower == "create" {
-            return Ok(Goal::Create);
+            return Ok(WaitFor::Create);
         }
         if lower == "delete" {
-            return Ok(Goal::Delete);
+            return Ok(WaitFor::Delete);
         }
         if let Some(condition) = text.strip_prefix("condition=") {
             let (kind, status) = condition.split_once('=').unwrap_or((condition, "true"));
-            return Ok(Goal::Condition { kind: kind.to_owned(), status: status.to_owned() });
+            return Ok(WaitFor::Condition { kind: kind.to_owned(), status: status.to_owned() });
         }
         if let Some(expression) = text.strip_prefix("jsonpath=") {
             let (path, value) = split_expression(expression)?;
             let path = Template::parse_relaxed(path.trim_matches(['\'', '"'])).map_err(Error::message)?;
-            return Ok(Goal::Field { path, value });
+            return Ok(WaitFor::Field { path, value });
         }
         Err(Error::message(format!("unrecognized condition: {text:?}")))
     }
 
     fn is_met(&self, object: &Value) -> Result<bool> {
         match self {
-            Goal::Create => Ok(true),
-            Goal::Delete => Ok(false),
-            Goal::Condition { kind, status } => {
+            WaitFor::Create => Ok(true),
+            WaitFor::Delete => Ok(false),
+            WaitFor::Condition { kind, status } => {
                 // Of a definition that nobody has looked at the server writes `conditions: null`. Upstream's kubectl ends with an
                 // accessor error then, so that `apply` and `wait` in turn fail now and then; null is "not yet" here.
                 let condition = object
@@ -96,7 +96,7 @@ impl Goal {
                 }
                 Ok(condition.text("status").eq_ignore_ascii_case(status))
             }
-            Goal::Field { path, value } => {
+            WaitFor::Field { path, value } => {
                 let found = path.evaluate(object, true).map_err(Error::message)?.values();
                 match (found.as_slice(), value) {
                     ([], _) => Ok(false),
@@ -147,8 +147,8 @@ async fn run(cli: &Cli) -> Result<()> {
     if goals.is_empty() {
         return Err(Error::message("unrecognized condition: []"));
     }
-    let parsed = goals.iter().map(|goal| Goal::parse(goal)).collect::<Result<Vec<_>>>()?;
-    let for_deletion = parsed.iter().any(|goal| matches!(goal, Goal::Delete));
+    let parsed = goals.iter().map(|goal| WaitFor::parse(goal)).collect::<Result<Vec<_>>>()?;
+    let for_deletion = parsed.iter().any(|goal| matches!(goal, WaitFor::Delete));
     let format = Format::from_args(args, OBJECT_FORMATS)?;
     let mut selection = Selection::from_args(cli, &args.positional);
     selection.chunk = 500;
@@ -159,7 +159,7 @@ async fn run(cli: &Cli) -> Result<()> {
     // one time for all of them
     let deadline = Instant::now() + timeout;
     let targets = selection.targets(cli).await?;
-    if parsed.iter().any(|goal| matches!(goal, Goal::Create)) {
+    if parsed.iter().any(|goal| matches!(goal, WaitFor::Create)) {
         until_created(cli, &selection, &targets, deadline).await?;
     }
     let mut errors = Vec::new();
@@ -226,7 +226,7 @@ async fn until_created(
     }
 }
 
-async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration, deadline: Instant) -> Result<Value> {
+async fn wait(cli: &Cli, info: &Info, goal: &WaitFor, timeout: Duration, deadline: Instant) -> Result<Value> {
     let what = format!("{}/{}", info.resource.name, info.name);
     let timed_out = || Error::message(format!("timed out waiting for the condition on {what}"));
     let once = || Error::message(format!("condition not met for {what}"));
@@ -234,7 +234,7 @@ async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration, deadline: 
     if !timeout.is_zero() && Instant::now() >= deadline {
         return Err(timed_out());
     }
-    if let Goal::Delete = goal {
+    if let WaitFor::Delete = goal {
         if timeout.is_zero() {
             return match cli.client()?.get_json(&info.path()).await {
                 Err(error) if error.is_not_found() => Ok(info.object.clone()),
@@ -254,7 +254,7 @@ async fn wait(cli: &Cli, info: &Info, goal: &Goal, timeout: Duration, deadline: 
     tokio::time::timeout_at(deadline, until_met(cli, info, goal)).await.map_err(|_| timed_out())?
 }
 
-async fn until_met(cli: &Cli, info: &Info, goal: &Goal) -> Result<Value> {
+async fn until_met(cli: &Cli, info: &Info, goal: &WaitFor) -> Result<Value> {
     let path = info.resource.path(&info.namespace);
     let query = Query::new().with("fieldSelector", &format!("metadata.name={}", info.name));
     loop {
@@ -282,7 +282,7 @@ mod tests {
         let object = json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2, "phase": "Running",
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "Old", "status": "True", "observedGeneration": 1}]}});
         let check = |goal: &str, met: bool| {
-            assert_eq!(Goal::parse(goal).unwrap().is_met(&object).unwrap(), met, "{goal}")
+            assert_eq!(WaitFor::parse(goal).unwrap().is_met(&object).unwrap(), met, "{goal}")
         };
         check("condition=Ready", true);
         check("condition=ready=True", true);
@@ -296,8 +296,8 @@ mod tests {
         check("jsonpath=status.conditions[?(@.type==\"Ready\")].status=True", true);
         check("jsonpath='{.status.conditions[?(@.type==\"Ready\")].status}'=False", false);
         let unseen = json!({"status": {"conditions": null}});
-        assert!(!Goal::parse("condition=Ready").unwrap().is_met(&unseen).unwrap());
-        assert!(Goal::parse("nonsense").is_err());
-        assert!(Goal::parse("jsonpath={.a}=").is_err());
+        assert!(!WaitFor::parse("condition=Ready").unwrap().is_met(&unseen).unwrap());
+        assert!(WaitFor::parse("nonsense").is_err());
+        assert!(WaitFor::parse("jsonpath={.a}=").is_err());
     }
 }

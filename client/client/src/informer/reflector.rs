@@ -8,7 +8,7 @@
 //!    └──────────────────────┘
 //! ```
 //!
-//! The loop knows no kind, so the program holds it once: what differs is behind [`Keeps`].
+//! The loop knows no kind, so the program holds it once: what differs is behind [`ReflectorStore`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(super) struct Source {
     pub selection: Selection,
 }
 
-/// An informer, whatever its kind.
-pub(super) trait Keeps: Send + Sync {
+/// The store of an informer, independent of its kind.
+pub(super) trait ReflectorStore: Send + Sync {
     /// Takes a list for everything there is.
     fn replace(&self, list: String) -> Result<(), kube::Error>;
 
@@ -45,7 +45,7 @@ pub(super) trait Keeps: Send + Sync {
     fn mark_synced(&self);
 }
 
-impl<K: Object> Keeps for Informer<K> {
+impl<K: Object> ReflectorStore for Informer<K> {
     fn replace(&self, list: String) -> Result<(), kube::Error> {
         let (metadata, mut items) = decode::list(list, self.projection()).map_err(kube::Error::SerdeError)?;
         items.iter_mut().for_each(|object| self.transform(object));
@@ -68,7 +68,7 @@ impl<K: Object> Keeps for Informer<K> {
 }
 
 /// Runs until stopped. Errors are logged and retried: the server may be restarting.
-pub(super) async fn run(source: Source, informer: Arc<dyn Keeps>, stop: CancellationToken) {
+pub(super) async fn run(source: Source, informer: Arc<dyn ReflectorStore>, stop: CancellationToken) {
     // Reads are not part of anyone's story; what they deliver is.
     let span = ferry_trace::span("informer").unsampled();
     let follow = span.instrument(follow(&source, &*informer));
@@ -87,7 +87,7 @@ enum Freshness {
     Latest,
 }
 
-async fn follow(source: &Source, informer: &dyn Keeps) {
+async fn follow(source: &Source, informer: &dyn ReflectorStore) {
     let mut failures = Failures::default();
     let mut freshness = Freshness::Any;
     loop {
@@ -121,7 +121,11 @@ async fn follow(source: &Source, informer: &dyn Keeps) {
     }
 }
 
-async fn list(source: &Source, informer: &dyn Keeps, freshness: Freshness) -> Result<(), kube::Error> {
+async fn list(
+    source: &Source,
+    informer: &dyn ReflectorStore,
+    freshness: Freshness,
+) -> Result<(), kube::Error> {
     let mut params = ListParams {
         label_selector: source.selection.labels.clone(),
         field_selector: source.selection.fields.clone(),
@@ -148,7 +152,7 @@ enum WatchEnd {
 /// One watch, until its regular end.
 async fn watch(
     source: &Source,
-    informer: &dyn Keeps,
+    informer: &dyn ReflectorStore,
     failures: &mut Failures,
 ) -> Result<WatchEnd, kube::Error> {
     // The server ends a watch after a while, so that load spreads over servers; a random part

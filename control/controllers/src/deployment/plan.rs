@@ -115,10 +115,10 @@ impl Rollout {
     }
 
     /// Changes a set's size; with `note`, also when only what is noted on it is outdated.
-    fn resize(&mut self, which: Which, size: i32, note: bool) -> bool {
+    fn resize(&mut self, which: SetRef, size: i32, note: bool) -> bool {
         let set = match which {
-            Which::New => self.new.as_mut(),
-            Which::Old(index) => self.old.get_mut(index),
+            SetRef::New => self.new.as_mut(),
+            SetRef::Old(index) => self.old.get_mut(index),
         };
         let Some(set) = set else { return false };
         let from = replicas(set);
@@ -169,17 +169,18 @@ impl Rollout {
         });
         if saturated {
             for index in 0..self.old.len() {
-                self.resize(Which::Old(index), 0, false);
+                self.resize(SetRef::Old(index), 0, false);
             }
         } else if !is_recreate(&self.deployment) {
             self.scale_in_proportion(wanted);
         }
     }
 
-    fn only_active_or_newest(&self) -> Option<Which> {
-        let olds = (0..self.old.len()).map(Which::Old);
-        let all: Vec<Which> = olds.chain(self.new.as_ref().map(|_| Which::New)).collect();
-        let active: Vec<Which> = all.iter().copied().filter(|which| replicas(self.get(*which)) > 0).collect();
+    fn only_active_or_newest(&self) -> Option<SetRef> {
+        let olds = (0..self.old.len()).map(SetRef::Old);
+        let all: Vec<SetRef> = olds.chain(self.new.as_ref().map(|_| SetRef::New)).collect();
+        let active: Vec<SetRef> =
+            all.iter().copied().filter(|which| replicas(self.get(*which)) > 0).collect();
         match active.as_slice() {
             [] => all.last().copied(),
             [only] => Some(*only),
@@ -187,22 +188,22 @@ impl Rollout {
         }
     }
 
-    fn get(&self, which: Which) -> &ReplicaSet {
+    fn get(&self, which: SetRef) -> &ReplicaSet {
         match which {
-            Which::New => self.new.as_ref().expect("is named only where it exists"),
-            Which::Old(index) => &self.old[index],
+            SetRef::New => self.new.as_ref().expect("is named only where it exists"),
+            SetRef::Old(index) => &self.old[index],
         }
     }
 
     fn scale_in_proportion(&mut self, wanted: i32) {
         let allowed = if wanted > 0 { wanted + bounds(&self.deployment).0 } else { 0 };
         let to_add = allowed - self.total();
-        let olds = (0..self.old.len()).map(Which::Old);
-        let mut active: Vec<Which> = olds.chain(self.new.as_ref().map(|_| Which::New)).collect();
+        let olds = (0..self.old.len()).map(SetRef::Old);
+        let mut active: Vec<SetRef> = olds.chain(self.new.as_ref().map(|_| SetRef::New)).collect();
         active.retain(|which| replicas(self.get(*which)) > 0);
         // Largest first; of equals, growing starts with the newest and shrinking with the oldest.
         active.sort_by(|a, b| {
-            let created = |which: &Which| self.get(*which).metadata.creation_timestamp.clone();
+            let created = |which: &SetRef| self.get(*which).metadata.creation_timestamp.clone();
             let by_age = created(a).cmp(&created(b));
             replicas(self.get(*b)).cmp(&replicas(self.get(*a))).then(if to_add > 0 {
                 by_age.reverse()
@@ -252,7 +253,7 @@ impl Rollout {
         let Some(new) = &self.new else { return self.create_new(room.min(wanted)) };
         let size = replicas(new);
         let next = if size > wanted { wanted } else { size + room.min(wanted - size) };
-        if self.resize(Which::New, next, false) {
+        if self.resize(SetRef::New, next, false) {
             return;
         }
         self.shrink_old(wanted - unavailable);
@@ -272,7 +273,7 @@ impl Rollout {
             let unhealthy = (replicas(set) - available(set)).clamp(0, may_go);
             let size = replicas(set) - unhealthy;
             may_go -= unhealthy;
-            self.resize(Which::Old(index), size, false);
+            self.resize(SetRef::Old(index), size, false);
         }
         // After the unhealthy went, an old set may claim more available pods than it has room for.
         let healthy: i32 =
@@ -282,14 +283,14 @@ impl Rollout {
             let size = replicas(&self.old[index]);
             let going = size.min(may_go).max(0);
             may_go -= going;
-            self.resize(Which::Old(index), size - going, false);
+            self.resize(SetRef::Old(index), size - going, false);
         }
     }
 
     fn recreate(&mut self, has_pods: &dyn Fn(&ReplicaSet) -> bool) {
         let mut shrunk = false;
         for index in 0..self.old.len() {
-            shrunk |= self.resize(Which::Old(index), 0, false);
+            shrunk |= self.resize(SetRef::Old(index), 0, false);
         }
         let counted = |set: &ReplicaSet| set.status.as_ref().is_some_and(|status| status.replicas > 0);
         if shrunk || self.old.iter().any(|set| counted(set) || has_pods(set)) {
@@ -299,7 +300,7 @@ impl Rollout {
         match self.new {
             None => self.create_new(wanted),
             Some(_) => {
-                self.resize(Which::New, wanted, false);
+                self.resize(SetRef::New, wanted, false);
             }
         }
     }
@@ -322,9 +323,9 @@ impl Rollout {
     }
 }
 
-/// A set by its place.
+/// A ReplicaSet of the plan: the new one, or an old one by its index.
 #[derive(Clone, Copy, Debug)]
-enum Which {
+enum SetRef {
     New,
     Old(usize),
 }

@@ -188,9 +188,9 @@ pub enum Standing {
     Waiting,
 }
 
-/// What to do with an object, given how each of its owners stands.
+/// What the collector does with an object, given the state of its owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CollectAction {
     Keep,
     /// Some owners are left: only the references to the others go.
     Unlink(Vec<String>),
@@ -204,22 +204,22 @@ pub enum Propagation {
     Orphan,
 }
 
-pub fn fate(node: &Node, standings: &[(String, Standing)], has_dependents: bool) -> Fate {
+pub fn fate(node: &Node, standings: &[(String, Standing)], has_dependents: bool) -> CollectAction {
     let with = |wanted: Standing| {
         standings.iter().filter(move |(_, standing)| *standing == wanted).map(|(uid, _)| uid.clone())
     };
     if standings.is_empty() {
-        return Fate::Keep;
+        return CollectAction::Keep;
     }
     if with(Standing::Solid).next().is_some() {
         let leaving: Vec<String> = with(Standing::Dangling).chain(with(Standing::Waiting)).collect();
-        return if leaving.is_empty() { Fate::Keep } else { Fate::Unlink(leaving) };
+        return if leaving.is_empty() { CollectAction::Keep } else { CollectAction::Unlink(leaving) };
     }
     if with(Standing::Waiting).next().is_some() && has_dependents {
         // Its owner goes only after it, and it only after its own.
-        return Fate::Delete(Propagation::Foreground);
+        return CollectAction::Delete(Propagation::Foreground);
     }
-    Fate::Delete(match node {
+    CollectAction::Delete(match node {
         node if node.has_finalizer(ORPHAN) => Propagation::Orphan,
         node if node.has_finalizer(FOREGROUND) => Propagation::Foreground,
         _ => Propagation::Background,
@@ -315,23 +315,24 @@ mod tests {
     #[test]
     fn fate_follows_from_how_the_owners_stand() {
         use Standing::{Dangling, Solid, Waiting};
-        let check = |standings: &[Standing], finalizers: &[&str], has_dependents: bool, expected: Fate| {
-            let node = Node { resource: resource(), object: thing("child", &[], finalizers, false) };
-            let standings: Vec<(String, Standing)> = standings
-                .iter()
-                .enumerate()
-                .map(|(index, standing)| (index.to_string(), *standing))
-                .collect();
-            assert_eq!(fate(&node, &standings, has_dependents), expected, "{standings:?}");
-        };
-        check(&[], &[], true, Fate::Keep);
-        check(&[Solid], &[], true, Fate::Keep);
-        check(&[Solid, Dangling, Waiting], &[], true, Fate::Unlink(vec!["1".into(), "2".into()]));
-        check(&[Dangling], &[], true, Fate::Delete(Propagation::Background));
-        check(&[Dangling, Waiting], &[], true, Fate::Delete(Propagation::Foreground));
-        check(&[Waiting], &[], false, Fate::Delete(Propagation::Background));
-        check(&[Dangling], &[ORPHAN], false, Fate::Delete(Propagation::Orphan));
-        check(&[Dangling], &[FOREGROUND], false, Fate::Delete(Propagation::Foreground));
+        let check =
+            |standings: &[Standing], finalizers: &[&str], has_dependents: bool, expected: CollectAction| {
+                let node = Node { resource: resource(), object: thing("child", &[], finalizers, false) };
+                let standings: Vec<(String, Standing)> = standings
+                    .iter()
+                    .enumerate()
+                    .map(|(index, standing)| (index.to_string(), *standing))
+                    .collect();
+                assert_eq!(fate(&node, &standings, has_dependents), expected, "{standings:?}");
+            };
+        check(&[], &[], true, CollectAction::Keep);
+        check(&[Solid], &[], true, CollectAction::Keep);
+        check(&[Solid, Dangling, Waiting], &[], true, CollectAction::Unlink(vec!["1".into(), "2".into()]));
+        check(&[Dangling], &[], true, CollectAction::Delete(Propagation::Background));
+        check(&[Dangling, Waiting], &[], true, CollectAction::Delete(Propagation::Foreground));
+        check(&[Waiting], &[], false, CollectAction::Delete(Propagation::Background));
+        check(&[Dangling], &[ORPHAN], false, CollectAction::Delete(Propagation::Orphan));
+        check(&[Dangling], &[FOREGROUND], false, CollectAction::Delete(Propagation::Foreground));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::context::{Context, Running};
 use crate::discovery::Resource;
 use crate::slow_start::together;
-use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Propagation, Standing, fate};
+use graph::{CollectAction, FOREGROUND, Graph, Node, ORPHAN, Propagation, Standing, fate};
 use monitors::Kinds;
 
 const CONTROLLER: &str = "garbage-collector-controller";
@@ -127,10 +127,10 @@ impl Collector {
         }
         let has_dependents = self.graph.lock().has_dependents(uid);
         match fate(node, &standings, has_dependents) {
-            Fate::Keep if unseen => return Ok(Outcome::After(UNSEEN_OWNER)),
-            Fate::Keep => {}
-            Fate::Unlink(owners) => self.unlink(node, &owners).await?,
-            Fate::Delete(propagation) => self.delete(node, propagation).await?,
+            CollectAction::Keep if unseen => return Ok(Outcome::After(UNSEEN_OWNER)),
+            CollectAction::Keep => {}
+            CollectAction::Unlink(owners) => self.unlink(node, &owners).await?,
+            CollectAction::Delete(propagation) => self.delete(node, propagation).await?,
         }
         Ok(Outcome::Done)
     }

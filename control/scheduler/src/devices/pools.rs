@@ -9,9 +9,9 @@ use super::slice::{Counters, SliceInfo};
 use super::taken::Taken;
 use super::{Node, slice::DeviceInfo};
 
-/// All slices, those of one node alone by its name.
+/// All slices; those of a single node by its name.
 #[derive(Clone, Default)]
-pub struct Offer {
+pub struct SlicesByNode {
     of_nodes: HashMap<String, Vec<Arc<SliceInfo>>>,
     others: Vec<Arc<SliceInfo>>,
     by_pool: HashMap<(String, String), Vec<Arc<SliceInfo>>>,
@@ -35,9 +35,9 @@ pub enum State {
     Invalid(String),
 }
 
-impl Offer {
-    pub fn new(slices: Vec<Arc<SliceInfo>>) -> Offer {
-        let mut offer = Offer::default();
+impl SlicesByNode {
+    pub fn new(slices: Vec<Arc<SliceInfo>>) -> SlicesByNode {
+        let mut offer = SlicesByNode::default();
         for slice in slices {
             let spec = slice.spec();
             let pool = (spec.driver.clone(), spec.pool.name.clone());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::capacity::{self, Amounts};
 use super::constraint::{Constraint, Names};
 use super::demand::{Count, Demand, Request};
-use super::pools::{Offer, Pool, State, release};
+use super::pools::{Pool, SlicesByNode, State, release};
 use super::slice::{Counters, DeviceInfo, SliceInfo};
 use super::taken::Taken;
 use super::{MAX_RESULTS, Node};
@@ -55,7 +55,7 @@ impl std::fmt::Display for Failure {
 /// The devices of each claim on a node; None where there are not enough.
 pub fn search(
     demands: &[&Demand],
-    offer: &Offer,
+    offer: &SlicesByNode,
     taken: &Taken,
     node: &Node<'_>,
 ) -> Result<Option<Vec<Vec<Choice>>>, Failure> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
 
 use super::demand::Demand;
-use super::pools::Offer;
+use super::pools::SlicesByNode;
 use super::search::search;
 use super::slice::SliceInfo;
 use super::taken::Taken;
@@ -61,7 +61,7 @@ impl World {
             .collect();
         let offer =
             self.slices.iter().cloned().map(|slice| Arc::new(SliceInfo::new(read::<ResourceSlice>(slice))));
-        let offer = Offer::new(offer.collect());
+        let offer = SlicesByNode::new(offer.collect());
         let allocated: Vec<ResourceClaim> = self.allocated.iter().cloned().map(read).collect();
         let taken = Taken::of(allocated.iter());
         // nodes are labelled with their own names

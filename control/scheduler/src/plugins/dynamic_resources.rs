@@ -13,7 +13,7 @@ use super::{Change, Cluster, Cycle, Refusal, Relevance, node_affinity, normalize
 use crate::cycle::FitError;
 use crate::devices::binding::{self, Readiness};
 use crate::devices::demand::Demand;
-use crate::devices::pools::Offer;
+use crate::devices::pools::SlicesByNode;
 use crate::devices::search::{Choice, Failure, search};
 use crate::devices::taken::Taken;
 use crate::devices::{Node, result};
@@ -35,7 +35,7 @@ struct Claims {
     /// Those without devices, in the same order.
     demands: Vec<Demand>,
     extended: Option<ExtendedResources>,
-    offer: Offer,
+    offer: SlicesByNode,
     taken: Taken,
     now: Timestamp,
 }
@@ -80,10 +80,10 @@ pub fn prepare(cycle: &mut Cycle, _: &Snapshot) -> Result<Relevance, Refusal> {
     // whoever has devices already asks for none, and need not know what there is
     let is_content = demands.is_empty() && extended.as_ref().is_none_or(|extended| extended.stale.is_some());
     let (offer, taken) = match is_content {
-        true => (Offer::default(), Taken::default()),
+        true => (SlicesByNode::default(), Taken::default()),
         false => {
             let allocated = cycle.cluster.resource_claims();
-            (Offer::new(cycle.cluster.resource_slices()), Taken::of(allocated.iter().map(Arc::as_ref)))
+            (SlicesByNode::new(cycle.cluster.resource_slices()), Taken::of(allocated.iter().map(Arc::as_ref)))
         }
     };
     let now = Timestamp::now();

@@ -47,13 +47,13 @@ fn delegate(kind: &str, network: &Network, invocation: &Invocation) -> Result<Op
     let output = child.wait_with_output().map_err(|error| failed(Code::Io, error.to_string()))?;
     if !output.status.success() {
         #[derive(Deserialize)]
-        struct Said {
+        struct PluginError {
             code: u32,
             msg: String,
             #[serde(default)]
             details: String,
         }
-        return Err(match serde_json::from_slice::<Said>(&output.stdout) {
+        return Err(match serde_json::from_slice::<PluginError>(&output.stdout) {
             Ok(said) => Error { code: said.code, message: said.msg, details: said.details },
             Err(_) => failed(Code::Io, format!("ended with {} and no error", output.status)),
         });

@@ -54,8 +54,8 @@ pub enum Error {
     Checkpoint(#[from] checkpoint::Error),
 }
 
-/// A container's device, as others ask for it.
-pub struct Given {
+/// A container's device, as the PodResources API lists it.
+pub struct AllocatedDevice {
     pub resource: String,
     pub device: String,
     /// The NUMA nodes it is near.
@@ -346,11 +346,11 @@ impl DevicePlugins {
     }
 
     /// The devices that a container has.
-    pub fn given(&self, uid: &str, container: &str) -> Vec<Given> {
+    pub fn given(&self, uid: &str, container: &str) -> Vec<AllocatedDevice> {
         let state = self.state.lock();
         let of_container = state.allocations.of_container(uid, container).into_iter().flatten();
         let devices = of_container.flat_map(|(resource, allocation)| {
-            let given = |(device, nodes): (&str, Vec<i64>)| Given {
+            let given = |(device, nodes): (&str, Vec<i64>)| AllocatedDevice {
                 resource: resource.clone(),
                 device: device.to_owned(),
                 nodes,
@@ -361,9 +361,9 @@ impl DevicePlugins {
     }
 
     /// Every healthy device of the node.
-    pub fn healthy(&self) -> Vec<Given> {
+    pub fn healthy(&self) -> Vec<AllocatedDevice> {
         let state = self.state.lock();
-        let given = |(resource, device, nodes): (&str, &str, &[i64])| Given {
+        let given = |(resource, device, nodes): (&str, &str, &[i64])| AllocatedDevice {
             resource: resource.to_owned(),
             device: device.to_owned(),
             nodes: nodes.to_vec(),

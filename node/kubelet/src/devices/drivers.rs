@@ -174,7 +174,10 @@ impl Drivers {
                 async move {
                     let stream = UnixStream::connect(path).await?;
                     let connection = Connection::open(drivers, driver, connections);
-                    Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(Told { stream, _connection: connection }))
+                    Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(TrackedStream {
+                        stream,
+                        _connection: connection,
+                    }))
                 }
             },
         ))
@@ -264,13 +267,13 @@ impl Drop for Connection {
     }
 }
 
-/// A socket whose end is noticed.
-struct Told {
+/// A connection to a driver; dropping it reports the end of the connection.
+struct TrackedStream {
     stream: UnixStream,
     _connection: Connection,
 }
 
-impl AsyncRead for Told {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -280,7 +283,7 @@ impl AsyncRead for Told {
     }
 }
 
-impl AsyncWrite for Told {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -37,9 +37,9 @@ pub const SIGNALS: [(&str, Starved); 7] = [
 /// the hard one of the node's memory: what is reserved is not for pods.
 const OF_PODS: &str = "allocatableMemory.available";
 
-/// A threshold that is crossed.
+/// A threshold that is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Crossed {
+pub struct ThresholdMet {
     pub signal: &'static str,
     pub starved: Starved,
     pub observed: Observation,
@@ -94,16 +94,21 @@ pub async fn observe(context: &Context) -> Observations {
     observations
 }
 
-/// Remembers which thresholds were crossed, and soft ones since when.
+/// Tracks which thresholds are met, and since when the soft ones are.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct ThresholdTracker {
     since: BTreeMap<&'static str, Instant>,
     acted_on: BTreeSet<&'static str>,
 }
 
-impl Patience {
+impl ThresholdTracker {
     /// The thresholds that are crossed, soft ones for long enough.
-    pub fn crossed(&mut self, config: &Config, observations: &Observations, now: Instant) -> Vec<Crossed> {
+    pub fn crossed(
+        &mut self,
+        config: &Config,
+        observations: &Observations,
+        now: Instant,
+    ) -> Vec<ThresholdMet> {
         let mut crossed = Vec::new();
         for (signal, starved) in SIGNALS {
             let Some(observed) = observations.get(signal).copied() else { continue };
@@ -114,7 +119,7 @@ impl Patience {
             let is_below = |threshold: &String| {
                 observed.available < threshold_amount(threshold, observed.capacity) + spare
             };
-            let found = |threshold: &String, is_hard| Crossed {
+            let found = |threshold: &String, is_hard| ThresholdMet {
                 signal,
                 starved,
                 observed,
@@ -165,7 +170,7 @@ mod tests {
                 Observation { available: mib << 20, capacity: 1 << 30 },
             )])
         };
-        let mut patience = Patience::default();
+        let mut patience = ThresholdTracker::default();
         let start = Instant::now();
         let mut check = |observations: &Observations, seconds: u64, expected: &[bool]| {
             let crossed = patience.crossed(&config, observations, start + Duration::from_secs(seconds));

@@ -25,19 +25,19 @@ const MAX_FRAME: usize = 16_384;
 const AUTHORITY: usize = 1;
 
 /// A client's connection, read with authorities that are some.
-pub struct MendedAuthority<S> {
+pub struct AuthorityFix<S> {
     stream: S,
     frames: Frames,
     ready: BytesMut,
 }
 
-impl<S> MendedAuthority<S> {
+impl<S> AuthorityFix<S> {
     pub fn new(stream: S) -> Self {
         Self { stream, frames: Frames { come: BytesMut::new(), pass: PREFACE }, ready: BytesMut::new() }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for MendedAuthority<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthorityFix<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -61,7 +61,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MendedAuthority<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for MendedAuthority<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityFix<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

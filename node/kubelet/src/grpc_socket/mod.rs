@@ -15,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use authority::MendedAuthority;
+use authority::AuthorityFix;
 
 /// A socket at a path, in the place of one that an ended process left.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -74,7 +74,7 @@ where
         + 'static,
     S::Future: Send + 'static,
 {
-    let io = TokioIo::new(MendedAuthority::new(stream));
+    let io = TokioIo::new(AuthorityFix::new(stream));
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new());
     if let Err(error) = builder.serve_connection(io, TowerToHyperService::new(service)).await {

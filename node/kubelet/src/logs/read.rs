@@ -55,9 +55,9 @@ where
             reader = back;
             out.write_all(&step.text).await?;
             match step.then {
-                Then::More => {}
-                Then::End => break,
-                Then::Enough => return out.flush().await,
+                NextRead::More => {}
+                NextRead::End => break,
+                NextRead::Enough => return out.flush().await,
             }
         }
         out.flush().await?;
@@ -76,10 +76,10 @@ struct Reader {
 /// A piece of the log as it is shown.
 struct Step {
     text: Vec<u8>,
-    then: Then,
+    then: NextRead,
 }
 
-enum Then {
+enum NextRead {
     More,
     /// The file ends here, for now.
     End,
@@ -97,9 +97,9 @@ impl Reader {
         let mut text = Vec::new();
         let end = self.follower.read_lines(CHUNK, |line| self.printer.print(line, &mut text))?;
         let then = match end {
-            _ if self.printer.left == Some(0) => Then::Enough,
-            true => Then::End,
-            false => Then::More,
+            _ if self.printer.left == Some(0) => NextRead::Enough,
+            true => NextRead::End,
+            false => NextRead::More,
         };
         Ok(Step { text, then })
     }

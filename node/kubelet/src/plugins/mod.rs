@@ -59,9 +59,9 @@ pub trait Handler: Send + Sync {
 /// By the type that plugins say they are of.
 pub type Handlers = BTreeMap<&'static str, Arc<dyn Handler>>;
 
-/// Which socket stands at a path: one that was removed and made again is another.
+/// Identifies the socket at a path: a socket that was removed and created again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Made {
+struct SocketIdentity {
     inode: u64,
     seconds: i64,
     nanoseconds: i64,
@@ -76,18 +76,22 @@ enum State {
 
 #[derive(Debug)]
 struct Known {
-    made: Made,
+    made: SocketIdentity,
     state: State,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Forget(PathBuf),
-    Ask(PathBuf, Made),
+    Ask(PathBuf, SocketIdentity),
 }
 
 /// What follows from the sockets that are there. Those that are gone go first: another may have their name.
-fn decide(found: &BTreeMap<PathBuf, Made>, known: &BTreeMap<PathBuf, Known>, now: Instant) -> Vec<Step> {
+fn decide(
+    found: &BTreeMap<PathBuf, SocketIdentity>,
+    known: &BTreeMap<PathBuf, Known>,
+    now: Instant,
+) -> Vec<Step> {
     let is_it = |path: &PathBuf, known: &Known| found.get(path) == Some(&known.made);
     let forget =
         known.iter().filter(|(path, known)| !is_it(path, known)).map(|(path, _)| Step::Forget(path.clone()));
@@ -136,7 +140,7 @@ pub async fn run(directory: PathBuf, handlers: Handlers, looked: CancellationTok
 }
 
 /// The sockets below a directory, but those whose names begin with a dot. Every directory is watched from now on.
-fn find(directory: &Path, watch: Option<&DirectoryWatch>) -> io::Result<BTreeMap<PathBuf, Made>> {
+fn find(directory: &Path, watch: Option<&DirectoryWatch>) -> io::Result<BTreeMap<PathBuf, SocketIdentity>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![(directory.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
@@ -156,14 +160,14 @@ fn find(directory: &Path, watch: Option<&DirectoryWatch>) -> io::Result<BTreeMap
                 directories.push((entry.path(), depth + 1));
             } else if metadata.file_type().is_socket() && !is_hidden && found.len() < MAX_SOCKETS {
                 let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
-                found.insert(entry.path(), Made { inode: metadata.ino(), seconds, nanoseconds });
+                found.insert(entry.path(), SocketIdentity { inode: metadata.ino(), seconds, nanoseconds });
             }
         }
     }
     Ok(found)
 }
 
-type Answer = (PathBuf, Made, Duration, Result<Registered, String>);
+type Answer = (PathBuf, SocketIdentity, Duration, Result<Registered, String>);
 
 struct Plugins {
     handlers: Arc<Handlers>,
@@ -173,7 +177,7 @@ struct Plugins {
 }
 
 impl Plugins {
-    fn act(&mut self, found: &BTreeMap<PathBuf, Made>) {
+    fn act(&mut self, found: &BTreeMap<PathBuf, SocketIdentity>) {
         for step in decide(found, &self.known, Instant::now()) {
             match step {
                 Step::Forget(path) => {
@@ -188,7 +192,7 @@ impl Plugins {
         }
     }
 
-    fn ask(&mut self, path: PathBuf, made: Made) {
+    fn ask(&mut self, path: PathBuf, made: SocketIdentity) {
         let before = self.known.insert(path.clone(), Known { made, state: State::Asked });
         let delay = match before.map(|known| known.state) {
             Some(State::Refused { delay, .. }) => (delay * 2).min(MAX_RETRY),

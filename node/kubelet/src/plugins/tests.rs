@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 fn sockets_that_come_and_go_are_asked_and_forgotten() {
     let now = Instant::now();
     let path = |name: &str| PathBuf::from(name);
-    let made = |inode| Made { inode, seconds: 0, nanoseconds: 0 };
+    let made = |inode| SocketIdentity { inode, seconds: 0, nanoseconds: 0 };
     let registered =
         || State::Registered(Registered { kind: "k".into(), name: "d".into(), endpoint: "e".into() });
     let refused = |until| State::Refused { until, delay: FIRST_RETRY };

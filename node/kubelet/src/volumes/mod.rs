@@ -218,19 +218,19 @@ impl Volumes {
         }
         if let Some(source) = &volume.config_map {
             let files = self.config_map_files(pod, source).await?;
-            return self.write(pod, directory("configmap"), files, Keep::OnDisk(work)).await;
+            return self.write(pod, directory("configmap"), files, StorageMedium::OnDisk(work)).await;
         }
         if let Some(source) = &volume.secret {
             let files = self.secret_files(pod, source).await?;
-            return self.write(pod, directory("secret"), files, Keep::InMemory).await;
+            return self.write(pod, directory("secret"), files, StorageMedium::InMemory).await;
         }
         if let Some(source) = &volume.downward_api {
             let files = payload::downward_api(pod, source.items.as_ref(), source.default_mode, node)?;
-            return self.write(pod, directory("downward-api"), files, Keep::OnDisk(work)).await;
+            return self.write(pod, directory("downward-api"), files, StorageMedium::OnDisk(work)).await;
         }
         if let Some(source) = &volume.projected {
             let files = self.projected(pod, source, node).await?;
-            return self.write(pod, directory("projected"), files, Keep::InMemory).await;
+            return self.write(pod, directory("projected"), files, StorageMedium::InMemory).await;
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let read_only = source.read_only == Some(true);
@@ -331,9 +331,9 @@ impl Volumes {
         pod: &Pod,
         path: PathBuf,
         mut files: Payload,
-        keep: Keep<'_>,
+        keep: StorageMedium<'_>,
     ) -> Result<Mounted, Problem> {
-        let in_memory = matches!(keep, Keep::InMemory);
+        let in_memory = matches!(keep, StorageMedium::InMemory);
         let group = fs_group(pod);
         if group.is_some() {
             // as the group will get to see them, so that a second look finds nothing to change
@@ -354,8 +354,8 @@ impl Volumes {
         };
         // what is in memory waits for no disk, and another thread would cost more than the work
         match keep {
-            Keep::InMemory => write()?,
-            Keep::OnDisk(work) => blocking(work, write).await?,
+            StorageMedium::InMemory => write()?,
+            StorageMedium::OnDisk(work) => blocking(work, write).await?,
         }
         Ok(directory_at(path, true))
     }
@@ -644,9 +644,9 @@ fn change_policy(pod: &Pod) -> ChangePolicy {
     if policy == Some("OnRootMismatch") { ChangePolicy::OnRootMismatch } else { ChangePolicy::Always }
 }
 
-/// Where the files of a volume are.
+/// Where the files of a volume are stored.
 #[derive(Clone, Copy)]
-enum Keep<'a> {
+enum StorageMedium<'a> {
     InMemory,
     /// Written on a thread of its own, among these.
     OnDisk(&'a TaskTracker),

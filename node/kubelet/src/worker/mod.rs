@@ -155,7 +155,7 @@ pub struct Worker {
     /// An end this worker found by itself: past the deadline.
     ending: Option<Ending>,
     /// What running containers have, by id.
-    given: HashMap<String, resize::Given>,
+    given: HashMap<String, resize::AppliedResources>,
     /// Containers lack what was granted, or the pod's group is still wider than it has to be.
     resizing: bool,
     /// Why containers did not get what was granted.

@@ -15,15 +15,15 @@ use crate::resize::{needs_restart, stated};
 use crate::runtime::container_config;
 use crate::runtime::view::{PodRuntime, State};
 
-/// What a container runs with.
+/// The resources that the runtime has applied to a container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Given {
+pub struct AppliedResources {
     pub resources: Option<ResourceRequirements>,
     /// A list of CPUs; `None` where nothing was said about them.
     pub cpus: Option<String>,
 }
 
-impl Given {
+impl AppliedResources {
     pub fn new(resources: Option<&ResourceRequirements>, cpus: Option<String>) -> Self {
         Self { resources: stated(resources).cloned(), cpus }
     }
@@ -44,7 +44,7 @@ impl Worker {
             let of_spec =
                 || pod::find_container(pod, &record.name).and_then(|each| each.container.resources.clone());
             let resources = shown.and_then(|status| status.resources.clone()).or_else(of_spec);
-            self.given.insert(record.id.clone(), Given::new(resources.as_ref(), None));
+            self.given.insert(record.id.clone(), AppliedResources::new(resources.as_ref(), None));
         }
     }
 
@@ -69,7 +69,7 @@ impl Worker {
         Some(given)
     }
 
-    fn given_to(&self, container: &Container, runtime: &PodRuntime) -> Option<(String, &Given)> {
+    fn given_to(&self, container: &Container, runtime: &PodRuntime) -> Option<(String, &AppliedResources)> {
         let record = runtime.current_container(&container.name)?;
         let given = self.given.get(&record.id).filter(|_| record.state == State::Running)?;
         Some((record.id.clone(), given))
@@ -100,7 +100,7 @@ impl Worker {
             let container = &each.container;
             let Some((id, has)) = self.given_to(container, runtime) else { continue };
             let cpus = self.context.cpus.of_running(pod::uid(pod), &container.name);
-            let wanted = Given::new(container.resources.as_ref(), cpus);
+            let wanted = AppliedResources::new(container.resources.as_ref(), cpus);
             if *has == wanted || restarts.contains(&id) {
                 continue;
             }
@@ -134,7 +134,7 @@ impl Worker {
         pod: &Pod,
         container: &Container,
         id: &str,
-        wanted: &Given,
+        wanted: &AppliedResources,
     ) -> Result<(), cri::Error> {
         let (config, memory) = (&self.context.config, self.context.machine_memory);
         let mut resources = container_config::resources(pod, container, memory, config.enable_cfs_quota);

@@ -93,7 +93,7 @@ impl Worker {
             held("RunContainerError", error.to_string())
         })?;
         let cpus = self.context.cpus.of_running(pod::uid(pod), name);
-        let given = super::resize::Given::new(each.container.resources.as_ref(), cpus);
+        let given = super::resize::AppliedResources::new(each.container.resources.as_ref(), cpus);
         self.given.insert(id.clone(), given);
         self.event(pod, name, EventType::Normal, "Started", format!("Started container {name}"));
         self.collect_ended(name, runtime).await;

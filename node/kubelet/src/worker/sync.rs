@@ -24,8 +24,8 @@ use crate::runtime::view::PodRuntime;
 use crate::status::Ending;
 use crate::volumes;
 
-/// How far a plan was carried out.
-enum Carried {
+/// How far a plan was executed.
+enum PlanOutcome {
     /// There may be more to do. What the runtime has by now, if that is known
     /// without asking for all of it.
     On(Option<PodRuntime>),
@@ -157,8 +157,8 @@ impl Worker {
             }
             self.acted = true;
             match self.carry_out(orders, runtime, &plan, volumes).await? {
-                Carried::On(runtime) => looked = runtime,
-                Carried::Held(wait) => {
+                PlanOutcome::On(runtime) => looked = runtime,
+                PlanOutcome::Held(wait) => {
                     // some containers wait; show why, and look again when they may
                     let runtime = self.look().await?;
                     self.show(orders, &runtime);
@@ -259,7 +259,7 @@ impl Worker {
         mut runtime: PodRuntime,
         plan: &Plan,
         volumes: &volumes::MountedVolumes,
-    ) -> Result<Carried, Error> {
+    ) -> Result<PlanOutcome, Error> {
         let pod = &orders.pod;
         for kill in &plan.kill {
             let Some(record) = runtime.containers.iter().find(|record| record.id == kill.id) else {
@@ -295,11 +295,13 @@ impl Worker {
         }
         let (started, held) = self.start_containers(orders, plan, &runtime, &sandbox_config, volumes).await;
         match held {
-            Some(wait) => Ok(Carried::Held(wait)),
-            None if started.is_empty() => Ok(Carried::Held(Duration::ZERO)),
+            Some(wait) => Ok(PlanOutcome::Held(wait)),
+            None if started.is_empty() => Ok(PlanOutcome::Held(Duration::ZERO)),
             // of those that ran before, some may have been collected
-            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => Ok(Carried::On(None)),
-            None => Ok(Carried::On(Some(self.with_started(runtime, &started).await?))),
+            None if plan.start.iter().any(|name| runtime.container(name).is_some()) => {
+                Ok(PlanOutcome::On(None))
+            }
+            None => Ok(PlanOutcome::On(Some(self.with_started(runtime, &started).await?))),
         }
     }
 
@@ -417,9 +419,9 @@ impl Worker {
     fn probe_grace(&self, pod: &Pod, kill: &plan::Kill) -> Option<Duration> {
         let each = pod::find_container(pod, &kill.name)?;
         let probe = match kill.because {
-            plan::Because::LivenessProbe => each.container.liveness_probe.as_ref(),
-            plan::Because::StartupProbe => each.container.startup_probe.as_ref(),
-            plan::Because::SpecChanged | plan::Because::Resize | plan::Because::Unknown => None,
+            plan::KillReason::LivenessProbe => each.container.liveness_probe.as_ref(),
+            plan::KillReason::StartupProbe => each.container.startup_probe.as_ref(),
+            plan::KillReason::SpecChanged | plan::KillReason::Resize | plan::KillReason::Unknown => None,
         };
         let seconds = probe?.termination_grace_period_seconds?;
         Some(Duration::from_secs(seconds.max(0) as u64))

@@ -38,9 +38,9 @@ use crate::{
 pub use structure::Settings;
 pub use table::Table;
 
-/// How a frontend is found: by address and port, or by port on any address of the node.
+/// What a packet is matched by: address and port, or the port on any address of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Door {
+pub enum MatchBy {
     Address,
     NodePort,
 }
@@ -65,7 +65,7 @@ pub enum Map {
     /// Frontends that only some sources may reach, and those sources.
     Firewalled,
     AllowedSources,
-    Endpoints(Door, Reach, u16),
+    Endpoints(MatchBy, Reach, u16),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,10 +90,10 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Chain {
     Refuse,
-    Pick(Door, Reach, u16),
-    Masquerade(Door, u16),
+    Pick(MatchBy, Reach, u16),
+    Masquerade(MatchBy, u16),
     /// The counts of the cluster's and of this node's endpoints.
-    Split(Door, u16, u16),
+    Split(MatchBy, u16, u16),
     Private(Arc<str>),
 }
 
@@ -119,9 +119,9 @@ pub fn rules_of(ports: &[ServicePort], settings: &Settings) -> ServiceRules {
         for frontend in &port.frontends {
             let (door, key) = match frontend.at {
                 At::ClusterIp(ip) | At::ExternalIp(ip) => {
-                    (Door::Address, Key::Address(ip, port.protocol, frontend.port))
+                    (MatchBy::Address, Key::Address(ip, port.protocol, frontend.port))
                 }
-                At::NodePort => (Door::NodePort, Key::Port(port.protocol, frontend.port)),
+                At::NodePort => (MatchBy::NodePort, Key::Port(port.protocol, frontend.port)),
             };
             if let At::ClusterIp(ip) = frontend.at {
                 rules.elements.push(((Map::ClusterIps, Key::Ip(ip)), Value::Present));
@@ -143,10 +143,10 @@ pub fn rules_of(ports: &[ServicePort], settings: &Settings) -> ServiceRules {
 }
 
 impl ServiceRules {
-    fn add_verdict(&mut self, door: Door, key: Key, verdict: &Verdict, affinity: Option<&Affinity>) {
+    fn add_verdict(&mut self, door: MatchBy, key: Key, verdict: &Verdict, affinity: Option<&Affinity>) {
         let (served, unserved) = match door {
-            Door::Address => (Map::ServiceIps, Map::UnservedIps),
-            Door::NodePort => (Map::ServiceNodePorts, Map::UnservedNodePorts),
+            MatchBy::Address => (Map::ServiceIps, Map::UnservedIps),
+            MatchBy::NodePort => (Map::ServiceNodePorts, Map::UnservedNodePorts),
         };
         let chain = match (verdict, affinity) {
             (Verdict::Reject, _) => {
@@ -175,7 +175,7 @@ impl ServiceRules {
         self.elements.push(((served, key), Value::Goto(chain)));
     }
 
-    fn add_endpoints(&mut self, door: Door, reach: Reach, key: &Key, endpoints: &[SocketAddr]) {
+    fn add_endpoints(&mut self, door: MatchBy, reach: Reach, key: &Key, endpoints: &[SocketAddr]) {
         for (index, endpoint) in (0..u16::MAX).zip(endpoints) {
             self.elements.push(((Map::Endpoints(door, reach, index), key.clone()), Value::Target(*endpoint)));
         }
@@ -299,12 +299,12 @@ impl fmt::Display for Map {
     }
 }
 
-fn prefix(door: Door, reach: Reach) -> &'static str {
+fn prefix(door: MatchBy, reach: Reach) -> &'static str {
     match (door, reach) {
-        (Door::Address, Reach::Cluster) => "",
-        (Door::Address, Reach::Local) => "local-",
-        (Door::NodePort, Reach::Cluster) => "nodeport-",
-        (Door::NodePort, Reach::Local) => "nodeport-local-",
+        (MatchBy::Address, Reach::Cluster) => "",
+        (MatchBy::Address, Reach::Local) => "local-",
+        (MatchBy::NodePort, Reach::Cluster) => "nodeport-",
+        (MatchBy::NodePort, Reach::Local) => "nodeport-local-",
     }
 }
 

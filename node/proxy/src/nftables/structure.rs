@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::{Chain, Door, Map, Reach, prefix};
+use super::{Chain, Map, MatchBy, Reach, prefix};
 use crate::{Family, NodePorts};
 
 /// What the table's rules depend on beside services.
@@ -55,10 +55,10 @@ pub(super) fn address_type(family: Family) -> &'static str {
 }
 
 /// The expression a frontend is looked up by.
-fn lookup(family: Family, door: Door) -> String {
+fn lookup(family: Family, door: MatchBy) -> String {
     match door {
-        Door::Address => format!("{} daddr . meta l4proto . th dport", ip(family)),
-        Door::NodePort => "meta l4proto . th dport".into(),
+        MatchBy::Address => format!("{} daddr . meta l4proto . th dport", ip(family)),
+        MatchBy::NodePort => "meta l4proto . th dport".into(),
     }
 }
 
@@ -134,8 +134,8 @@ fn local_destination(settings: &Settings) -> Option<String> {
 
 fn fixed_chains(settings: &Settings, objects: &mut Objects) {
     let ip = ip(settings.family);
-    let by_address = lookup(settings.family, Door::Address);
-    let by_port = lookup(settings.family, Door::NodePort);
+    let by_address = lookup(settings.family, MatchBy::Address);
+    let by_port = lookup(settings.family, MatchBy::NodePort);
     let local = local_destination(settings);
     let mark = format!("{:#x}", settings.masquerade_mark);
 
@@ -188,7 +188,7 @@ fn fixed_chains(settings: &Settings, objects: &mut Objects) {
 pub(super) fn shared<'a>(settings: &Settings, used: impl Iterator<Item = &'a Chain>) -> Objects {
     let mut objects = Objects::default();
     // How many endpoints a chain of each sort can have to pick from.
-    let mut picks: BTreeSet<(Door, Reach, u16)> = BTreeSet::new();
+    let mut picks: BTreeSet<(MatchBy, Reach, u16)> = BTreeSet::new();
     let mut add = |chain: &Chain, rules: Vec<String>| {
         objects.chains.insert(chain.to_string(), Body { hook: None, rules });
     };
@@ -212,7 +212,7 @@ pub(super) fn shared<'a>(settings: &Settings, used: impl Iterator<Item = &'a Cha
             Chain::Refuse | Chain::Private(_) => {}
         }
     }
-    let mut depths: BTreeMap<(Door, Reach), u16> = BTreeMap::new();
+    let mut depths: BTreeMap<(MatchBy, Reach), u16> = BTreeMap::new();
     for (door, reach, count) in picks {
         let names: Vec<String> = (0..count).map(|index| endpoint_chain(door, reach, index)).collect();
         objects.chains.insert(
@@ -225,8 +225,8 @@ pub(super) fn shared<'a>(settings: &Settings, used: impl Iterator<Item = &'a Cha
     let (ip, address) = (ip(settings.family), address_type(settings.family));
     for ((door, reach), depth) in depths {
         let key = match door {
-            Door::Address => format!("{address} . inet_proto . inet_service"),
-            Door::NodePort => "inet_proto . inet_service".into(),
+            MatchBy::Address => format!("{address} . inet_proto . inet_service"),
+            MatchBy::NodePort => "inet_proto . inet_service".into(),
         };
         for index in 0..depth {
             let map = Map::Endpoints(door, reach, index).to_string();
@@ -241,6 +241,6 @@ pub(super) fn shared<'a>(settings: &Settings, used: impl Iterator<Item = &'a Cha
     objects
 }
 
-fn endpoint_chain(door: Door, reach: Reach, index: u16) -> String {
+fn endpoint_chain(door: MatchBy, reach: Reach, index: u16) -> String {
     format!("{}endpoint-{index}", prefix(door, reach))
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::{BadConfiguration, Configuration};
-use crate::usage_history::{Past, Usage, UsageHistory};
+use crate::usage_history::{Usage, UsageHistory, UsageQuery};
 
 pub const NAME: &str = "InitialResources";
 const ANNOTATION: &str = "kubernetes.io/initial-resources";
@@ -89,7 +89,7 @@ impl Plugin for InitialResources {
         let namespace = self.settings.namespace_only.then_some(request.call.namespace);
         let now = Timestamp::now();
         set_requests(pod, |image| {
-            let past = Past { image, namespace, enough: self.settings.samples_threshold };
+            let past = UsageQuery { image, namespace, enough: self.settings.samples_threshold };
             self.history.estimate(past, self.settings.percentile, now)
         });
         Ok(())

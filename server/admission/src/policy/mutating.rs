@@ -15,17 +15,17 @@ use serde_json::Value;
 
 use super::evaluation::Evaluation;
 use super::invocations::{Invocation, invocations};
-use super::policies::{Binding, Expression, Mutation, Policies, Policy, Sort};
+use super::policies::{Binding, Expression, Mutation, Policies, Policy, PolicyKind};
 use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::{self, Context, Verdict};
 use crate::plugins;
-use crate::reinvocation::Party;
+use crate::reinvocation::Mutator;
 use crate::versions::Versioned;
 use crate::webhook::mutating::is_exempt;
 
 pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
     Arc::new(MutatingPolicies {
-        policies: Policies::new(context.registry.clone(), Sort::Mutating),
+        policies: Policies::new(context.registry.clone(), PolicyKind::Mutating),
         registry: context.registry.clone(),
         authorization: context.authorization.clone(),
     })
@@ -64,7 +64,7 @@ impl Plugin for MutatingPolicies {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
-        let reinvoked = request.reinvocation.begin(Party::Policies, object);
+        let reinvoked = request.reinvocation.begin(Mutator::Policies, object);
         let policies = self.policies.current();
         // All are chosen by the object as it came, whatever those before them make of it.
         let mut chosen = Vec::new();
@@ -82,7 +82,7 @@ impl Plugin for MutatingPolicies {
                 }
             };
             let member = member(&invocation);
-            if reinvoked && !request.reinvocation.is_due(Party::Policies, &member) {
+            if reinvoked && !request.reinvocation.is_due(Mutator::Policies, &member) {
                 continue;
             }
             let mut span = ferry_trace::span("admission.policy");
@@ -98,13 +98,13 @@ impl Plugin for MutatingPolicies {
             }));
             if *object != before {
                 span.set("verdict", "changed");
-                request.reinvocation.changed(Party::Policies);
+                request.reinvocation.changed(Mutator::Policies);
             }
             if invocation.policy.is_reinvoked_if_needed() {
-                request.reinvocation.invoked(Party::Policies, &member);
+                request.reinvocation.invoked(Mutator::Policies, &member);
             }
         }
-        request.reinvocation.end(Party::Policies, object);
+        request.reinvocation.end(Mutator::Policies, object);
         failures.retain(|failed| !failed.policy.ignores_failure());
         refusal(request, &failures).map_or(Ok(()), Err)
     }

@@ -18,25 +18,25 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 
 pub struct Policies {
     registry: Arc<Registry>,
-    sort: Sort,
+    sort: PolicyKind,
     /// Those of the policies and of their bindings; named once, since every write asks for them.
     resources: [GroupResource; 2],
     compiled: Derived<Compiled, 2>,
 }
 
-/// What policies do with a request.
+/// Mutating or validating policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum PolicyKind {
     Mutating,
     Validating,
 }
 
-impl Sort {
+impl PolicyKind {
     /// The resources of the policies and of their bindings.
     fn resources(self) -> [&'static str; 2] {
         match self {
-            Sort::Mutating => ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-            Sort::Validating => ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+            PolicyKind::Mutating => ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+            PolicyKind::Validating => ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
         }
     }
 }
@@ -183,7 +183,7 @@ pub struct ParamRef {
 }
 
 impl Policies {
-    pub fn new(registry: Arc<Registry>, sort: Sort) -> Policies {
+    pub fn new(registry: Arc<Registry>, sort: PolicyKind) -> Policies {
         let resources = sort.resources().map(|plural| GroupResource::new(GROUP, plural));
         Policies { registry, sort, resources, compiled: Derived::default() }
     }
@@ -200,7 +200,7 @@ impl Policies {
     }
 }
 
-fn compile_all([policies, bindings]: [&Cache; 2], sort: Sort) -> Result<Vec<Policy>, String> {
+fn compile_all([policies, bindings]: [&Cache; 2], sort: PolicyKind) -> Result<Vec<Policy>, String> {
     let _span = ferry_trace::span("admission.policy.compile");
     let specs_of_policies = specs::<Spec>(policies)?.into_iter();
     let mut all: Vec<Policy> = specs_of_policies.map(|(name, spec)| compile(name, spec, sort)).collect();
@@ -241,10 +241,10 @@ fn specs<T: DeserializeOwned>(cache: &Cache) -> Result<Vec<(String, T)>, String>
     }
 }
 
-fn compile(name: String, spec: Spec, sort: Sort) -> Policy {
+fn compile(name: String, spec: Spec, sort: PolicyKind) -> Policy {
     let has_params = spec.param_kind.is_some();
     let mut environment = ferry_cel::admission::environment(has_params, true);
-    if sort == Sort::Mutating {
+    if sort == PolicyKind::Mutating {
         environment = environment.with_object_literals();
     }
     let conditions = Conditions::compile(

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::evaluation::Evaluation;
 use super::invocations::{Invocation, invocations};
-use super::policies::{Binding, Policies, Policy, Sort, Validation};
+use super::policies::{Binding, Policies, Policy, PolicyKind, Validation};
 use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::{self, Context, Verdict};
 use crate::plugins;
@@ -27,7 +27,7 @@ const LONGEST_ANNOTATION: usize = 10 << 10;
 
 pub fn make(context: &plugins::Context) -> Arc<dyn Plugin> {
     Arc::new(ValidatingPolicies {
-        policies: Policies::new(context.registry.clone(), Sort::Validating),
+        policies: Policies::new(context.registry.clone(), PolicyKind::Validating),
         registry: context.registry.clone(),
         authorization: context.authorization.clone(),
     })

@@ -10,11 +10,11 @@ use ferry_registry::Registry;
 use serde_json::{Value, json};
 
 use super::hooks::{Hook, Hooks, Invocation};
-use super::review::{self, Answered, ReviewVersion};
+use super::review::{self, ReviewVersion, WebhookVerdict};
 use super::{call, hooks};
 use crate::chain::{Phase, Plugin, Request};
 use crate::expressions::Context;
-use crate::reinvocation::Party;
+use crate::reinvocation::Mutator;
 use crate::versions::Versioned;
 use crate::{metrics, plugins};
 
@@ -71,22 +71,22 @@ impl Plugin for MutatingWebhooks {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let context = Context::new(&self.registry, &self.authorization);
-        let reinvoked = request.reinvocation.begin(Party::Webhooks, object);
+        let reinvoked = request.reinvocation.begin(Mutator::Webhooks, object);
         for (index, hook) in self.hooks.current().hooks()?.iter().enumerate() {
-            if reinvoked && !request.reinvocation.is_due(Party::Webhooks, &hook.uid) {
+            if reinvoked && !request.reinvocation.is_due(Mutator::Webhooks, &hook.uid) {
                 continue;
             }
             let Some(invocation) = hook.wants(&context, request, Some(object), old).await? else { continue };
             let round = Round { number: usize::from(reinvoked), index };
             let outcome = self.change(&invocation, request, object, old, round).await;
             if apply_failure_policy(hook, request, outcome, "mutation", round)? {
-                request.reinvocation.changed(Party::Webhooks);
+                request.reinvocation.changed(Mutator::Webhooks);
             }
             if hook.reinvoked_if_needed() {
-                request.reinvocation.invoked(Party::Webhooks, &hook.uid);
+                request.reinvocation.invoked(Mutator::Webhooks, &hook.uid);
             }
         }
-        request.reinvocation.end(Party::Webhooks, object);
+        request.reinvocation.end(Mutator::Webhooks, object);
         Ok(())
     }
 
@@ -179,7 +179,7 @@ pub async fn call_webhook(
     request: &Request<'_>,
     versioned: &Versioned,
     may_patch: bool,
-) -> Result<Answered, Failed> {
+) -> Result<WebhookVerdict, Failed> {
     let name = &hook.spec.name;
     let mut span = ferry_trace::span("admission.webhook");
     span.set("webhook", name.clone()).set("configuration", hook.configuration.clone());

@@ -48,9 +48,9 @@ pub fn encode(version: ReviewVersion, uid: &str, request: &Request<'_>, versione
     json!({"kind": "AdmissionReview", "apiVersion": format!("{GROUP}/{}", version.word()), "request": about})
 }
 
-/// What the webhook said.
+/// The response of a webhook, independent of the version of AdmissionReview.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Answered {
+pub struct WebhookVerdict {
     pub allowed: bool,
     pub status: Option<Status>,
     /// A JSON patch; empty when nothing is to be changed.
@@ -84,7 +84,12 @@ struct Response {
 }
 
 /// Reads an answer, and refuses one that is no answer to this question.
-pub fn read(body: &[u8], version: ReviewVersion, uid: &str, may_patch: bool) -> Result<Answered, String> {
+pub fn read(
+    body: &[u8],
+    version: ReviewVersion,
+    uid: &str,
+    may_patch: bool,
+) -> Result<WebhookVerdict, String> {
     let review: Review = serde_json::from_slice(body)
         .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
     let wanted = format!("{GROUP}/{}", version.word());
@@ -103,7 +108,7 @@ pub fn read(body: &[u8], version: ReviewVersion, uid: &str, may_patch: bool) -> 
         .decode(&text)
         .map_err(|error| format!("response.patch is not base64: {error}"))?;
     check_patch(version, !patch.is_empty(), response.patch_type.as_deref(), may_patch)?;
-    Ok(Answered {
+    Ok(WebhookVerdict {
         allowed: response.allowed,
         status: response.status,
         patch: if may_patch { patch } else { Vec::new() },

@@ -13,7 +13,7 @@ const EXTRA: &str = "x-remote-extra-";
 const RESERVED: &str = "x-remote-";
 
 #[derive(Debug, thiserror::Error)]
-pub enum Unspeakable {
+pub enum InvalidIdentity {
     #[error("cannot pass the user to the aggregated API server: {0}")]
     Value(#[from] InvalidHeaderValue),
     #[error("cannot pass the user to the aggregated API server: {0}")]
@@ -22,7 +22,7 @@ pub enum Unspeakable {
 
 /// Replaces what a client said of its identity by what it is. A user that cannot be told is an error: told in part, it
 /// would be another.
-pub fn put(headers: &mut HeaderMap, user: &User) -> Result<(), Unspeakable> {
+pub fn put(headers: &mut HeaderMap, user: &User) -> Result<(), InvalidIdentity> {
     let spoken: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with(RESERVED)).cloned().collect();
     for name in spoken {

@@ -10,7 +10,7 @@ use http::{Method, StatusCode, Version};
 use http_body_util::BodyExt;
 
 use super::{Remote, identity};
-use crate::body::{self, Body, PassedOn, Response};
+use crate::body::{self, Body, ProxiedBody, Response};
 use crate::long_running::LongRunning;
 use crate::node_connection::{copy_headers, join};
 use crate::request_info::RequestInfo;
@@ -19,7 +19,7 @@ use crate::{proxied_pages, respond};
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// A request after the filters, its body unread.
-pub struct Passing<B> {
+pub struct ProxiedRequest<B> {
     pub method: Method,
     pub path_and_query: String,
     /// Without credentials.
@@ -31,7 +31,7 @@ pub struct Passing<B> {
 }
 
 /// Errors are plain text, as upstream's are: clients make of the code what they make of any proxy's.
-pub async fn pass<B>(remote: &Remote, info: &RequestInfo, user: &User, passing: Passing<B>) -> Response
+pub async fn pass<B>(remote: &Remote, info: &RequestInfo, user: &User, passing: ProxiedRequest<B>) -> Response
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -67,7 +67,7 @@ type Outgoing = http::Request<super::backend::PassedBody>;
 fn request<B>(
     remote: &Remote,
     user: &User,
-    passing: Passing<B>,
+    passing: ProxiedRequest<B>,
 ) -> Result<(Outgoing, Option<hyper::upgrade::OnUpgrade>), String>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -111,7 +111,7 @@ fn answer(
     long_running: LongRunning,
 ) -> Response {
     // How fast it is read is between the client and who answers.
-    let mut builder = http::Response::builder().status(response.status()).extension(PassedOn);
+    let mut builder = http::Response::builder().status(response.status()).extension(ProxiedBody);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client else {
             return plain(502, "the API server behind upgraded a plain request");

@@ -263,7 +263,7 @@ impl Definitions {
     async fn update_status(&mut self, entry: &Entry) -> Result<(), Status> {
         let Some(known) = self.known.get(&entry.key) else { return Ok(()) };
         let definitions = self.known.iter().filter(|(name, _)| **name != entry.key);
-        let others = names::Others {
+        let others = names::NameOwners {
             definitions: definitions.map(|(_, other)| &other.definition).collect(),
             builtin: self.builtin.iter().map(|place| &*place.kind).collect(),
         };

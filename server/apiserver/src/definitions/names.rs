@@ -5,14 +5,14 @@ use ferry_registry::custom_resources::approval::{self, Approval};
 use ferry_registry::custom_resources::{Definition, conditions};
 use serde_json::{Map, Value, json};
 
-/// Who may have names already.
-pub struct Others<'a> {
+/// The kinds that may have names already.
+pub struct NameOwners<'a> {
     pub definitions: Vec<&'a Definition>,
     pub builtin: Vec<&'a Kind>,
 }
 
 /// The status as it should be; `None` where it is so already.
-pub fn status(object: &Object, definition: &Definition, others: &Others<'_>, now: &str) -> Option<Value> {
+pub fn status(object: &Object, definition: &Definition, others: &NameOwners<'_>, now: &str) -> Option<Value> {
     let old = object.0.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut new = old.clone();
     let (accepted, conflict) = accept(definition, others);
@@ -41,7 +41,7 @@ pub fn status(object: &Object, definition: &Definition, others: &Others<'_>, now
 /// The names that the definition gets, and what is in the way of the others. A name that another definition or a
 /// built-in kind of the group has is not given twice; what was accepted once stays. Of several conflicts the last is
 /// told, as upstream does.
-fn accept(definition: &Definition, others: &Others<'_>) -> (Value, Option<(&'static str, String)>) {
+fn accept(definition: &Definition, others: &NameOwners<'_>) -> (Value, Option<(&'static str, String)>) {
     let definitions = others.definitions.iter().filter(|other| other.group == definition.group);
     let accepted: Vec<_> = definitions.map(|other| &other.accepted).collect();
     let builtin: Vec<_> = others.builtin.iter().filter(|kind| kind.group == definition.group).collect();
@@ -126,8 +126,8 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:00:00Z";
 
-    fn alone() -> Others<'static> {
-        Others { definitions: Vec::new(), builtin: Vec::new() }
+    fn alone() -> NameOwners<'static> {
+        NameOwners { definitions: Vec::new(), builtin: Vec::new() }
     }
 
     fn condition<'s>(status: &'s Value, kind: &str) -> (&'s str, &'s str, &'s str) {
@@ -156,7 +156,7 @@ mod tests {
             "listKind": "WidgetList", "shortNames": ["w"]}});
         let (_, first) = definition("widgets", "Widget", accepted);
         let (object, second) = definition("gadgets", "Widget", json!({}));
-        let others = Others { definitions: vec![&first], builtin: Vec::new() };
+        let others = NameOwners { definitions: vec![&first], builtin: Vec::new() };
         let status = status(&object, &second, &others, NOW).expect("a status");
         let (is_accepted, reason, message) = condition(&status, "NamesAccepted");
         assert_eq!(
@@ -181,7 +181,7 @@ mod tests {
         let object = Object::from_value(object).expect("an object");
         let definition = Definition::read(&object).expect("a definition");
         let builtin = ferry_api::kinds::builtin().iter().map(|kind| &**kind).collect();
-        let others = Others { definitions: Vec::new(), builtin };
+        let others = NameOwners { definitions: Vec::new(), builtin };
         let status = status(&object, &definition, &others, NOW).expect("a status");
         assert_eq!(
             condition(&status, "NamesAccepted"),

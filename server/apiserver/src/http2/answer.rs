@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::{Body, BrokenOff, PassedOn, Response, STALLED};
+use crate::body::{Body, BrokenOff, ProxiedBody, Response, STALLED};
 
 /// Sends the head, and the body if it is there as a whole. Otherwise returns what sends the body. The answer to HEAD is
 /// the head alone, with the length that the body would have.
@@ -30,13 +30,13 @@ pub fn send(
     finish_headers(&mut head.headers);
     let length = match &body {
         Body::Bytes(bytes) => Some(bytes.len()),
-        Body::Held(held) => Some(held.length()),
+        Body::HeldBytes(held) => Some(held.length()),
         Body::Empty | Body::Stream(_) => None,
     };
     if let Some(length) = length {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
-    let patience = head.extensions.get::<PassedOn>().is_none().then_some(STALLED);
+    let patience = head.extensions.get::<ProxiedBody>().is_none().then_some(STALLED);
     let head = http::Response::from_parts(head, ());
     match body {
         _ if is_head => respond.send_response(head, true).map(|_| None),
@@ -45,7 +45,7 @@ pub fn send(
             respond.send_response(head, false)?.send_data(bytes, true)?;
             Ok(None)
         }
-        Body::Held(held) => {
+        Body::HeldBytes(held) => {
             let stream = respond.send_response(head, false)?;
             Ok(Some(Sending::new(held.pieces().map(Ok).boxed(), stream, patience)))
         }

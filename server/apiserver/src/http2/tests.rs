@@ -157,13 +157,13 @@ async fn a_body_waits_for_a_slow_reader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_takes_in_nothing_is_not_waited_for() {
-    use crate::body::{PassedOn, STALLED};
+    use crate::body::{ProxiedBody, STALLED};
     let long = || futures::stream::iter(vec![Bytes::from(vec![b'x'; 10_000]); 20]);
     let passed_on = std::sync::atomic::AtomicBool::new(false);
     let handle = move |_| {
         let mut response = http::Response::new(Body::stream(long()));
         if passed_on.swap(true, Ordering::SeqCst) {
-            response.extensions_mut().insert(PassedOn);
+            response.extensions_mut().insert(ProxiedBody);
         }
         std::future::ready(response)
     };

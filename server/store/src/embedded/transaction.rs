@@ -36,9 +36,9 @@ impl Budget {
     }
 }
 
-/// How long a key lives.
+/// When a key expires.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Life {
+pub(super) enum Lifetime {
     Unlimited,
     Time(Duration),
     Lease(i64),
@@ -109,20 +109,20 @@ impl<'a> Transaction<'a> {
 
     /// Puts a key that goes with a lease; zero for none.
     pub fn put(&mut self, key: &Arc<str>, value: &Bytes, lease: i64) -> Result<()> {
-        let life = if lease == 0 { Life::Unlimited } else { Life::Lease(lease) };
+        let life = if lease == 0 { Lifetime::Unlimited } else { Lifetime::Lease(lease) };
         self.put_for(key, value, life)
     }
 
-    pub(super) fn put_for(&mut self, key: &Arc<str>, value: &Bytes, life: Life) -> Result<()> {
+    pub(super) fn put_for(&mut self, key: &Arc<str>, value: &Bytes, life: Lifetime) -> Result<()> {
         let head = self.state.index.head(key);
         let (created, version) = match head {
             Some(head) => (head.created, head.version + 1),
             None => (self.revision, 1),
         };
         let (ttl, lease) = match life {
-            Life::Unlimited => (None, 0),
-            Life::Time(ttl) => (Some(ttl), 0),
-            Life::Lease(lease) => (None, lease),
+            Lifetime::Unlimited => (None, 0),
+            Lifetime::Time(ttl) => (Some(ttl), 0),
+            Lifetime::Lease(lease) => (None, lease),
         };
         let record =
             Record { key, value, revision: self.revision, created, version, sub: self.changes, ttl, lease };

@@ -18,7 +18,7 @@ use super::files::is_passing;
 use super::frame::{self, FrameBuilder, Mark};
 use super::log::{Log, Space};
 use super::queue::{Outcome, Request, Task};
-use super::transaction::{Life, Transaction};
+use super::transaction::{Lifetime, Transaction};
 use super::{Config, Shared, State};
 use crate::{Committed, Durability, Error, Event, Operation, Result, Revision, Txn};
 
@@ -582,7 +582,7 @@ fn carry_out(txn: &Txn, transaction: &mut Transaction<'_>) -> Result<Outcome> {
     for operation in &txn.operations {
         match operation {
             Operation::Put { key, value, ttl } => {
-                transaction.put_for(key, value, ttl.map_or(Life::Unlimited, Life::Time))?;
+                transaction.put_for(key, value, ttl.map_or(Lifetime::Unlimited, Lifetime::Time))?;
             }
             Operation::Delete { key } => deleted += usize::from(transaction.delete(key)?),
         }

@@ -23,11 +23,11 @@ pub use facts::Words;
 #[derive(Args)]
 pub struct Flags {
     #[command(subcommand)]
-    what: What,
+    what: CheckCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum CheckCommand {
     /// Compare this cluster with the CIS Kubernetes Benchmark
     ///
     /// Reads files, the flags of the running server and API objects, and sends requests without credentials that should be
@@ -71,7 +71,7 @@ pub struct Finding {
 
 /// `options` reads the options of a server from its words.
 pub fn run(flags: &Flags, options: fn(Words) -> anyhow::Result<ServerOptions>) -> anyhow::Result<()> {
-    let What::Security(flags) = &flags.what;
+    let CheckCommand::Security(flags) = &flags.what;
     let layout = Layout::of(&flags.data_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let facts = runtime.block_on(facts::gather(&layout, options))?;

@@ -19,11 +19,11 @@ use serde::Serialize;
 #[derive(Args)]
 pub struct Flags {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     /// Measure the API server's CPU per request
     Api(api::Flags),
     /// Measure the control plane with thousands of simulated kubelets and their pods
@@ -48,13 +48,13 @@ enum Output {
 
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     match flags.what {
-        What::Api(flags) => api::run(&flags),
-        What::Cluster(flags) => cluster::run(&flags),
-        What::Controllers(flags) => controllers::run(&flags),
-        What::Definitions(flags) => definitions::run(&flags),
-        What::Objects(flags) => objects::run(&flags),
-        What::Scheduler(flags) => scheduler::run(&flags),
-        What::Soak(flags) => soak::run(&flags),
+        BenchCommand::Api(flags) => api::run(&flags),
+        BenchCommand::Cluster(flags) => cluster::run(&flags),
+        BenchCommand::Controllers(flags) => controllers::run(&flags),
+        BenchCommand::Definitions(flags) => definitions::run(&flags),
+        BenchCommand::Objects(flags) => objects::run(&flags),
+        BenchCommand::Scheduler(flags) => scheduler::run(&flags),
+        BenchCommand::Soak(flags) => soak::run(&flags),
     }
 }
 

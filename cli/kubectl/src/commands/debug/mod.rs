@@ -21,7 +21,7 @@ use crate::transport::{JSON, Query, Request};
 use crate::watch::Events;
 use crate::write::difference;
 use crate::{image_name, pods};
-use profile::{Keep, Profile, Style, container_mut};
+use profile::{KeepOptions, Profile, Style, container_mut};
 
 pub const COMMAND: Command = Command {
     name: "debug",
@@ -68,7 +68,7 @@ struct Plan<'a> {
     images: Vec<(String, String)>,
     attaches: bool,
     profile: Profile,
-    keep: Keep,
+    keep: KeepOptions,
     custom: Option<Value>,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Plan<'a> {
             images: pairs(args, "set-image")?,
             attaches: if args.changed("attach") { args.bool("attach") } else { args.bool("stdin") },
             profile: Profile::named(args.text("profile"))?,
-            keep: Keep {
+            keep: KeepOptions {
                 labels: args.bool("keep-labels"),
                 annotations: args.bool("keep-annotations"),
                 liveness: args.bool("keep-liveness"),

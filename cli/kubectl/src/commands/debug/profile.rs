@@ -26,9 +26,9 @@ pub enum Profile {
     Sysadmin,
 }
 
-/// What a copy keeps of the pod.
+/// The parts of the pod that a copy keeps.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Keep {
+pub struct KeepOptions {
     pub labels: bool,
     pub annotations: bool,
     pub liveness: bool,
@@ -51,7 +51,7 @@ impl Profile {
     }
 
     /// Changes the pod so that its container `name` is what the profile says.
-    pub fn apply(self, pod: &mut Value, name: &str, style: Style, keep: Keep) {
+    pub fn apply(self, pod: &mut Value, name: &str, style: Style, keep: KeepOptions) {
         match self {
             Profile::Legacy => {}
             Profile::General if style == Style::Node => clear(pod, name),
@@ -91,7 +91,7 @@ impl Profile {
 }
 
 /// Takes away what would make others treat the copy as the original.
-fn strip(pod: &mut Value, keep: Keep) {
+fn strip(pod: &mut Value, keep: KeepOptions) {
     for (kept, field) in [
         (keep.labels, "metadata.labels"),
         (keep.annotations, "metadata.annotations"),
@@ -175,7 +175,7 @@ mod tests {
     fn profiles_grant_what_their_names_say() {
         let check = |profile: Profile, style: Style, expected: Value| {
             let mut pod = pod();
-            profile.apply(&mut pod, "debugger", style, Keep::default());
+            profile.apply(&mut pod, "debugger", style, KeepOptions::default());
             let container = container_mut(&mut pod, "debugger").expect("it stays");
             assert_eq!(container["securityContext"], expected, "{profile:?} {style:?}");
         };
@@ -196,11 +196,12 @@ mod tests {
     #[test]
     fn a_copy_keeps_what_is_asked_for() {
         let mut copy = pod();
-        Profile::General.apply(&mut copy, "debugger", Style::Copy, Keep::default());
+        Profile::General.apply(&mut copy, "debugger", Style::Copy, KeepOptions::default());
         assert!(!copy.has("metadata.labels") && !copy.has("metadata.annotations"));
         assert!(!copy.has("spec.initContainers") && copy["spec"]["shareProcessNamespace"] == true);
         assert_eq!(copy["spec"]["containers"][0], json!({"name": "app"}));
-        let keep = Keep { labels: true, readiness: true, init_containers: true, ..Keep::default() };
+        let keep =
+            KeepOptions { labels: true, readiness: true, init_containers: true, ..KeepOptions::default() };
         let mut copy = pod();
         Profile::Baseline.apply(&mut copy, "debugger", Style::Copy, keep);
         assert!(copy.has("metadata.labels") && copy.has("spec.initContainers"));
@@ -211,7 +212,7 @@ mod tests {
     fn node_pods_see_the_host_unless_the_profile_forbids_it() {
         let check = |profile: Profile, namespaces: bool, mounted: bool| {
             let mut pod = pod();
-            profile.apply(&mut pod, "debugger", Style::Node, Keep::default());
+            profile.apply(&mut pod, "debugger", Style::Node, KeepOptions::default());
             assert_eq!(pod["spec"]["hostPID"] == true, namespaces, "{profile:?}");
             assert_eq!(pod.has("spec.volumes"), mounted, "{profile:?}");
         };
