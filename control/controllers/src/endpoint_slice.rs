@@ -376,11 +376,28 @@ mod tests {
     }
 
     #[test]
-    fn another_port_makes_another_slice_and_removes_the_old() {
-        let slices = after(run(&service(), &pods(3), &[]), vec![]);
-        let mut moved = service();
-        moved.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].port = 81;
-        let plan = run(&moved, &pods(3), &slices);
+    fn a_slice_of_other_ports_is_rewritten_rather_than_deleted_beside_a_new_one() {
+        let check = |slices: &[Arc<EndpointSlice>], pods: &[Arc<Pod>]| {
+            let mut moved = service();
+            moved.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].port = 81;
+            let plan = run(&moved, pods, slices);
+            assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
+            assert_eq!(plan.update[0].name_any(), slices[0].name_any());
+            let slices = after(plan, slices.to_vec());
+            assert_eq!(sizes(&slices), [pods.len()]);
+            assert_eq!(run(&moved, pods, &slices), Plan::default());
+        };
+        let empty = after(run(&service(), &[], &[]), vec![]);
+        check(&empty, &pods(3));
+        check(&after(run(&service(), &pods(3), &[]), vec![]), &pods(3));
+    }
+
+    #[test]
+    fn slices_of_a_former_service_of_that_name_are_not_taken_over() {
+        let slices = after(run(&service(), &pods(1), &[]), vec![]);
+        let mut again = service();
+        again.metadata.uid = Some("another".into());
+        let plan = run(&again, &pods(1), &slices);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (1, 0, 1));
     }
 
