@@ -4,32 +4,62 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_client::{Client, Error, Event, Expectations, Index, Informer, NamespacedName, Outcome};
+use ferry_client::{
+    Client, Error, Event, EventType, Expectations, Index, Informer, NamespacedName, Outcome, Recorder,
+};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
 };
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 use crate::context::{Context, Running};
 use crate::metrics::{self, OF_INFORMERS};
 use crate::pods::{is_deleting, is_ready, node_name};
 use crate::services::{self, addresses, hostname, is_headless, is_reachable, publishes_unready, target_port};
 use crate::slices::{self, HEADLESS, MANAGED_BY, Plan, Port, SERVICE_NAME, Shape, Wanted, identity};
+use crate::topology_hints::{self, Refusal, Shares, ZONE};
 use crate::trigger_times::{self, TriggerTimes};
 
 const CONTROLLER: &str = "endpointslice-controller";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-const ZONE: &str = "topology.kubernetes.io/zone";
+const HINTS_ENABLED: &str = "TopologyAwareHintsEnabled";
+const HINTS_DISABLED: &str = "TopologyAwareHintsDisabled";
+
+/// What came of the topology hints of each family, for Services that ask for them.
+type Hinted = BTreeMap<String, Result<(), Refusal>>;
 
 fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
     zone_of: &dyn Fn(&str) -> Option<String>,
+    shares: Option<&Shares>,
     slices: &[Arc<EndpointSlice>],
-) -> Plan {
-    slices::plan(service, wanted(service, pods, zone_of), &labels(service), slices)
+) -> (Plan, Hinted) {
+    let mut wanted = wanted(service, pods, zone_of);
+    let hinted = match topology_hints::is_auto(service) {
+        true => assign_hints(&mut wanted, shares, slices),
+        false => Hinted::new(),
+    };
+    (slices::plan(service, wanted, &labels(service), slices), hinted)
+}
+
+fn assign_hints(wanted: &mut Wanted, shares: Option<&Shares>, slices: &[Arc<EndpointSlice>]) -> Hinted {
+    let now = |endpoint: &Endpoint| {
+        let zone = endpoint.hints.as_ref()?.for_zones.as_ref()?.first()?;
+        Some((identity(endpoint), zone.name.clone()))
+    };
+    let current = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).filter_map(now).collect();
+    let mut families: BTreeMap<String, Vec<&mut Endpoint>> = BTreeMap::new();
+    for (shape, endpoints) in wanted {
+        families.entry(shape.address_type.clone()).or_default().extend(endpoints.values_mut());
+    }
+    let assign = |(family, mut endpoints): (String, Vec<&mut Endpoint>)| {
+        (family, topology_hints::assign(&mut endpoints, shares, &current))
+    };
+    families.into_iter().map(assign).collect()
 }
 
 /// Every endpoint that should exist, by shape. A family without pods is there and empty.
@@ -118,8 +148,12 @@ fn endpoint(
     }
 }
 
-/// Who should use an endpoint, where the service wants its traffic to stay near.
+/// Who should use an endpoint, where the service wants its traffic to stay near. Hints of all endpoints together are
+/// `topology_hints`'.
 fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    if topology_hints::is_auto(service) {
+        return None;
+    }
     let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     let zones = || zone.map(|zone| vec![ForZone { name: zone.into() }]);
     match distribution {
@@ -156,6 +190,9 @@ struct Controller {
     /// Slices we made and have not seen: a second look would make them again.
     expectations: Expectations<NamespacedName>,
     trigger_times: TriggerTimes,
+    /// The Services that ask for topology hints, and whether they have them.
+    hinted: Mutex<HashMap<NamespacedName, bool>>,
+    recorder: Recorder,
 }
 
 pub fn start(context: &Context) -> Running {
@@ -172,6 +209,8 @@ pub fn start(context: &Context) -> Running {
         }),
         expectations: Expectations::default(),
         trigger_times: TriggerTimes::default(),
+        hinted: Mutex::default(),
+        recorder: context.recorder("endpoint-slice-controller"),
     });
     OF_INFORMERS.follow_slices(Some((services.clone(), slices.clone())));
     let work = builder
@@ -202,11 +241,15 @@ impl Controller {
 
     fn node_changed(&self, event: &Event<Node>) -> Vec<NamespacedName> {
         let zone = |node: &Node| node.labels().get(ZONE).cloned();
-        match event.old() {
-            Some(old) if zone(old) != zone(event.object()) => {
-                self.services.list().iter().map(|service| NamespacedName::of(&**service)).collect()
-            }
-            _ => Vec::new(),
+        let (old, new) = (event.old(), event.object());
+        if old.is_some_and(|old| zone(old) != zone(new)) {
+            return self.services.list().iter().map(|service| NamespacedName::of(&**service)).collect();
+        }
+        let before = old.and_then(|old| topology_hints::capacity(old));
+        let now = topology_hints::capacity(new).filter(|_| !event.is_deleted());
+        match before == now && !event.is_deleted() {
+            true => Vec::new(),
+            false => self.hinted.lock().keys().cloned().collect(),
         }
     }
 
@@ -215,6 +258,7 @@ impl Controller {
         let Some(service) = service.filter(|service| services::has_own_endpoints(service)) else {
             self.expectations.forget(&key);
             self.trigger_times.forget(&key);
+            self.hinted.lock().remove(&key);
             return Ok(Outcome::Done);
         };
         if !self.expectations.satisfied(&key) {
@@ -236,7 +280,9 @@ impl Controller {
         let zone_of = |node: &str| zones.get(node).cloned().flatten();
         let mut slices = self.slices.get(&key.to_string());
         slices.retain(|slice| slice.metadata.deletion_timestamp.is_none());
-        let mut plan = plan(&service, &pods, &zone_of, &slices);
+        let shares = topology_hints::is_auto(&service).then(|| Shares::of(&self.nodes.list())).flatten();
+        let (mut plan, hinted) = plan(&service, &pods, &zone_of, shares.as_ref(), &slices);
+        self.tell_hints(&key, &service, hinted);
         let since = self.trigger_times.since(&service, &pods);
         for slice in plan.create.iter_mut().chain(&mut plan.update) {
             trigger_times::annotate(&mut slice.metadata.annotations, since);
@@ -245,6 +291,33 @@ impl Controller {
         let applied = slices::apply(&self.client, &key, plan, &self.expectations).await;
         metrics::slices_synced(&applied);
         applied.map(|()| Outcome::Done)
+    }
+
+    /// Events about topology hints: when a Service has them, when it no longer has, and why it cannot.
+    fn tell_hints(&self, key: &NamespacedName, service: &Service, hinted: Hinted) {
+        let mut all = self.hinted.lock();
+        let had = all.remove(key).unwrap_or(false);
+        if !hinted.is_empty() {
+            all.insert(key.clone(), hinted.values().any(Result::is_ok));
+        }
+        drop(all);
+        let tell = |kind, reason: &str, what: &dyn std::fmt::Display, family: &str| {
+            self.recorder.event(service, kind, reason, "Reconcile", format!("{what}, addressType: {family}"));
+        };
+        for (family, assigned) in &hinted {
+            match assigned {
+                Err(refusal) => tell(EventType::Warning, HINTS_DISABLED, refusal, family),
+                Ok(()) if !had => {
+                    tell(EventType::Normal, HINTS_ENABLED, &"Topology Aware Hints has been enabled", family);
+                }
+                Ok(()) => {}
+            }
+        }
+        if had && hinted.is_empty() {
+            for family in families(service) {
+                tell(EventType::Warning, HINTS_DISABLED, &"Topology Aware Hints has been disabled", &family);
+            }
+        }
     }
 }
 
@@ -277,7 +350,7 @@ mod tests {
     }
 
     fn run(service: &Service, pods: &[Arc<Pod>], slices: &[Arc<EndpointSlice>]) -> Plan {
-        plan(service, pods, &|_| Some("zone-a".into()), slices)
+        plan(service, pods, &|_| Some("zone-a".into()), None, slices).0
     }
 
     /// The slices as the server would have them after the plan.
@@ -399,6 +472,36 @@ mod tests {
         again.metadata.uid = Some("another".into());
         let plan = run(&again, &pods(1), &slices);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_service_whose_annotation_asks_for_it_gets_hints_by_zone_for_all_endpoints_or_none() {
+        let mut auto = service();
+        auto.annotations_mut().insert("service.kubernetes.io/topology-mode".into(), "Auto".into());
+        auto.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameZone".into());
+        let mut nodes: [Node; 2] = [named("a"), named("b")];
+        for node in &mut nodes {
+            let name = node.name_any();
+            let status = serde_json::json!({
+                "allocatable": {"cpu": "2"}, "conditions": [{"type": "Ready", "status": "True"}],
+            });
+            node.status = serde_json::from_value(status).unwrap();
+            node.labels_mut().insert(ZONE.into(), name);
+        }
+        let shares = Shares::of(&nodes.map(Arc::new));
+        let (plan, hinted) = plan(&auto, &pods(2), &|_| Some("a".into()), shares.as_ref(), &[]);
+        let zones: Vec<String> = plan.create[0]
+            .endpoints
+            .iter()
+            .flatten()
+            .map(|endpoint| endpoint.hints.as_ref().unwrap().for_zones.as_ref().unwrap()[0].name.clone())
+            .collect();
+        assert_eq!((zones.join(" ").as_str(), hinted), ("b a", Hinted::from([("IPv4".into(), Ok(()))])));
+
+        let slices = after(plan, vec![]);
+        let (plan, hinted) = super::plan(&auto, &pods(2), &|_| Some("a".into()), None, &slices);
+        assert_eq!(hinted["IPv4"], Err(Refusal::InsufficientNodes));
+        assert!(plan.update[0].endpoints.iter().flatten().all(|endpoint| endpoint.hints.is_none()));
     }
 
     #[test]

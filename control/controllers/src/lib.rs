@@ -65,6 +65,7 @@ pub mod taints;
 pub mod template_hash;
 #[cfg(test)]
 mod testing;
+mod topology_hints;
 mod trigger_times;
 pub mod ttl;
 pub mod ttl_after_finished;
