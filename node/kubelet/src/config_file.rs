@@ -31,7 +31,7 @@ pub fn apply(path: &Path, config: &mut Config) -> Result<(), Error> {
         .map(|file| file.give_to(config))
         .map_err(|problem| Error::Malformed { file: path.into(), problem })?;
     if !unused.is_empty() {
-        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings that make no difference here");
+        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings without effect");
     }
     Ok(())
 }

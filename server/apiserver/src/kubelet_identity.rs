@@ -14,7 +14,7 @@ const API_SERVER: &str = "kubernetes.default.svc";
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotThisKubelet {
-    #[error("it shows no certificate that can be read")]
+    #[error("it presents no readable certificate")]
     Unreadable,
     #[error("it is an API server")]
     ApiServer,

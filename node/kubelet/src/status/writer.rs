@@ -231,7 +231,7 @@ impl Shared {
                 }
                 Err(error) => {
                     span.fail(&error);
-                    tracing::warn!(pod = %format!("{namespace}/{name}"), %error, "status not written, will try again");
+                    tracing::warn!(pod = %format!("{namespace}/{name}"), %error, "cannot write the status; will retry");
                 }
             }
             drop(span);

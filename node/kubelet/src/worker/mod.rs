@@ -301,7 +301,7 @@ impl Worker {
 
     /// Tells of an error and says how long to wait.
     fn failed(&mut self, pod: &Pod, error: &sync::Error) -> Duration {
-        tracing::warn!(pod = %pod::key(pod), %error, stage = ?self.stage, "pod not in step yet");
+        tracing::warn!(pod = %pod::key(pod), %error, stage = ?self.stage, "cannot sync the pod; will retry");
         self.context.writer.hurry(&self.uid);
         self.context.events.event(pod, EventType::Warning, error.reason(), "Syncing", error.to_string());
         let pause = self.retry;
