@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compiled_here_reads_and_writes() {
+    fn compiled_types_round_trip() {
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#;
         let pod: Pod = read(json).expect("a pod");
         assert_eq!(pod.spec.as_ref().expect("a spec").containers[0].name, "c");

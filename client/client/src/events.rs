@@ -313,7 +313,7 @@ mod tests {
     use crate::test_server::TestServer;
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_recorded_before_a_shutdown_is_written() {
+    async fn events_recorded_before_a_shutdown_are_written() {
         let server = TestServer::new();
         let shutdown = CancellationToken::new();
         let events = Events::start(server.client(), "host", shutdown.clone());

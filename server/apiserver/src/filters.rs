@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_cut_when_they_are_many() {
+    fn warnings_of_a_response_are_limited() {
         let few = vec!["é".repeat(2000), "b".repeat(96)];
         assert_eq!(fitting(&few), few);
         let long = vec!["é".repeat(1 << 20), "b".into()];

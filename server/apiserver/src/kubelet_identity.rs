@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_is_known_by_its_certificate() {
+    fn kubelets_are_identified_by_their_certificate() {
         let check =
             |organization: &str, name: &str, serves: &[&str], expected: Result<(), NotThisKubelet>| {
                 let names: Vec<String> = serves.iter().map(ToString::to_string).collect();

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_pull_an_image_cannot_use_it_either() {
+    fn images_need_the_pull_secret_also_when_present() {
         let (_directory, records) = records(Verification::NeverVerifyPreloadedImages);
         assert!(!records.must_pull(IMAGE, REF, &[]), "an image that was brought is for everybody");
         records.begin(IMAGE).expect("it is noted").succeeded(REF, Credentials::of_secret(secret("a", "1")));
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn records_of_removed_images_are_pruned() {
         let (_directory, records) = records(Verification::NeverVerifyPreloadedImages);
         records.begin(IMAGE).expect("noted").succeeded(REF, Credentials::of_anyone());
         records.prune(&[], Timestamp::UNIX_EPOCH);

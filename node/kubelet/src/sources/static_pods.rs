@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_refused() {
+    fn malformed_manifests_are_refused() {
         for text in [
             "",
             "kind: Service",
